@@ -1,0 +1,57 @@
+# quire_library(FOLDER SOURCES...)   one library per folder of src/, linking what src/LAYERS allows
+# quire_test(NAME [LABELS ...] SOURCES...)   a GoogleTest binary with Quire's test main
+# quire_fuzz(NAME SOURCES...)   a libFuzzer binary; its committed corpus is run as a test
+
+# The folders that `folder` may use, read from src/LAYERS.
+function(quire_allowed_layers folder out)
+  file(STRINGS "${PROJECT_SOURCE_DIR}/src/LAYERS" lines REGEX "^${folder}:")
+  if(NOT lines)
+    message(FATAL_ERROR "src/LAYERS has no line for folder '${folder}'")
+  endif()
+  string(REGEX REPLACE "^${folder}:[ ]*" "" allowed "${lines}")
+  separate_arguments(allowed)
+  set(${out} "${allowed}" PARENT_SCOPE)
+endfunction()
+
+function(quire_library folder)
+  add_library(quire_${folder} STATIC ${ARGN})
+  add_library(quire::${folder} ALIAS quire_${folder})
+  set_target_properties(quire_${folder} PROPERTIES EXPORT_NAME ${folder})
+  target_include_directories(quire_${folder} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/quire>)
+  target_compile_features(quire_${folder} PUBLIC cxx_std_20)
+  target_link_libraries(quire_${folder} PRIVATE $<BUILD_INTERFACE:quire_flags>)
+  quire_allowed_layers(${folder} allowed)
+  foreach(layer IN LISTS allowed)
+    target_link_libraries(quire_${folder} PUBLIC quire_${layer})
+  endforeach()
+endfunction()
+
+function(quire_test name)
+  if(NOT QUIRE_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "LABELS;SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE quire_flags quire_testing quire_test_main ${arg_LIBRARIES})
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
+endfunction()
+
+function(quire_fuzz name)
+  if(NOT QUIRE_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "SOURCES" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE quire_flags quire_testing)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer-no-link)
+  if(NOT TARGET quire_fuzzers)
+    add_custom_target(quire_fuzzers)
+  endif()
+  add_dependencies(quire_fuzzers ${name})
+  add_test(NAME ${name} COMMAND ${name} -runs=20000 -seed=1 -max_len=4096)
+  set_tests_properties(${name} PROPERTIES LABELS fuzz)
+endfunction()

@@ -1,0 +1,34 @@
+#include "base/tensor_view.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace quire {
+
+const char* DTypeName(DType dtype) { return dtype == DType::kF32 ? "f32" : "bf16"; }
+
+namespace internal {
+
+template <class Byte>
+std::string BasicTensorView<Byte>::ShapeString() const {
+  return fmt::format("[{}]", fmt::join(shape_.begin(), shape_.begin() + rank_, ", "));
+}
+
+template class BasicTensorView<std::byte>;
+template class BasicTensorView<const std::byte>;
+
+}  // namespace internal
+
+void RequireShape(const char* name, const ConstTensorView& view,
+                  std::initializer_list<int64_t> expected) {
+  bool equal = view.rank() == static_cast<int>(expected.size());
+  int d = 0;
+  for (int64_t extent : expected) {
+    equal = equal && view.dim(d) == extent;
+    ++d;
+  }
+  Require(equal, "{}: expected shape [{}], got {}", name, fmt::join(expected, ", "),
+          view.ShapeString());
+}
+
+}  // namespace quire

@@ -1,0 +1,37 @@
+#include "base/tensor_view.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace quire {
+namespace {
+
+TEST(TensorViewTest, RowsAreWhereRowMajorOrderPutsThem) {
+  std::vector<float> data(2 * 3 * 4);
+  const TensorView view(data.data(), {2, 3, 4});
+  EXPECT_EQ(view.Row<float>(1, 2), data.data() + 20);
+  EXPECT_EQ(view.ShapeString(), "[2, 3, 4]");
+  const ConstTensorView read_only = view;
+  EXPECT_EQ(read_only.Row<float>(1), data.data() + 12);
+}
+
+TEST(TensorViewTest, RowStrideSkipsTheRestOfAWiderArray) {
+  std::vector<Bf16> data(5 * 10);
+  const TensorView view = TensorView(data.data(), {5, 4}).WithRowStride(10);
+  EXPECT_EQ(view.Row<Bf16>(3), data.data() + 30);
+  EXPECT_THROW((void)view.WithRowStride(3), Error);
+}
+
+TEST(TensorViewTest, ShapeMismatchNamesBothShapes) {
+  std::vector<float> data(6);
+  try {
+    RequireShape("q", ConstTensorView(data.data(), {2, 3}), {2, 4});
+    FAIL() << "expected an Error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "q: expected shape [2, 4], got [2, 3]");
+  }
+}
+
+}  // namespace
+}  // namespace quire
