@@ -1,0 +1,325 @@
+#include "attn/plan.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "attn/page_ranges.h"
+#include "base/error.h"
+#include "base/maths.h"
+
+namespace quire {
+namespace {
+
+size_t Index(int64_t i) { return static_cast<size_t>(i); }
+
+// Calls fn(node) for every node of `mask`, in ascending order; a path's nodes ascend with depth.
+template <class Fn>
+void ForEachNode(std::span<const uint64_t> mask, Fn fn) {
+  for (size_t word = 0; word < mask.size(); ++word) {
+    for (uint64_t bits = mask[word]; bits != 0; bits &= bits - 1) {
+      if (!fn(static_cast<int64_t>(word) * 64 + std::countr_zero(bits))) return;
+    }
+  }
+}
+
+int64_t Depth(std::span<const uint64_t> mask) {
+  int64_t nodes = 0;
+  for (uint64_t word : mask) nodes += std::popcount(word);
+  return nodes;
+}
+
+void CheckLengths(size_t b, const SequenceStep& seq) {
+  Require(seq.q_len >= TokenCount(0), "sequence {}: q_len: expected >= 0, got {}", b, seq.q_len);
+  Require(seq.kv_len >= TokenCount(0), "sequence {}: kv_len: expected >= 0, got {}", b,
+          seq.kv_len);
+}
+
+void CheckTree(size_t b, const SequenceStep& seq) {
+  if (seq.tree_parents.empty()) return;
+  Require(seq.num_nodes() >= seq.q_len && seq.num_nodes() <= seq.kv_len,
+          "sequence {}: tree nodes: expected q_len {} .. kv_len {}, got {}", b, seq.q_len,
+          seq.kv_len, seq.num_nodes());
+  for (size_t i = 0; i < seq.tree_parents.size(); ++i) {
+    const int32_t parent = seq.tree_parents[i];
+    Require(parent >= kTreeRoot && parent < static_cast<int32_t>(i),
+            "sequence {}: tree_parents[{}]: expected {}..{}, got {}", b, i, kTreeRoot,
+            static_cast<int64_t>(i) - 1, parent);
+  }
+}
+
+void CheckPages(int32_t b, std::span<const PageId> pages, PageCount pool_pages) {
+  const auto [low, high] = std::minmax_element(pages.begin(), pages.end());
+  if (low == pages.end()) return;
+  const PageId bad = *low <= kScratchPage ? *low : *high;
+  Require(*low > kScratchPage && PageCount(high->raw()) < pool_pages,
+          "sequence {}: page ids: expected 1..{} (a pool of {} pages), got {}", b,
+          pool_pages.raw() - 1, pool_pages, bad);
+}
+
+// What SGLang's planner did before #25556: it counted the keys in pages, with a granularity of
+// max(128, page size) tokens, and handed the number to a kernel that reads tokens.
+TokenCount CountedInPages(TokenCount kv_end, PageSize page_size) {
+  const int64_t granularity = std::max<int64_t>(128, page_size.raw());
+  const int64_t blocks =
+      CeilDiv(kv_end.raw(), granularity) * (granularity / page_size.raw());
+  return Min(kv_end, TokenCount(blocks));
+}
+
+}  // namespace
+
+TokenCount Plan::Visible(int32_t seq, TokenCount query) const {
+  if (IsTree(seq)) return committed[Index(seq)] + TokenCount(Depth(TreeMask(query)));
+  return CausalVisible(QLen(seq), kv_len[Index(seq)], query - q_offset[Index(seq)]);
+}
+
+TokenCount Plan::KeyPosition(int32_t seq, TokenCount query, TokenCount p) const {
+  const TokenCount first_node = committed[Index(seq)];
+  if (p < first_node) return p;
+  int64_t remaining = (p - first_node).raw();
+  int64_t node = 0;
+  ForEachNode(TreeMask(query), [&](int64_t candidate) {
+    node = candidate;
+    return remaining-- > 0;
+  });
+  return first_node + TokenCount(node);
+}
+
+PlanStorage::PlanStorage(const StepCapacity& capacity, const WorkShape& shape)
+    : capacity_(capacity), shape_(shape) {
+  Validate(capacity);
+  Validate(shape);
+  const size_t num_seqs = Index(capacity.num_seqs);
+  page_table_.resize(Index(PageTableEntries(capacity)), kScratchPage);
+  filled_pages_.resize(num_seqs, 0);
+  kv_len_.resize(num_seqs);
+  committed_.resize(num_seqs);
+  q_offset_.resize(num_seqs + 1);
+  tree_masks_.resize(Index(TreeMaskEntries(capacity)));
+  tiles_.resize(Index(MaxQueryTiles(capacity, shape)));
+  cost_before_.resize(tiles_.size() + 1);
+  workers_.resize(Index(shape.num_workers) + 1);
+  merges_.resize(Index(shape.num_workers));
+  plan_.page_size = capacity.page_size;
+  plan_.pool_pages = capacity.pool_pages;
+  plan_.work = shape;
+  plan_.table_width = PageTableWidth(capacity);
+  plan_.mask_words = TreeMaskWords(capacity);
+  plan_.page_table = page_table_;
+}
+
+const Plan& PlanStorage::Make(std::span<const SequenceStep> seqs, Executor& executor,
+                              Faults faults) {
+  Check(seqs, executor);
+  plan_.num_seqs = static_cast<int32_t>(seqs.size());
+  FillPageTable(seqs, executor, faults);
+  q_offset_[0] = TokenCount(0);
+  for (size_t b = 0; b < seqs.size(); ++b) {
+    kv_len_[b] = seqs[b].kv_len;
+    committed_[b] = seqs[b].committed();
+    q_offset_[b + 1] = q_offset_[b] + seqs[b].q_len;
+    FillTreeMasks(seqs[b], q_offset_[b]);
+  }
+  plan_.kv_len = std::span(kv_len_).first(seqs.size());
+  plan_.committed = std::span(committed_).first(seqs.size());
+  plan_.q_offset = std::span(q_offset_).first(seqs.size() + 1);
+  plan_.num_query_tokens = q_offset_[seqs.size()];
+  plan_.tree_masks = tree_masks_;
+  FillTiles(seqs, faults);
+  FillSchedule();
+  return plan_;
+}
+
+void PlanStorage::Check(std::span<const SequenceStep> seqs, Executor& executor) const {
+  TokenCount query_tokens{0};
+  if (static_cast<int64_t>(seqs.size()) > capacity_.num_seqs) {
+    ThrowCapacity("plan", static_cast<int64_t>(seqs.size()), "sequences", capacity_.num_seqs,
+                  ToString(capacity_));
+  }
+  for (size_t b = 0; b < seqs.size(); ++b) {
+    const SequenceStep& seq = seqs[b];
+    CheckLengths(b, seq);
+    CheckTree(b, seq);
+    const PageCount pages_needed = capacity_.page_size.PagesFor(seq.kv_len);
+    Require(PageCount(seq.pages.size()) >= pages_needed,
+            "sequence {}: pages: expected {} (kv_len {} at page_size {}), got {}", b, pages_needed,
+            seq.kv_len, capacity_.page_size, seq.pages.size());
+    if (seq.kv_len > capacity_.KvTokens()) {
+      ThrowCapacity("plan.page_table", seq.kv_len.raw(),
+                    fmt::format("kv_len of sequence {}", b), capacity_.KvTokens().raw(),
+                    "context + tree_nodes (" + ToString(capacity_) + ")");
+    }
+    if (seq.num_nodes() > capacity_.tree_nodes) {
+      ThrowCapacity("plan.tree_masks", seq.num_nodes().raw(),
+                    fmt::format("tree nodes of sequence {}", b), capacity_.tree_nodes.raw(),
+                    "tree_nodes (" + ToString(capacity_) + ")");
+    }
+    query_tokens += seq.q_len;
+  }
+  if (query_tokens > capacity_.query_tokens) {
+    ThrowCapacity("plan.query_tokens", query_tokens.raw(),
+                  fmt::format("sum of q_len over {} sequences", seqs.size()),
+                  capacity_.query_tokens.raw(), "query_tokens (" + ToString(capacity_) + ")");
+  }
+  ForEachPageRange({.seqs = seqs, .page_size = capacity_.page_size}, executor,
+                   [&](int32_t b, PageCount begin, PageCount end) {
+                     const SequenceStep& seq = seqs[Index(b)];
+                     CheckPages(b, seq.pages.subspan(Index(begin.raw()), Index((end - begin).raw())),
+                                capacity_.pool_pages);
+                   });
+}
+
+// Only entries that change hands are written: a row's pages, and zeros over what an earlier plan
+// left behind them. So the cost follows the pages in use, not the table's width.
+void PlanStorage::FillPageTable(std::span<const SequenceStep> seqs, Executor& executor,
+                                Faults faults) {
+  const int64_t width = plan_.table_width.raw();
+  for (int64_t b = 0; b < capacity_.num_seqs; ++b) {
+    const int64_t pages = b < static_cast<int64_t>(seqs.size())
+                              ? capacity_.page_size.PagesFor(seqs[Index(b)].kv_len).raw()
+                              : 0;
+    PageId* row = page_table_.data() + b * width;
+    if (pages < filled_pages_[Index(b)]) {
+      std::fill(row + pages, row + filled_pages_[Index(b)], kScratchPage);
+    }
+    filled_pages_[Index(b)] = pages;
+  }
+  ForEachPageRange({.seqs = seqs, .page_size = capacity_.page_size, .faults = faults}, executor,
+                   [&](int32_t b, PageCount begin, PageCount end) {
+                     const PageId* pages = seqs[Index(b)].pages.data();
+                     std::copy(pages + begin.raw(), pages + end.raw(),
+                               page_table_.data() + b * width + begin.raw());
+                   });
+}
+
+void PlanStorage::FillTreeMasks(const SequenceStep& seq, TokenCount q_begin) {
+  if (seq.tree_parents.empty()) return;
+  const int64_t first_node = (seq.num_nodes() - seq.q_len).raw();
+  for (int64_t j = 0; j < seq.q_len.raw(); ++j) {
+    uint64_t* mask = tree_masks_.data() + (q_begin.raw() + j) * plan_.mask_words;
+    std::fill_n(mask, plan_.mask_words, uint64_t{0});
+    for (int64_t node = first_node + j; node != kTreeRoot; node = seq.tree_parents[Index(node)]) {
+      mask[node / 64] |= uint64_t{1} << (node % 64);
+    }
+  }
+}
+
+TokenCount PlanStorage::TileKvEnd(const SequenceStep& seq, TokenCount q_begin,
+                                  TokenCount local_begin, TokenCount q_count) const {
+  if (seq.tree_parents.empty()) {
+    return CausalVisible(seq.q_len, seq.kv_len, local_begin + q_count - TokenCount(1));
+  }
+  int64_t depth = 0;
+  for (int64_t i = 0; i < q_count.raw(); ++i) {
+    const uint64_t* mask = tree_masks_.data() + (q_begin.raw() + i) * plan_.mask_words;
+    depth = std::max(depth, Depth({mask, Index(plan_.mask_words)}));
+  }
+  return seq.committed() + TokenCount(depth);
+}
+
+void PlanStorage::FillTiles(std::span<const SequenceStep> seqs, Faults faults) {
+  size_t tile = 0;
+  cost_before_[0] = 0;
+  for (size_t b = 0; b < seqs.size(); ++b) {
+    const SequenceStep& seq = seqs[b];
+    for (int64_t i = 0; i < NumQueryTiles(seq.q_len, shape_); ++i, ++tile) {
+      const TokenCount local_begin = shape_.query_tile * i;
+      const TokenCount q_begin = q_offset_[b] + local_begin;
+      const TokenCount q_count = Min(shape_.query_tile, seq.q_len - local_begin);
+      TokenCount kv_end = TileKvEnd(seq, q_begin, local_begin, q_count);
+      if (faults.Has(Fault::kTilesCountedInPages) && seq.q_len > TokenCount(1)) {
+        kv_end = CountedInPages(kv_end, capacity_.page_size);
+      }
+      tiles_[tile] = {.seq = static_cast<int32_t>(b),
+                      .q_count = static_cast<int32_t>(q_count.raw()),
+                      .q_begin = q_begin,
+                      .kv_end = kv_end};
+      cost_before_[tile + 1] = cost_before_[tile] + TileCost(tiles_[tile]);
+    }
+  }
+  plan_.tiles = std::span(tiles_).first(tile);
+}
+
+void PlanStorage::FillSchedule() {
+  const int32_t num_tiles = static_cast<int32_t>(plan_.tiles.size());
+  for (int32_t w = 0; w <= shape_.num_workers; ++w) {
+    workers_[Index(w)] = WorkerStartAt(w, tiles_.data(), cost_before_.data(), num_tiles, shape_);
+  }
+  size_t num_merges = 0;
+  for (size_t w = 0; w < Index(shape_.num_workers); ++w) {
+    workers_[w + 1].first_partial =
+        workers_[w].first_partial + NumPartials(workers_[w], workers_[w + 1], tiles_.data(), shape_);
+    if (IsFirstCut(workers_[w + 1], workers_[w])) {
+      merges_[num_merges++] = MergeAt(workers_[w + 1], tiles_.data(), shape_);
+    }
+  }
+  plan_.workers = workers_;
+  plan_.merges = std::span(merges_).first(num_merges);
+  plan_.num_partials = workers_.back().first_partial;
+}
+
+void Plan::CheckInvariants() const {
+  CheckRows();
+  CheckTiles();
+  CheckSchedule();
+}
+
+void Plan::CheckRows() const {
+  for (int32_t b = 0; b < num_seqs; ++b) {
+    const PageCount used = page_size.PagesFor(kv_len[Index(b)]);
+    for (PageCount j{0}; j < table_width; j += PageCount(1)) {
+      const PageId page = Row(b)[Index(j.raw())];
+      QUIRE_CHECK(j < used ? page > kScratchPage && PageCount(page.raw()) < pool_pages
+                           : page == kScratchPage,
+                  "row {} entry {} of {} used: page {}", b, j, used, page);
+    }
+  }
+}
+
+void Plan::CheckTiles() const {
+  TokenCount next_query{0};
+  for (const QueryTile& tile : tiles) {
+    QUIRE_CHECK(tile.q_begin == next_query && tile.q_count >= 1, "tile at query {}, expected {}",
+                tile.q_begin, next_query);
+    next_query += TokenCount(tile.q_count);
+    QUIRE_CHECK(next_query <= q_offset[Index(tile.seq) + 1], "tile of sequence {} ends at {}",
+                tile.seq, next_query);
+    TokenCount seen{0};
+    for (TokenCount q = tile.q_begin; q < next_query; q += TokenCount(1)) {
+      seen = Max(seen, Visible(tile.seq, q));
+    }
+    QUIRE_CHECK(tile.kv_end == seen, "pieces of the tile at query {} end at {}, its queries see {}",
+                tile.q_begin, tile.kv_end, seen);
+  }
+  QUIRE_CHECK(next_query == num_query_tokens, "tiles end at query {} of {}", next_query,
+              num_query_tokens);
+}
+
+void Plan::CheckSchedule() const {
+  QUIRE_CHECK(workers.front() == WorkerStart{}, "the first worker starts late");
+  QUIRE_CHECK(workers.back().tile == static_cast<int32_t>(tiles.size()) &&
+              workers.back().split == 0);
+  int32_t partials = 0;
+  int32_t merged = 0;
+  size_t merge = 0;
+  for (size_t w = 0; w + 1 < workers.size(); ++w) {
+    const WorkerStart& begin = workers[w];
+    const WorkerStart& end = workers[w + 1];
+    QUIRE_CHECK(begin.tile < end.tile || (begin.tile == end.tile && begin.split <= end.split),
+                "worker {} starts after worker {}", w, w + 1);
+    QUIRE_CHECK(begin.first_partial == partials, "worker {}: partial {}, expected {}", w,
+                begin.first_partial, partials);
+    partials += NumPartials(begin, end, tiles.data(), work);
+    if (!IsFirstCut(end, begin)) continue;
+    QUIRE_CHECK(merge < merges.size(), "tile {} is cut but not merged", end.tile);
+    const Merge& m = merges[merge++];
+    const int32_t expected = 1 + NumSplits(tiles[Index(end.tile)].kv_end, work) - end.split;
+    QUIRE_CHECK(m.tile == end.tile && m.first_partial == merged && m.num_partials == expected,
+                "merge of tile {}: tile {} partials {}+{}, expected {}+{}", end.tile, m.tile,
+                m.first_partial, m.num_partials, merged, expected);
+    merged += expected;
+  }
+  QUIRE_CHECK(partials == num_partials && merged == num_partials && merge == merges.size(),
+              "{} partials, {} merged, {} counted", num_partials, merged, partials);
+}
+
+}  // namespace quire

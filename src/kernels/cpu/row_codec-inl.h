@@ -1,0 +1,217 @@
+// Rows of a KV page <-> floats, in the layout of a store. Compiled once per SIMD target.
+#if defined(QUIRE_KERNELS_CPU_ROW_CODEC_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QUIRE_KERNELS_CPU_ROW_CODEC_INL_H_
+#undef QUIRE_KERNELS_CPU_ROW_CODEC_INL_H_
+#else
+#define QUIRE_KERNELS_CPU_ROW_CODEC_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "attn/kv_layout.h"
+#include "base/narrow_float.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire {
+namespace cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Where the floats of a decoded row go: blocks of kBlock floats, block_stride apart. With block_stride
+// kBlock that is a plain array. No vector is wider than a block.
+struct RowTarget {
+  static constexpr int32_t kBlock = 16;
+  float* base;
+  int64_t block_stride = kBlock;
+
+  HWY_INLINE float* At(int32_t i) const { return base + i / kBlock * block_stride + i % kBlock; }
+};
+
+// ---- Arrays of one type, to values [first, first + n) of a row ----
+
+// Calls vector(i, to) for the vectors of whole blocks and one(i) for the rest: a vector must not
+// straddle two blocks, so values that begin inside one go one by one.
+template <class D, class Vector, class One>
+HWY_INLINE void ForVectors(D d, int32_t first, int32_t n, RowTarget to, Vector vector, One one) {
+  const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
+  int32_t i = 0;
+  if (first % RowTarget::kBlock == 0) {
+    float* block = to.At(first);
+    for (; i + RowTarget::kBlock <= n; i += RowTarget::kBlock, block += to.block_stride) {
+      for (int32_t j = 0; j < RowTarget::kBlock; j += lanes) vector(i + j, block + j);
+    }
+  }
+  for (; i < n; ++i) one(i, to.At(first + i));
+}
+
+HWY_INLINE void CopyF32(const uint8_t* HWY_RESTRICT from, int32_t first, int32_t n, RowTarget to) {
+  const hn::ScalableTag<float> d;
+  const float* values = reinterpret_cast<const float*>(from);
+  ForVectors(
+      d, first, n, to,
+      [&](int32_t i, float* at) HWY_ATTR { hn::StoreU(hn::LoadU(d, values + i), d, at); },
+      [&](int32_t i, float* at) { *at = values[i]; });
+}
+
+HWY_INLINE void WidenBf16(const uint8_t* HWY_RESTRICT from, int32_t first, int32_t n,
+                          RowTarget to) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<uint16_t, decltype(d)> d16;
+  const hn::Rebind<uint32_t, decltype(d)> d32;
+  const uint16_t* values = reinterpret_cast<const uint16_t*>(from);
+  ForVectors(
+      d, first, n, to,
+      [&](int32_t i, float* at) HWY_ATTR {
+        const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, values + i));
+        hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(bits)), d, at);
+      },
+      [&](int32_t i, float* at) { *at = ToFloat(Bf16{values[i]}); });
+}
+
+// e4m3 times one scale. NaN codes stay NaN.
+HWY_INLINE void WidenFp8(const uint8_t* HWY_RESTRICT from, float scale, int32_t first, int32_t n,
+                         RowTarget to) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<uint8_t, decltype(d)> d8;
+  const hn::Rebind<uint32_t, decltype(d)> d32;
+  ForVectors(
+      d, first, n, to,
+      [&](int32_t i, float* at) HWY_ATTR {
+        // As in base/narrow_float.h: read as float bits the value is 2^120 too small.
+        const auto code = hn::PromoteTo(d32, hn::LoadU(d8, from + i));
+        const auto magnitude = hn::And(code, hn::Set(d32, 0x7fu));
+        const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(d32, 0x80u)));
+        const auto value =
+            hn::Mul(hn::BitCast(d, hn::ShiftLeft<20>(magnitude)), hn::Set(d, 0x1p120f));
+        const auto is_nan = hn::RebindMask(d, hn::Eq(magnitude, hn::Set(d32, 0x7fu)));
+        const auto number = hn::IfThenElse(is_nan, hn::NaN(d), hn::Or(value, hn::BitCast(d, sign)));
+        hn::StoreU(hn::Mul(number, hn::Set(d, scale)), d, at);
+      },
+      [&](int32_t i, float* at) { *at = ToFloat(Fp8E4m3{from[i]}) * scale; });
+}
+
+// ---- Rows ----
+
+HWY_INLINE const uint8_t* PartRow(const KvPart& part, const std::byte* page, int32_t row) {
+  return reinterpret_cast<const uint8_t*>(page) + part.OffsetOf(row, 0);
+}
+HWY_INLINE uint8_t* PartRow(const KvPart& part, std::byte* page, int32_t row) {
+  return reinterpret_cast<uint8_t*>(page) + part.OffsetOf(row, 0);
+}
+
+HWY_INLINE float LoadScale(const uint8_t* scales, int32_t i) {
+  float scale;
+  std::memcpy(&scale, scales + 4 * i, 4);
+  return scale;
+}
+
+// Row `row` of a page, as latent_dim + rope_dim floats.
+HWY_INLINE void DecodeRow(const KvLayout& layout, const std::byte* page, int32_t row,
+                          RowTarget to) {
+  const KvDims dims = layout.dims();
+  const std::span<const KvPart> parts = layout.parts();
+  switch (layout.format()) {
+    case KvFormat::kLatentF32:
+      CopyF32(PartRow(parts[0], page, row), 0, dims.values(), to);
+      return;
+    case KvFormat::kLatentBf16:
+      WidenBf16(PartRow(parts[0], page, row), 0, dims.values(), to);
+      return;
+    case KvFormat::kLatentFp8: {
+      const uint8_t* codes = PartRow(parts[0], page, row);
+      const uint8_t* scales = PartRow(parts[1], page, row);
+      for (int32_t i = 0; i < dims.latent_dim; i += kFp8ScaleGroup) {
+        WidenFp8(codes + i, LoadScale(scales, i / kFp8ScaleGroup), i,
+                 std::min(kFp8ScaleGroup, dims.latent_dim - i), to);
+      }
+      if (dims.rope_dim > 0) {
+        WidenBf16(PartRow(parts[2], page, row), dims.latent_dim, dims.rope_dim, to);
+      }
+      return;
+    }
+    case KvFormat::kIndexKeyFp8:
+    case KvFormat::kIndexKeyFp8Preshuffled: {
+      const KvPart& keys = parts[0];
+      const float scale = LoadScale(PartRow(parts[1], page, row), 0);
+      for (int32_t i = 0; i < dims.latent_dim; i += keys.chunk_bytes) {
+        WidenFp8(reinterpret_cast<const uint8_t*>(page) + keys.OffsetOf(row, i), scale, i,
+                 keys.chunk_bytes, to);
+      }
+      return;
+    }
+  }
+}
+
+// The scale for n values: amax / 448. `least_amax` is the floor of amax; where the scale would not
+// be a normal float it is 1, and the values become zero. NaNs do not count; infinities saturate.
+HWY_INLINE float Fp8Scale(const float* from, int32_t n, float least_amax) {
+  float amax = least_amax;
+  for (int32_t i = 0; i < n; ++i) amax = std::max(amax, std::abs(from[i]));
+  const float scale = std::min(amax, std::numeric_limits<float>::max()) / kFp8E4m3Max;
+  return scale < std::numeric_limits<float>::min() ? 1.0f : scale;
+}
+
+HWY_INLINE void NarrowBf16(const float* from, int32_t n, uint8_t* to) {
+  for (int32_t i = 0; i < n; ++i) {
+    const Bf16 value = ToBf16(from[i]);
+    std::memcpy(to + 2 * i, &value, 2);
+  }
+}
+
+HWY_INLINE void NarrowFp8(const float* from, int32_t n, float scale, uint8_t* to) {
+  for (int32_t i = 0; i < n; ++i) to[i] = ToFp8E4m3(from[i] / scale).bits;
+}
+
+// The floor of amax for index keys (docs/formats.md).
+inline constexpr float kIndexKeyLeastAmax = 1e-4f;
+
+// Writes row `row` of a page from latent_dim + rope_dim floats.
+HWY_INLINE void EncodeRow(const KvLayout& layout, const float* HWY_RESTRICT from, std::byte* page,
+                          int32_t row) {
+  const KvDims dims = layout.dims();
+  const std::span<const KvPart> parts = layout.parts();
+  switch (layout.format()) {
+    case KvFormat::kLatentF32:
+      std::memcpy(PartRow(parts[0], page, row), from, static_cast<size_t>(parts[0].row_bytes));
+      return;
+    case KvFormat::kLatentBf16:
+      NarrowBf16(from, dims.values(), PartRow(parts[0], page, row));
+      return;
+    case KvFormat::kLatentFp8: {
+      uint8_t* codes = PartRow(parts[0], page, row);
+      uint8_t* scales = PartRow(parts[1], page, row);
+      for (int32_t i = 0; i < dims.latent_dim; i += kFp8ScaleGroup) {
+        const int32_t n = std::min(kFp8ScaleGroup, dims.latent_dim - i);
+        const float scale = Fp8Scale(from + i, n, 0.0f);
+        NarrowFp8(from + i, n, scale, codes + i);
+        std::memcpy(scales + 4 * (i / kFp8ScaleGroup), &scale, 4);
+      }
+      if (dims.rope_dim > 0) {
+        NarrowBf16(from + dims.latent_dim, dims.rope_dim, PartRow(parts[2], page, row));
+      }
+      return;
+    }
+    case KvFormat::kIndexKeyFp8:
+    case KvFormat::kIndexKeyFp8Preshuffled: {
+      const KvPart& keys = parts[0];
+      const float scale = Fp8Scale(from, dims.latent_dim, kIndexKeyLeastAmax);
+      for (int32_t i = 0; i < dims.latent_dim; i += keys.chunk_bytes) {
+        NarrowFp8(from + i, keys.chunk_bytes, scale,
+                  reinterpret_cast<uint8_t*>(page) + keys.OffsetOf(row, i));
+      }
+      std::memcpy(PartRow(parts[1], page, row), &scale, 4);
+      return;
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace cpu
+}  // namespace quire
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard per target

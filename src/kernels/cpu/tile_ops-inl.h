@@ -1,0 +1,262 @@
+// Attention over one tile of keys, in f32. Compiled once per SIMD target.
+//
+// Rows (query heads) are lanes: a value of a row is always computed in its own lane by the same
+// sequence of operations - dots over d ascending, sums over keys ascending - so its bits depend
+// neither on the rows beside it nor on the width of the vectors.
+//
+// Rows come in blocks of kBlockRows, and what a block needs lies together: with one stride over all
+// rows, 128 heads put every line of a block's queries into an eighth of the first-level cache. So do
+// columns of keys: summing values walks one block of columns over all keys, which row-major keys
+// spread over 36 memory pages (128 heads: 51 -> 54 GFLOP/s on one Neoverse V1 core).
+//
+//   q       [blocks][dim][kBlockRows]        transposed queries
+//   keys    [columns / kBlockColumns][kTileKeys + 1][kBlockColumns], the last key unused
+//   p       [blocks][kTileKeys][kBlockRows]  scores, then weights
+//   o       [rows][o_stride]                 running sums of weight * value, not normalised
+//   m, l    [rows]                           running maximum and sum of weights
+#if defined(QUIRE_KERNELS_CPU_TILE_OPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QUIRE_KERNELS_CPU_TILE_OPS_INL_H_
+#undef QUIRE_KERNELS_CPU_TILE_OPS_INL_H_
+#else
+#define QUIRE_KERNELS_CPU_TILE_OPS_INL_H_
+#endif
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/attention_scratch.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire {
+namespace cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::ScalableTag<float>;
+using VF = hn::Vec<DF>;
+
+// Registers decide the shape of the inner blocks: 32 on AArch64 and AVX-512, 16 before. Sixteen
+// accumulators hide the latency of four FMA pipes of four cycles, eight that of two.
+#if HWY_TARGET == HWY_NEON
+inline constexpr int kAccumulators = 16;
+#else
+inline constexpr int kAccumulators = 8;
+#endif
+inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
+static_assert(kBlockRows % kLanes == 0, "a block of rows is a whole number of vectors");
+inline constexpr int kRowVecs = static_cast<int>(kBlockRows) / kLanes;
+inline constexpr int kScoreKeys = kAccumulators > kRowVecs ? kAccumulators / kRowVecs : 1;
+
+// scalar * v + acc. On AArch64 a lane of a loaded vector multiplies directly (fmla by element), so
+// scalars are loaded four at a time; elsewhere a broadcast load costs no more than a plain one.
+#if HWY_TARGET == HWY_NEON
+struct Scalars {
+  explicit HWY_INLINE Scalars(const float* from) : quad(hn::LoadU(DF(), from)) {}
+  template <int kLane>
+  HWY_INLINE VF MulAdd(VF v, VF acc) const {
+    return hn::MulAdd(hn::Broadcast<kLane>(quad), v, acc);
+  }
+  VF quad;
+};
+#else
+struct Scalars {
+  explicit HWY_INLINE Scalars(const float* from) : scalars(from) {}
+  template <int kLane>
+  HWY_INLINE VF MulAdd(VF v, VF acc) const {
+    return hn::MulAdd(hn::Set(DF(), scalars[kLane]), v, acc);
+  }
+  const float* scalars;
+};
+#endif
+inline constexpr int kQuad = 4;
+
+// acc[k] += q[i + kLane] * keys[k][i + kLane], where quads[k] holds keys[k][i .. i + 4).
+template <int kLane>
+HWY_INLINE void ScoreStep(const float* q, const Scalars (&quads)[kScoreKeys],
+                          VF (&acc)[kScoreKeys][kRowVecs]) {
+  const DF d;
+  VF qv[kRowVecs];
+  for (int r = 0; r < kRowVecs; ++r) qv[r] = hn::LoadU(d, q + kLane * kBlockRows + r * kLanes);
+  for (int k = 0; k < kScoreKeys; ++k) {
+    for (int r = 0; r < kRowVecs; ++r) {
+      acc[k][r] = quads[k].template MulAdd<kLane>(qv[r], acc[k][r]);
+    }
+  }
+}
+
+template <size_t... kKeys>
+HWY_INLINE void ScoreQuad(const float* q, const float* keys, VF (&acc)[kScoreKeys][kRowVecs],
+                          std::index_sequence<kKeys...>) {
+  const Scalars quads[kScoreKeys] = {Scalars(keys + kKeys * kBlockColumns)...};
+  ScoreStep<0>(q, quads, acc);
+  ScoreStep<1>(q, quads, acc);
+  ScoreStep<2>(q, quads, acc);
+  ScoreStep<3>(q, quads, acc);
+}
+
+// p[k][row] = dot(q[:][row], keys[k]) for one block of rows and kScoreKeys keys. dim is a multiple of
+// kBlockColumns: keys and queries are padded with zeros.
+HWY_INLINE void ScoreBlock(const float* HWY_RESTRICT q, const float* HWY_RESTRICT keys,
+                           int64_t dim, float* HWY_RESTRICT p) {
+  const DF d;
+  VF acc[kScoreKeys][kRowVecs];
+  for (int k = 0; k < kScoreKeys; ++k) {
+    for (int r = 0; r < kRowVecs; ++r) acc[k][r] = hn::Zero(d);
+  }
+  for (int64_t i = 0; i < dim; i += kBlockColumns) {
+    for (int64_t j = 0; j < kBlockColumns; j += kQuad) {
+      ScoreQuad(q + (i + j) * kBlockRows, keys + ColumnOffset(i) + j, acc,
+                std::make_index_sequence<kScoreKeys>());
+    }
+  }
+  for (int k = 0; k < kScoreKeys; ++k) {
+    for (int r = 0; r < kRowVecs; ++r) {
+      hn::StoreU(acc[k][r], d, p + k * kBlockRows + r * kLanes);
+    }
+  }
+}
+
+// Scores of all rows against num_keys keys. Keys come in whole blocks: the buffer has kTileKeys rows,
+// and scores past num_keys are never read.
+HWY_INLINE void ScoreTile(const TileShape& shape, const float* q, const float* keys,
+                          int32_t num_keys, float* p) {
+  for (int64_t row = 0; row < shape.row_stride; row += kBlockRows) {
+    for (int32_t k = 0; k < num_keys; k += kScoreKeys) {
+      ScoreBlock(q + row * shape.dim, keys + k * kBlockColumns, shape.dim,
+                 p + row * kTileKeys + k * kBlockRows);
+    }
+  }
+}
+
+// exp that keeps NaN; Highway's returns 0 for it.
+HWY_INLINE VF ExpKeepNaN(VF x) {
+  const DF d;
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
+}
+
+// The maximum that ignores NaN and is the same on every target.
+HWY_INLINE VF MaxOf(VF a, VF b) { return hn::IfThenElse(hn::Gt(b, a), b, a); }
+
+// What to subtract before exp: the maximum, or 0 where nothing but -inf was seen.
+HWY_INLINE VF Anchor(VF m) {
+  const DF d;
+  const VF lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  return hn::IfThenElse(hn::Eq(m, lowest), hn::Zero(d), m);
+}
+
+// Turns scores into weights exp(scale * score - m), with m raised to the tile's maximum; updates m
+// and l, and leaves in alpha what older sums must be multiplied with.
+HWY_INLINE void SoftmaxTile(const TileShape& shape, float scale, int32_t num_keys, float* p,
+                            float* HWY_RESTRICT m, float* HWY_RESTRICT l,
+                            float* HWY_RESTRICT alpha) {
+  const DF d;
+  const VF scale_v = hn::Set(d, scale);
+  for (int64_t row = 0; row < shape.row_stride; row += kLanes) {
+    float* HWY_RESTRICT column =
+        p + row / kBlockRows * (kBlockRows * kTileKeys) + row % kBlockRows;
+    const VF old_max = hn::LoadU(d, m + row);
+    VF new_max = old_max;
+    for (int32_t k = 0; k < num_keys; ++k) {
+      const VF score = hn::Mul(scale_v, hn::LoadU(d, column + k * kBlockRows));
+      hn::StoreU(score, d, column + k * kBlockRows);
+      new_max = MaxOf(new_max, score);
+    }
+    const VF anchor = Anchor(new_max);
+    const VF factor = ExpKeepNaN(hn::Sub(old_max, anchor));
+    VF sum = hn::Mul(factor, hn::LoadU(d, l + row));
+    for (int32_t k = 0; k < num_keys; ++k) {
+      const VF weight = ExpKeepNaN(hn::Sub(hn::LoadU(d, column + k * kBlockRows), anchor));
+      hn::StoreU(weight, d, column + k * kBlockRows);
+      sum = hn::Add(sum, weight);
+    }
+    hn::StoreU(new_max, d, m + row);
+    hn::StoreU(sum, d, l + row);
+    hn::StoreU(factor, d, alpha + row);
+  }
+}
+
+inline constexpr int kValueVecs = kAccumulators / kQuad;
+inline constexpr int64_t kValueColumns = kValueVecs * kLanes;
+
+// o[row][cols] = alpha[row] * o[row][cols] + sum_k p[k][row] * keys[k][cols], for kQuad rows and
+// kValueVecs vectors of columns.
+HWY_INLINE void ValueBlock(const float* HWY_RESTRICT p, const float* HWY_RESTRICT keys,
+                           int32_t num_keys, const float* HWY_RESTRICT alpha,
+                           float* HWY_RESTRICT o, int64_t o_stride) {
+  const DF d;
+  VF acc[kQuad][kValueVecs];
+  for (int r = 0; r < kQuad; ++r) {
+    const VF factor = hn::Set(d, alpha[r]);
+    for (int c = 0; c < kValueVecs; ++c) {
+      acc[r][c] = hn::Mul(factor, hn::LoadU(d, o + r * o_stride + c * kLanes));
+    }
+  }
+  for (int32_t k = 0; k < num_keys; ++k) {
+    const Scalars weights(p + k * kBlockRows);
+    for (int c = 0; c < kValueVecs; ++c) {
+      const VF value = hn::LoadU(d, keys + ColumnOffset(c * kLanes) + k * kBlockColumns);
+      acc[0][c] = weights.template MulAdd<0>(value, acc[0][c]);
+      acc[1][c] = weights.template MulAdd<1>(value, acc[1][c]);
+      acc[2][c] = weights.template MulAdd<2>(value, acc[2][c]);
+      acc[3][c] = weights.template MulAdd<3>(value, acc[3][c]);
+    }
+  }
+  for (int r = 0; r < kQuad; ++r) {
+    for (int c = 0; c < kValueVecs; ++c) {
+      hn::StoreU(acc[r][c], d, o + r * o_stride + c * kLanes);
+    }
+  }
+}
+
+// The same for all rows and columns. Columns outside, rows inside: a block of columns of all keys
+// stays in the first-level cache while every row passes over it.
+HWY_INLINE void ValueTile(const TileShape& shape, const float* p, const float* keys,
+                          int32_t num_keys, const float* alpha, float* o) {
+  static_assert(kColumnPad % kValueColumns == 0, "padded columns are whole blocks");
+  for (int64_t col = 0; col < shape.o_stride; col += kValueColumns) {
+    for (int64_t row = 0; row < shape.row_stride; row += kQuad) {
+      ValueBlock(p + row / kBlockRows * (kBlockRows * kTileKeys) + row % kBlockRows,
+                 keys + ColumnOffset(col), num_keys, alpha + row,
+                 o + row * shape.o_stride + col, shape.o_stride);
+    }
+  }
+}
+
+// Folds the state of later keys into that of earlier ones, row by row.
+HWY_INLINE void FoldState(const TileShape& shape, const SoftmaxState& later,
+                          const SoftmaxState& state) {
+  const DF d;
+  for (int64_t row = 0; row < shape.row_stride; row += kLanes) {
+    const VF max_a = hn::LoadU(d, state.m + row);
+    const VF max_b = hn::LoadU(d, later.m + row);
+    const VF new_max = MaxOf(max_a, max_b);
+    const VF anchor = Anchor(new_max);
+    HWY_ALIGN float a[kLanes];
+    HWY_ALIGN float b[kLanes];
+    hn::Store(ExpKeepNaN(hn::Sub(max_a, anchor)), d, a);
+    hn::Store(ExpKeepNaN(hn::Sub(max_b, anchor)), d, b);
+    hn::StoreU(new_max, d, state.m + row);
+    for (int r = 0; r < kLanes; ++r) {
+      const VF factor_a = hn::Set(d, a[r]);
+      const VF factor_b = hn::Set(d, b[r]);
+      const int64_t i = row + r;
+      state.l[i] = a[r] * state.l[i] + b[r] * later.l[i];
+      float* sums = state.o + i * shape.o_stride;
+      const float* later_sums = later.o + i * shape.o_stride;
+      for (int64_t c = 0; c < shape.o_stride; c += kLanes) {
+        const VF scaled = hn::Mul(factor_a, hn::LoadU(d, sums + c));
+        hn::StoreU(hn::MulAdd(factor_b, hn::LoadU(d, later_sums + c), scaled), d, sums + c);
+      }
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace cpu
+}  // namespace quire
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard per target
