@@ -118,12 +118,18 @@ PageCount FlatPageEntries(const StepCapacity& capacity) {
 
 const char* BlockTableRuleName(BlockTableRule rule) {
   switch (rule) {
-    case BlockTableRule::kCeil: return "ceil";
-    case BlockTableRule::kFlashMlaEager: return "flashmla eager";
-    case BlockTableRule::kFlashMlaGraph: return "flashmla graph";
-    case BlockTableRule::kCutlassEager: return "cutlass eager";
-    case BlockTableRule::kCutlassGraph: return "cutlass graph";
-    case BlockTableRule::kTrtllm: return "trtllm";
+    case BlockTableRule::kCeil:
+      return "ceil";
+    case BlockTableRule::kFlashMlaEager:
+      return "flashmla eager";
+    case BlockTableRule::kFlashMlaGraph:
+      return "flashmla graph";
+    case BlockTableRule::kCutlassEager:
+      return "cutlass eager";
+    case BlockTableRule::kCutlassGraph:
+      return "cutlass graph";
+    case BlockTableRule::kTrtllm:
+      return "trtllm";
   }
   return "?";
 }

@@ -17,12 +17,12 @@
 namespace quire {
 
 struct StepCapacity {
-  int32_t num_seqs = 1;           // rows of the padded bucket; may exceed the running-requests limit
-  TokenCount query_tokens{1};     // of all sequences together, padding included
-  TokenCount context{1};          // committed tokens of one sequence
-  TokenCount tree_nodes{0};       // slots ahead of the committed tokens: max(branches * steps, nodes)
+  int32_t num_seqs = 1;        // rows of the padded bucket; may exceed the running-requests limit
+  TokenCount query_tokens{1};  // of all sequences together, padding included
+  TokenCount context{1};       // committed tokens of one sequence
+  TokenCount tree_nodes{0};    // slots ahead of the committed tokens: max(branches * steps, nodes)
   PageSize page_size{64};
-  PageCount pool_pages{1};        // pages of the pool, the scratch page included
+  PageCount pool_pages{1};  // pages of the pool, the scratch page included
 
   // The most keys one row can hold.
   TokenCount KvTokens() const { return context + tree_nodes; }
@@ -31,8 +31,8 @@ struct StepCapacity {
 // How a kernel wants its work cut. The first two are the kernel's constants, the worker count is
 // the machine's; none of them changes a result.
 struct WorkShape {
-  TokenCount query_tile{1};    // query tokens that share one pass over the keys
-  TokenCount split{1024};      // splits begin at multiples of this, a multiple of kKeyTile
+  TokenCount query_tile{1};  // query tokens that share one pass over the keys
+  TokenCount split{1024};    // splits begin at multiples of this, a multiple of kKeyTile
   int32_t num_workers = 1;
 };
 
@@ -53,10 +53,10 @@ StepCapacity CapacityOf(std::span<const SequenceStep> seqs, PageSize page_size,
 
 // ---- The plan's own buffers ----
 
-PageCount PageTableWidth(const StepCapacity& capacity);             // entries per row
-int64_t PageTableEntries(const StepCapacity& capacity);             // [num_seqs, width]
-int32_t TreeMaskWords(const StepCapacity& capacity);                // 64-bit words per query token
-int64_t TreeMaskEntries(const StepCapacity& capacity);              // [query_tokens, words]
+PageCount PageTableWidth(const StepCapacity& capacity);  // entries per row
+int64_t PageTableEntries(const StepCapacity& capacity);  // [num_seqs, width]
+int32_t TreeMaskWords(const StepCapacity& capacity);     // 64-bit words per query token
+int64_t TreeMaskEntries(const StepCapacity& capacity);   // [query_tokens, words]
 int64_t MaxQueryTiles(const StepCapacity& capacity, const WorkShape& shape);
 int64_t MaxSplits(const StepCapacity& capacity, const WorkShape& shape);    // of one query tile
 int64_t MaxPartials(const StepCapacity& capacity, const WorkShape& shape);  // results to merge

@@ -4,8 +4,8 @@
 //   kLatentF32, kLatentBf16    [latent | rope], contiguous, in that type
 //   kLatentFp8                 latent as e4m3, one f32 scale per 128 values, rope as bf16;
 //                              row stride rounded up to 16 bytes (656 for 512 + 64)
-//   kIndexKeyFp8               per page: the keys as e4m3, row after row, then one f32 scale per row
-//   kIndexKeyFp8Preshuffled    the same, but keys in tiles of 16 tokens x 16 bytes
+//   kIndexKeyFp8               per page: the keys as e4m3, row after row, then one f32 scale per
+//   row kIndexKeyFp8Preshuffled    the same, but keys in tiles of 16 tokens x 16 bytes
 #ifndef QUIRE_ATTN_KV_LAYOUT_H_
 #define QUIRE_ATTN_KV_LAYOUT_H_
 
@@ -39,13 +39,14 @@ inline constexpr int32_t kPreshuffleTile = 16;
 // Where one part of every row of a page lies. Bytes of a row come in chunks; chunks of tile_rows
 // neighbouring rows are interleaved. tile_rows 1 with chunk_bytes = row_bytes is plain row-major.
 struct KvPart {
-  int32_t begin = 0;        // offset of the part in the page
-  int32_t row_bytes = 0;    // bytes of one row
-  int32_t row_stride = 0;   // bytes from row to row, on average over a tile
+  int32_t begin = 0;       // offset of the part in the page
+  int32_t row_bytes = 0;   // bytes of one row
+  int32_t row_stride = 0;  // bytes from row to row, on average over a tile
   int32_t tile_rows = 1;
   int32_t chunk_bytes = 0;
 
-  // Offset in the page of byte `byte` of row `row`. The chunk_bytes from a chunk's start lie together.
+  // Offset in the page of byte `byte` of row `row`. The chunk_bytes from a chunk's start lie
+  // together.
   QUIRE_HD int32_t OffsetOf(int32_t row, int32_t byte) const {
     const int32_t tile = row / tile_rows;
     const int32_t chunk = byte / chunk_bytes;

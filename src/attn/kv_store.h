@@ -1,4 +1,5 @@
-// KV pages of one payload of one layer, with their layout: what every writer, reader and mover takes.
+// KV pages of one payload of one layer, with their layout: what every writer, reader and mover
+// takes.
 #ifndef QUIRE_ATTN_KV_STORE_H_
 #define QUIRE_ATTN_KV_STORE_H_
 

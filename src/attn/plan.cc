@@ -30,8 +30,7 @@ int64_t Depth(std::span<const uint64_t> mask) {
 
 void CheckLengths(size_t b, const SequenceStep& seq) {
   Require(seq.q_len >= TokenCount(0), "sequence {}: q_len: expected >= 0, got {}", b, seq.q_len);
-  Require(seq.kv_len >= TokenCount(0), "sequence {}: kv_len: expected >= 0, got {}", b,
-          seq.kv_len);
+  Require(seq.kv_len >= TokenCount(0), "sequence {}: kv_len: expected >= 0, got {}", b, seq.kv_len);
 }
 
 void CheckTree(size_t b, const SequenceStep& seq) {
@@ -60,8 +59,7 @@ void CheckPages(int32_t b, std::span<const PageId> pages, PageCount pool_pages) 
 // max(128, page size) tokens, and handed the number to a kernel that reads tokens.
 TokenCount CountedInPages(TokenCount kv_end, PageSize page_size) {
   const int64_t granularity = std::max<int64_t>(128, page_size.raw());
-  const int64_t blocks =
-      CeilDiv(kv_end.raw(), granularity) * (granularity / page_size.raw());
+  const int64_t blocks = CeilDiv(kv_end.raw(), granularity) * (granularity / page_size.raw());
   return Min(kv_end, TokenCount(blocks));
 }
 
@@ -144,8 +142,8 @@ void PlanStorage::Check(std::span<const SequenceStep> seqs, Executor& executor) 
             "sequence {}: pages: expected {} (kv_len {} at page_size {}), got {}", b, pages_needed,
             seq.kv_len, capacity_.page_size, seq.pages.size());
     if (seq.kv_len > capacity_.KvTokens()) {
-      ThrowCapacity("plan.page_table", seq.kv_len.raw(),
-                    fmt::format("kv_len of sequence {}", b), capacity_.KvTokens().raw(),
+      ThrowCapacity("plan.page_table", seq.kv_len.raw(), fmt::format("kv_len of sequence {}", b),
+                    capacity_.KvTokens().raw(),
                     "context + tree_nodes (" + ToString(capacity_) + ")");
     }
     if (seq.num_nodes() > capacity_.tree_nodes) {
@@ -163,7 +161,8 @@ void PlanStorage::Check(std::span<const SequenceStep> seqs, Executor& executor) 
   ForEachPageRange({.seqs = seqs, .page_size = capacity_.page_size}, executor,
                    [&](int32_t b, PageCount begin, PageCount end) {
                      const SequenceStep& seq = seqs[Index(b)];
-                     CheckPages(b, seq.pages.subspan(Index(begin.raw()), Index((end - begin).raw())),
+                     CheckPages(b,
+                                seq.pages.subspan(Index(begin.raw()), Index((end - begin).raw())),
                                 capacity_.pool_pages);
                    });
 }
@@ -247,7 +246,8 @@ void PlanStorage::FillSchedule() {
   size_t num_merges = 0;
   for (size_t w = 0; w < Index(shape_.num_workers); ++w) {
     workers_[w + 1].first_partial =
-        workers_[w].first_partial + NumPartials(workers_[w], workers_[w + 1], tiles_.data(), shape_);
+        workers_[w].first_partial +
+        NumPartials(workers_[w], workers_[w + 1], tiles_.data(), shape_);
     if (IsFirstCut(workers_[w + 1], workers_[w])) {
       merges_[num_merges++] = MergeAt(workers_[w + 1], tiles_.data(), shape_);
     }

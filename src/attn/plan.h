@@ -2,8 +2,8 @@
 //
 // MakePlan is pure: the same sequences and shapes give the same plan. It is made once per step, and
 // const from then on. Order of summation (exact mode, docs/numerics.md): keys in tiles of kKeyTile
-// at absolute positions; tiles folded into splits that begin at multiples of WorkShape::split; splits
-// folded in ascending order. How splits are dealt to workers changes no bit.
+// at absolute positions; tiles folded into splits that begin at multiples of WorkShape::split;
+// splits folded in ascending order. How splits are dealt to workers changes no bit.
 #ifndef QUIRE_ATTN_PLAN_H_
 #define QUIRE_ATTN_PLAN_H_
 
@@ -29,16 +29,16 @@ struct Plan {
   TokenCount num_query_tokens;
 
   PageCount table_width;
-  std::span<const PageId> page_table;         // [capacity rows, table_width], 0 past a row's pages
-  std::span<const TokenCount> kv_len;         // [num_seqs]
-  std::span<const TokenCount> committed;      // [num_seqs], kv_len where there is no tree
-  std::span<const TokenCount> q_offset;       // [num_seqs + 1]
+  std::span<const PageId> page_table;     // [capacity rows, table_width], 0 past a row's pages
+  std::span<const TokenCount> kv_len;     // [num_seqs]
+  std::span<const TokenCount> committed;  // [num_seqs], kv_len where there is no tree
+  std::span<const TokenCount> q_offset;   // [num_seqs + 1]
 
   int32_t mask_words = 0;
-  std::span<const uint64_t> tree_masks;       // [num_query_tokens, mask_words]: bit i = sees node i
+  std::span<const uint64_t> tree_masks;  // [num_query_tokens, mask_words]: bit i = sees node i
 
   std::span<const QueryTile> tiles;
-  std::span<const WorkerStart> workers;       // [work.num_workers + 1]
+  std::span<const WorkerStart> workers;  // [work.num_workers + 1]
   std::span<const Merge> merges;
   int32_t num_partials = 0;
 

@@ -17,8 +17,8 @@ namespace quire {
 struct QueryTile {
   int32_t seq = 0;
   int32_t q_count = 0;
-  TokenCount q_begin;   // first query token, counted over the whole step
-  TokenCount kv_end;    // no query of the tile sees a position at or past this
+  TokenCount q_begin;  // first query token, counted over the whole step
+  TokenCount kv_end;   // no query of the tile sees a position at or past this
 
   friend bool operator==(const QueryTile&, const QueryTile&) = default;
 };
@@ -89,8 +89,8 @@ QUIRE_HD inline WorkerStart WorkerStartAt(int32_t worker, const QueryTile* tiles
   return {.tile = low, .split = static_cast<int32_t>(split)};
 }
 
-// Partials that the worker between `begin` and `end` writes: one per split of a tile that an earlier
-// worker began, and one for a tile it begins and leaves unfinished.
+// Partials that the worker between `begin` and `end` writes: one per split of a tile that an
+// earlier worker began, and one for a tile it begins and leaves unfinished.
 QUIRE_HD inline int32_t NumPartials(const WorkerStart& begin, const WorkerStart& end,
                                     const QueryTile* tiles, const WorkShape& shape) {
   int32_t partials = 0;
@@ -113,8 +113,7 @@ QUIRE_HD inline Merge MergeAt(const WorkerStart& first_cut, const QueryTile* til
                               const WorkShape& shape) {
   return {.tile = first_cut.tile,
           .first_partial = first_cut.first_partial - 1,
-          .num_partials =
-              1 + NumSplits(tiles[first_cut.tile].kv_end, shape) - first_cut.split};
+          .num_partials = 1 + NumSplits(tiles[first_cut.tile].kv_end, shape) - first_cut.split};
 }
 
 }  // namespace quire

@@ -24,8 +24,8 @@ struct SequenceStep {
 
   // Empty: causal, query j sees the first kv_len - q_len + j + 1 tokens.
   // Otherwise the last tree_parents.size() >= q_len tokens of the row are tree nodes, and
-  // tree_parents[i] < i is the node that node i hangs on, or kTreeRoot. A query sees every committed
-  // token (those before the first node), its own node, and the node's ancestors.
+  // tree_parents[i] < i is the node that node i hangs on, or kTreeRoot. A query sees every
+  // committed token (those before the first node), its own node, and the node's ancestors.
   std::span<const int32_t> tree_parents = {};
 
   TokenCount num_nodes() const { return TokenCount(tree_parents.size()); }

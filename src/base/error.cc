@@ -17,9 +17,8 @@ const char* ErrorCodeName(ErrorCode code) {
 namespace internal {
 
 void FailCheck(const char* file, int line, const char* condition, const std::string& values) {
-  throw InternalError(
-      fmt::format("{}:{}: check failed: {}{}{}", file, line, condition, values.empty() ? "" : ": ",
-                  values));
+  throw InternalError(fmt::format("{}:{}: check failed: {}{}{}", file, line, condition,
+                                  values.empty() ? "" : ": ", values));
 }
 
 }  // namespace internal

@@ -63,12 +63,12 @@ std::string FormatCheck(fmt::format_string<Args...> message, Args&&... args) {
 
 // QUIRE_CHECK(condition) or QUIRE_CHECK(condition, "values {} {}", a, b): always on; throws
 // InternalError with the place, the condition and the values.
-#define QUIRE_CHECK(condition, ...)                                            \
-  do {                                                                         \
-    if (!(condition)) [[unlikely]] {                                           \
-      ::quire::internal::FailCheck(__FILE__, __LINE__, #condition,             \
+#define QUIRE_CHECK(condition, ...)                                              \
+  do {                                                                           \
+    if (!(condition)) [[unlikely]] {                                             \
+      ::quire::internal::FailCheck(__FILE__, __LINE__, #condition,               \
                                    ::quire::internal::FormatCheck(__VA_ARGS__)); \
-    }                                                                          \
+    }                                                                            \
   } while (false)
 
 // The same for inner loops: compiled only with QUIRE_DCHECKS.

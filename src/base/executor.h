@@ -1,5 +1,5 @@
-// Where a parallel loop runs. Layers below `device` take an Executor, so that planning and exporting
-// know nothing of threads; device::ThreadPool is the one that has them.
+// Where a parallel loop runs. Layers below `device` take an Executor, so that planning and
+// exporting know nothing of threads; device::ThreadPool is the one that has them.
 #ifndef QUIRE_BASE_EXECUTOR_H_
 #define QUIRE_BASE_EXECUTOR_H_
 
@@ -17,8 +17,8 @@ template <class Result, class... Args>
 class FunctionRef<Result(Args...)> {
  public:
   template <class Fn>
-    requires(!std::is_same_v<std::remove_cvref_t<Fn>, FunctionRef>)
-  FunctionRef(Fn&& fn)  // NOLINT: implicit on purpose, as for std::function
+  requires(!std::is_same_v<std::remove_cvref_t<Fn>, FunctionRef>)
+      FunctionRef(Fn&& fn)  // NOLINT: implicit on purpose, as for std::function
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(fn)))),
         call_([](void* object, Args... args) -> Result {
           return (*static_cast<std::remove_reference_t<Fn>*>(object))(args...);
@@ -35,8 +35,9 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Calls fn(0) .. fn(count - 1), each once, in any order and possibly at the same time, and returns
-  // when all have returned. If any throws, one of the exceptions is rethrown after all have ended.
+  // Calls fn(0) .. fn(count - 1), each once, in any order and possibly at the same time, and
+  // returns when all have returned. If any throws, one of the exceptions is rethrown after all have
+  // ended.
   virtual void Run(int64_t count, FunctionRef<void(int64_t)> fn) = 0;
 
   virtual int num_threads() const = 0;

@@ -10,11 +10,11 @@ namespace quire {
 
 enum class Fault : int {
   kNone = 0,
-  kFlatIndexSizedInPages = 24587,       // the flat-index buffer is sized in pages
-  kTilesCountedInPages = 25556,         // the planner counts pages, the kernel reads tokens
-  kIndexKeyLayoutMismatch = 23562,      // reader and writer of index keys disagree on the layout
-  kSerialPageTableFill = 27320,         // one worker walks every page of a row
-  kDraftRowsWithoutBranches = 27460,    // draft rows sized without the branch factor
+  kFlatIndexSizedInPages = 24587,     // the flat-index buffer is sized in pages
+  kTilesCountedInPages = 25556,       // the planner counts pages, the kernel reads tokens
+  kIndexKeyLayoutMismatch = 23562,    // reader and writer of index keys disagree on the layout
+  kSerialPageTableFill = 27320,       // one worker walks every page of a row
+  kDraftRowsWithoutBranches = 27460,  // draft rows sized without the branch factor
 };
 
 class Faults {

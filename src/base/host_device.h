@@ -1,4 +1,5 @@
-// QUIRE_HD marks functions that run on the host and on a CUDA device; a plain compiler sees nothing.
+// QUIRE_HD marks functions that run on the host and on a CUDA device; a plain compiler sees
+// nothing.
 #ifndef QUIRE_BASE_HOST_DEVICE_H_
 #define QUIRE_BASE_HOST_DEVICE_H_
 

@@ -2,7 +2,8 @@
 //
 //   Bf16     8 exponent bits, 7 mantissa bits: the upper half of a float. Overflow gives infinity.
 //   Fp8E4m3  e4m3fn: 4 exponent bits, 3 mantissa bits, no infinity, largest value 448. Conversion
-//            saturates: anything beyond 448, infinities included, gives +-448. NaN stays NaN (0x7f).
+//            saturates: anything beyond 448, infinities included, gives +-448. NaN stays NaN
+//            (0x7f).
 #ifndef QUIRE_BASE_NARROW_FLOAT_H_
 #define QUIRE_BASE_NARROW_FLOAT_H_
 

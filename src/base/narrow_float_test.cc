@@ -44,9 +44,9 @@ TEST(NarrowFloatTest, Bf16RoundTripsEveryCode) {
 }
 
 TEST(NarrowFloatTest, Bf16RoundsToNearestEven) {
-  EXPECT_EQ(ToBf16(1.0f + 0x1p-8f).bits, 0x3f80);                // tie, down to even
-  EXPECT_EQ(ToBf16(1.0f + 3 * 0x1p-8f).bits, 0x3f82);            // tie, up to even
-  EXPECT_EQ(ToBf16(1.0f + 0x1p-8f + 0x1p-20f).bits, 0x3f81);     // just above the tie
+  EXPECT_EQ(ToBf16(1.0f + 0x1p-8f).bits, 0x3f80);             // tie, down to even
+  EXPECT_EQ(ToBf16(1.0f + 3 * 0x1p-8f).bits, 0x3f82);         // tie, up to even
+  EXPECT_EQ(ToBf16(1.0f + 0x1p-8f + 0x1p-20f).bits, 0x3f81);  // just above the tie
   EXPECT_EQ(ToBf16(std::numeric_limits<float>::max()).bits, 0x7f80);
   EXPECT_EQ(ToBf16(-kInf).bits, 0xff80);
   // A NaN whose payload sits in the dropped half must not turn into an infinity.
@@ -62,8 +62,8 @@ TEST(NarrowFloatTest, Fp8E4m3DecodesAsTheFormatSays) {
       EXPECT_TRUE(std::isnan(value));
       continue;
     }
-    const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9)
-                                           : std::ldexp(8 + mantissa, exponent - 10);
+    const double magnitude =
+        exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
     EXPECT_EQ(value, static_cast<float>(code & 0x80 ? -magnitude : magnitude)) << code;
     EXPECT_EQ(std::signbit(value), (code & 0x80) != 0) << code;
   }

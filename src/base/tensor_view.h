@@ -64,8 +64,8 @@ class BasicTensorView {
 
   // A mutable view reads as a const one.
   template <class Other>
-    requires(std::is_const_v<Byte> && !std::is_const_v<Other>)
-  BasicTensorView(const BasicTensorView<Other>& other)
+  requires(std::is_const_v<Byte> && !std::is_const_v<Other>)
+      BasicTensorView(const BasicTensorView<Other>& other)
       : data_(other.data_),
         dtype_(other.dtype_),
         rank_(other.rank_),

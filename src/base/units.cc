@@ -18,9 +18,8 @@ void ThrowPageSize(int64_t value) {
 }
 
 void ThrowPageOffset(int64_t offset, int64_t page_size) {
-  throw Error(ErrorCode::kInvalidArgument,
-              "page offset: expected 0..{} (page_size {} - 1), got {}", page_size - 1, page_size,
-              offset);
+  throw Error(ErrorCode::kInvalidArgument, "page offset: expected 0..{} (page_size {} - 1), got {}",
+              page_size - 1, page_size, offset);
 }
 
 }  // namespace quire::internal

@@ -36,11 +36,11 @@ namespace internal {
 #ifdef __CUDA_ARCH__
 #define QUIRE_UNIT_OP(op, builtin, unit, Rep, a, b) return static_cast<Rep>((a)op(b))
 #else
-#define QUIRE_UNIT_OP(op, builtin, unit, Rep, a, b)      \
-  Rep result{};                                          \
-  if (builtin((a), (b), &result)) {                      \
+#define QUIRE_UNIT_OP(op, builtin, unit, Rep, a, b)               \
+  Rep result{};                                                   \
+  if (builtin((a), (b), &result)) {                               \
     ::quire::internal::ThrowUnitOverflow(unit, #op[0], (a), (b)); \
-  }                                                      \
+  }                                                               \
   return result
 #endif
 

@@ -41,10 +41,8 @@ TEST(UnitsTest, PageSizeConvertsBetweenTokensAndPages) {
 
 TEST(UnitsTest, PageSizeOutsideOneTo256IsRefusedWithTheValue) {
   for (int64_t bad : {int64_t{0}, int64_t{-1}, int64_t{257}, int64_t{1} << 32}) {
-    const std::string message =
-        ErrorOf(ErrorCode::kInvalidArgument, [&] { (void)PageSize(bad); });
-    EXPECT_EQ(message,
-              "page_size: expected 1..256 tokens per page, got " + std::to_string(bad));
+    const std::string message = ErrorOf(ErrorCode::kInvalidArgument, [&] { (void)PageSize(bad); });
+    EXPECT_EQ(message, "page_size: expected 1..256 tokens per page, got " + std::to_string(bad));
   }
 }
 
@@ -60,9 +58,8 @@ TEST(UnitsTest, OverflowIsAnErrorThatNamesTheOperands) {
             "TokenCount: 9223372036854775807 + 1 does not fit");
   EXPECT_EQ(ErrorOf(ErrorCode::kOverflow, [&] { (void)(most * 2); }),
             "TokenCount: 9223372036854775807 * 2 does not fit");
-  EXPECT_EQ(
-      ErrorOf(ErrorCode::kOverflow, [&] { (void)(TokenCount(0) - most - TokenCount(2)); }),
-      "TokenCount: -9223372036854775807 - 2 does not fit");
+  EXPECT_EQ(ErrorOf(ErrorCode::kOverflow, [&] { (void)(TokenCount(0) - most - TokenCount(2)); }),
+            "TokenCount: -9223372036854775807 - 2 does not fit");
   EXPECT_EQ(ErrorOf(ErrorCode::kOverflow, [&] { (void)PageId(int64_t{1} << 31); }),
             "PageId: 2147483648 does not fit");
   EXPECT_EQ(ErrorOf(ErrorCode::kOverflow,

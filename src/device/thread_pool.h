@@ -15,8 +15,8 @@
 namespace quire {
 
 // The thread that calls Run works too, so a pool of n has n - 1 threads of its own. Indices are
-// handed out one by one, in order, to whichever thread is free. Run may be called from one thread at
-// a time, and not from inside a loop body.
+// handed out one by one, in order, to whichever thread is free. Run may be called from one thread
+// at a time, and not from inside a loop body.
 class ThreadPool final : public Executor {
  public:
   // Throws Error(kInvalidArgument) unless 1 <= num_threads <= kMaxThreads.
@@ -40,8 +40,8 @@ class ThreadPool final : public Executor {
   // 1. loop_ is non-null exactly while a Run with work for other threads is in progress.
   // 2. num_running_ is the number of pool threads inside DrainLoop; Run returns only when it is 0.
   std::mutex mutex_;
-  std::condition_variable loop_changed_;   // generation_ or stopping_ changed: pool threads wait
-  std::condition_variable loop_drained_;   // num_running_ became 0: Run waits
+  std::condition_variable loop_changed_;  // generation_ or stopping_ changed: pool threads wait
+  std::condition_variable loop_drained_;  // num_running_ became 0: Run waits
   const FunctionRef<void(int64_t)>* loop_ = nullptr;
   int64_t loop_count_ = 0;
   int64_t generation_ = 0;

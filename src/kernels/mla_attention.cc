@@ -1,20 +1,13 @@
 #include "kernels/mla_attention.h"
 
 #include "base/error.h"
+#include "kernels/plan_store.h"
 
 namespace quire {
 
 void Validate(const MlaAttentionArgs& args, ByteOffset workspace_bytes) {
-  const KvLayout& layout = args.store.layout();
-  const KvDims dims = layout.dims();
-  Require(!layout.is_index_key(), "store: expected a latent format, got {}",
-          KvFormatName(layout.format()));
-  Require(args.plan.page_size == args.store.page_size(),
-          "store: expected the plan's page_size {}, got {}", args.plan.page_size,
-          args.store.page_size());
-  Require(args.plan.pool_pages <= args.store.num_pages(),
-          "store: expected the plan's pool of {} pages, got {}", args.plan.pool_pages,
-          args.store.num_pages());
+  const KvDims dims = args.store.layout().dims();
+  RequireLatentStore(args.plan, args.store);
   Require(args.q.rank() == 3, "q: expected [num_query_tokens, num_heads, {}], got {}",
           dims.values(), args.q.ShapeString());
   const int64_t num_tokens = args.plan.num_query_tokens.raw();
@@ -22,15 +15,12 @@ void Validate(const MlaAttentionArgs& args, ByteOffset workspace_bytes) {
   Require(num_heads >= 1, "q: expected at least one head, got {}", args.q.ShapeString());
   RequireShape("q", args.q, {num_tokens, num_heads, dims.values()});
   RequireShape("out", args.out, {num_tokens, num_heads, dims.latent_dim});
-  if (!args.lse.empty()) {
-    RequireShape("lse", args.lse, {num_tokens, num_heads});
-    Require(args.lse.dtype() == DType::kF32, "lse: expected f32, got {}",
-            DTypeName(args.lse.dtype()));
-  }
-  Require(ByteOffset(args.workspace.size()) >= workspace_bytes,
-          "workspace: expected {} bytes ({} workers, {} heads, {} + {} values, {} partials), got {}",
-          workspace_bytes, args.plan.work.num_workers, num_heads, dims.latent_dim, dims.rope_dim,
-          args.plan.num_partials, args.workspace.size());
+  RequireLse(args.lse, num_tokens, num_heads);
+  Require(
+      ByteOffset(args.workspace.size()) >= workspace_bytes,
+      "workspace: expected {} bytes ({} workers, {} heads, {} + {} values, {} partials), got {}",
+      workspace_bytes, args.plan.work.num_workers, num_heads, dims.latent_dim, dims.rope_dim,
+      args.plan.num_partials, args.workspace.size());
 }
 
 ByteOffset MlaAttentionBytes(const Plan& plan, const KvStore& store, const MlaShape& shape) {

@@ -134,8 +134,8 @@ TEST(MlaAttentionTest, WhereNothingIsVisibleThereAreZerosAndMinusInfinity) {
 
 // A batch with everything in it: decode, chunk, tree, padding, splits.
 std::vector<SequenceCase> MixedSequences() {
-  return {{1, 1500, {}, 3},  {40, 200, {}, 4},    {6, 1026, kTree, 5}, {1, 0, {}, 6},
-          {3, 64, kTree, 7}, {2, 2049, {}, 8},    {1, 1, {}, 9},       {5, 3, {}, 10},
+  return {{1, 1500, {}, 3},  {40, 200, {}, 4},   {6, 1026, kTree, 5}, {1, 0, {}, 6},
+          {3, 64, kTree, 7}, {2, 2049, {}, 8},   {1, 1, {}, 9},       {5, 3, {}, 10},
           {7, 1024, {}, 11}, {6, 134, kTree, 12}};
 }
 
@@ -146,10 +146,9 @@ TEST(MlaAttentionTest, PageSizesChangeNoBit) {
                          {.page_size = PageSize(1), .format = format, .num_heads = 4});
     const AttentionResult expected = Attend(one, executor, 3);
     for (int page_size : {2, 3, 16, 61, 64, 128, 256}) {
-      const PagedBatch batch(MixedSequences(), {.page_size = PageSize(page_size),
-                                                .format = format,
-                                                .num_heads = 4,
-                                                .page_seed = 77});
+      const PagedBatch batch(
+          MixedSequences(),
+          {.page_size = PageSize(page_size), .format = format, .num_heads = 4, .page_seed = 77});
       EXPECT_EQ(BitMismatch(Attend(batch, executor, 3), expected), "")
           << "attention at page size " << page_size << " differs from page size 1 ("
           << KvFormatName(format) << ")";
@@ -207,8 +206,8 @@ TEST(MlaAttentionTest, ChunkingTheQueriesChangesNoBit) {
     int64_t begin = 0;
     for (int64_t chunk : chunks) {
       const PagedBatch part({{chunk, begin + chunk, {}, 3}}, {.num_heads = 2});
-      EXPECT_EQ(BitMismatch(Attend(part, executor, 3), Tokens(expected, whole.shape(), begin, chunk)),
-                "")
+      EXPECT_EQ(
+          BitMismatch(Attend(part, executor, 3), Tokens(expected, whole.shape(), begin, chunk)), "")
           << "chunk of " << chunk << " at " << begin;
       begin += chunk;
     }
@@ -233,12 +232,10 @@ TEST(MlaAttentionTest, FixedCapacityAndPaddedRowsChangeNoBit) {
                                 .tree_nodes = TokenCount(70),
                                 .page_size = PageSize(page_size),
                                 .pool_pages = bucket.pool_pages()};
-    const AttentionResult result = testing::RunMla(bucket,
-                                                   {.scale = kScale,
-                                                    .num_workers = 3,
-                                                    .capacity = &capacity,
-                                                    .faults = ActiveFaults()},
-                                                   executor);
+    const AttentionResult result = testing::RunMla(
+        bucket,
+        {.scale = kScale, .num_workers = 3, .capacity = &capacity, .faults = ActiveFaults()},
+        executor);
     EXPECT_EQ(BitMismatch(Tokens(result, shape, 0, eager.num_tokens()), expected), "")
         << "page size " << page_size;
     const AttentionResult padding = Tokens(result, shape, eager.num_tokens(), 6);
@@ -265,9 +262,8 @@ void ExpectTreeRowsEqualDecode(int64_t committed, const std::vector<int32_t>& pa
   const AttentionResult verified = Attend(tree, executor, 3);
   for (int64_t node = 0; node < nodes; ++node) {
     const std::vector<int64_t> path = PathOf(parents, node);
-    SequenceCase plain{.q_len = 1,
-                       .kv_len = committed + static_cast<int64_t>(path.size()),
-                       .seed = 3};
+    SequenceCase plain{
+        .q_len = 1, .kv_len = committed + static_cast<int64_t>(path.size()), .seed = 3};
     for (int64_t p = 0; p < committed; ++p) plain.contents.push_back(p);
     for (int64_t i : path) plain.contents.push_back(committed + i);
     const PagedBatch decode({plain}, shape);
@@ -315,17 +311,16 @@ void OverwriteRow(const PagedBatch& batch, size_t seq, int64_t position, float v
 
 TEST(MlaAttentionTest, AKeyThatIsNotFiniteReachesOnlyTheQueriesThatSeeIt) {
   ThreadPool executor(2);
-  for (float poison : {std::numeric_limits<float>::quiet_NaN(),
-                       std::numeric_limits<float>::infinity()}) {
+  for (float poison :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     const PagedBatch batch({{20, 150, {}, 3}, {6, 100, kTree, 4}},
                            {.format = KvFormat::kLatentF32, .num_heads = 4});
     const AttentionResult clean = Attend(batch, executor, 2);
     OverwriteRow(batch, 0, 140, poison);  // queries 0..9 stand before it
     OverwriteRow(batch, 1, 97, poison);   // node 3 of the tree: on the path of nodes 3 and 5
     const AttentionResult result = Attend(batch, executor, 2);
-    EXPECT_EQ(BitMismatch(Tokens(result, batch.shape(), 0, 10),
-                          Tokens(clean, batch.shape(), 0, 10)),
-              "");
+    EXPECT_EQ(
+        BitMismatch(Tokens(result, batch.shape(), 0, 10), Tokens(clean, batch.shape(), 0, 10)), "");
     for (int64_t node : {0, 1, 2, 4}) {
       EXPECT_EQ(BitMismatch(Tokens(result, batch.shape(), 20 + node, 1),
                             Tokens(clean, batch.shape(), 20 + node, 1)),
@@ -441,11 +436,17 @@ TEST(MlaAttentionTest, BadArgumentsAreNamedAndNothingIsWritten) {
     }
     return "no error";
   };
-  EXPECT_EQ(message([&](auto& a) { a.q = ConstTensorView(batch.q().data(), {3, 4, 575}); }),
+  EXPECT_EQ(message([&](auto& a) {
+              a.q = ConstTensorView(batch.q().data(), {3, 4, 575});
+            }),
             "q: expected shape [3, 4, 576], got [3, 4, 575]");
-  EXPECT_EQ(message([&](auto& a) { a.q = ConstTensorView(batch.q().data(), {2, 4, 576}); }),
+  EXPECT_EQ(message([&](auto& a) {
+              a.q = ConstTensorView(batch.q().data(), {2, 4, 576});
+            }),
             "q: expected shape [3, 4, 576], got [2, 4, 576]");
-  EXPECT_EQ(message([&](auto& a) { a.out = TensorView(out.data(), {3, 2, 512}); }),
+  EXPECT_EQ(message([&](auto& a) {
+              a.out = TensorView(out.data(), {3, 2, 512});
+            }),
             "out: expected shape [3, 4, 512], got [3, 2, 512]");
   EXPECT_EQ(message([&](auto& a) { a.lse = TensorView(lse.data(), {12}); }),
             "lse: expected shape [3, 4], got [12]");

@@ -20,22 +20,22 @@ namespace quire {
 
 struct StoreWriteArgs {
   const KvStore& store;
-  std::span<const Slot> slots;   // [num_tokens], distinct but for the scratch page
-  ConstTensorView latent;        // [num_tokens, latent_dim] f32 or bf16
-  ConstTensorView rope = {};          // [num_tokens, rope_dim] f32 or bf16; empty if rope_dim is 0
+  std::span<const Slot> slots;  // [num_tokens], distinct but for the scratch page
+  ConstTensorView latent;       // [num_tokens, latent_dim] f32 or bf16
+  ConstTensorView rope = {};    // [num_tokens, rope_dim] f32 or bf16; empty if rope_dim is 0
 };
 
 struct StoreGatherArgs {
   const KvStore& store;
-  std::span<const Slot> slots;   // [num_tokens]
-  TensorView latent;             // [num_tokens, latent_dim] f32 or bf16
-  TensorView rope = {};               // [num_tokens, rope_dim] f32 or bf16; empty if rope_dim is 0
+  std::span<const Slot> slots;  // [num_tokens]
+  TensorView latent;            // [num_tokens, latent_dim] f32 or bf16
+  TensorView rope = {};         // [num_tokens, rope_dim] f32 or bf16; empty if rope_dim is 0
 };
 
 struct StoreMoveArgs {
   const KvStore& store;
-  std::span<const Slot> from;      // [num_rows]
-  std::span<const Slot> to;        // [num_rows], distinct but for the scratch page; may overlap from
+  std::span<const Slot> from;  // [num_rows]
+  std::span<const Slot> to;    // [num_rows], distinct but for the scratch page; may overlap from
   std::span<std::byte> workspace;  // StoreMoveWorkspace(layout, num_rows)
 };
 

@@ -241,10 +241,10 @@ TEST(StoreTest, ZeroTilesAndExtremesStayFinite) {
   const FormatCase c{"fp8", KvFormat::kLatentFp8, {256, 64}};
   Pool pool(c, 16, 2);
   std::vector<float> row(320, 0.0f);
-  row[0] = 1e-40f;                                      // a scale that would not be normal
-  row[128] = std::numeric_limits<float>::infinity();    // saturates
+  row[0] = 1e-40f;                                    // a scale that would not be normal
+  row[128] = std::numeric_limits<float>::infinity();  // saturates
   row[129] = 3.0f;
-  row[130] = std::numeric_limits<float>::quiet_NaN();   // stays, and spoils nothing else
+  row[130] = std::numeric_limits<float>::quiet_NaN();  // stays, and spoils nothing else
   const Slot slot(20);
   pool.Write({&slot, 1}, row, executor);
   const std::vector<float> back = pool.Gather({&slot, 1}, executor);
@@ -360,9 +360,8 @@ TEST_F(BadStoreCall, MismatchedShapesAreNamed) {
             }),
             "move: 2 source slots but 1 targets");
   EXPECT_EQ(MessageOf([&] {
-              cpu::StoreMove(
-                  {.store = pool_.store(), .from = slots, .to = slots, .workspace = {}},
-                  executor_);
+              cpu::StoreMove({.store = pool_.store(), .from = slots, .to = slots, .workspace = {}},
+                             executor_);
             }),
             "move.workspace: expected 2304 bytes (2 rows of 1152), got 0");
 }
@@ -382,9 +381,10 @@ TEST(KvLayoutTest, WhatAFormatCannotHaveIsRefused) {
             "index_key_fp8_preshuffled: key dim: expected a multiple of 16, got 120");
   EXPECT_EQ(message(KvFormat::kIndexKeyFp8, {128, 64}, 16),
             "index_key_fp8: rope_dim: expected 0, got 64");
-  EXPECT_EQ(message(KvFormat::kLatentBf16, {0, 64}, 16),
-            "latent_bf16: latent_dim + rope_dim: expected 1..4096 (latent_dim >= 1, rope_dim >= 0), "
-            "got 0 + 64");
+  EXPECT_EQ(
+      message(KvFormat::kLatentBf16, {0, 64}, 16),
+      "latent_bf16: latent_dim + rope_dim: expected 1..4096 (latent_dim >= 1, rope_dim >= 0), "
+      "got 0 + 64");
 }
 
 TEST(KvStoreTest, MemoryOfTheWrongSizeIsRefusedWithEveryFactor) {
@@ -394,9 +394,10 @@ TEST(KvStoreTest, MemoryOfTheWrongSizeIsRefusedWithEveryFactor) {
                         KvLayout(KvFormat::kLatentBf16, {512, 64}, PageSize(4)));
     FAIL() << "expected an Error";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "kv store: expected 13824 bytes (3 pages of 4608 bytes, latent_bf16, page_size 4), "
-                 "got 100");
+    EXPECT_STREQ(
+        error.what(),
+        "kv store: expected 13824 bytes (3 pages of 4608 bytes, latent_bf16, page_size 4), "
+        "got 100");
   }
 }
 

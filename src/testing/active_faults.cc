@@ -11,9 +11,9 @@ namespace {
 // Written once by the test main, before any test runs.
 Faults g_active_faults;
 
-constexpr std::array kFaults = {
-    Fault::kFlatIndexSizedInPages, Fault::kTilesCountedInPages, Fault::kIndexKeyLayoutMismatch,
-    Fault::kSerialPageTableFill, Fault::kDraftRowsWithoutBranches};
+constexpr std::array kFaults = {Fault::kFlatIndexSizedInPages, Fault::kTilesCountedInPages,
+                                Fault::kIndexKeyLayoutMismatch, Fault::kSerialPageTableFill,
+                                Fault::kDraftRowsWithoutBranches};
 
 }  // namespace
 

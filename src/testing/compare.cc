@@ -71,8 +71,7 @@ std::string BitMismatch(std::span<const float> actual, std::span<const float> ex
   }
   for (size_t i = 0; i < actual.size(); ++i) {
     if (std::bit_cast<uint32_t>(actual[i]) != std::bit_cast<uint32_t>(expected[i])) {
-      return fmt::format("bits differ at [{}]: {:.9g}, expected {:.9g}", i, actual[i],
-                         expected[i]);
+      return fmt::format("bits differ at [{}]: {:.9g}, expected {:.9g}", i, actual[i], expected[i]);
     }
   }
   return {};

@@ -62,8 +62,7 @@ std::vector<float> MadeUpValues(uint64_t seed, int64_t position, int64_t n) {
   return values;
 }
 
-PagedBatch::PagedBatch(std::vector<SequenceCase> cases, const PagedBatchShape& shape,
-                       Faults faults)
+PagedBatch::PagedBatch(std::vector<SequenceCase> cases, const PagedBatchShape& shape, Faults faults)
     : shape_(shape),
       cases_(std::move(cases)),
       pages_(DealPages(cases_, shape)),
@@ -81,8 +80,8 @@ PagedBatch::PagedBatch(std::vector<SequenceCase> cases, const PagedBatchShape& s
     for (int64_t j = 0; j < c.q_len; ++j) {
       const int64_t position = c.kv_len - c.q_len + j;
       const int64_t content = position < 0 ? position : c.ContentAt(position);
-      const std::vector<float> values = MadeUpValues(
-          c.seed + 1000003, content, int64_t{shape.num_heads} * shape.dims.values());
+      const std::vector<float> values =
+          MadeUpValues(c.seed + 1000003, content, int64_t{shape.num_heads} * shape.dims.values());
       q_.insert(q_.end(), values.begin(), values.end());
     }
     num_tokens_ += c.q_len;
@@ -95,16 +94,16 @@ void PagedBatch::WriteRows() {
   const KvDims dims = shape_.dims;
   for (size_t b = 0; b < cases_.size(); ++b) {
     for (int64_t p = 0; p < cases_[b].kv_len; ++p) {
-      const std::vector<float> row = MadeUpValues(cases_[b].seed, cases_[b].ContentAt(p), dims.values());
+      const std::vector<float> row =
+          MadeUpValues(cases_[b].seed, cases_[b].ContentAt(p), dims.values());
       const Slot slot = SlotAt(b, p);
-      cpu::StoreWrite(
-          {.store = store_,
-           .slots = {&slot, 1},
-           .latent = ConstTensorView(row.data(), {1, dims.latent_dim}),
-           .rope = dims.rope_dim > 0
-                       ? ConstTensorView(row.data() + dims.latent_dim, {1, dims.rope_dim})
-                       : ConstTensorView()},
-          executor);
+      cpu::StoreWrite({.store = store_,
+                       .slots = {&slot, 1},
+                       .latent = ConstTensorView(row.data(), {1, dims.latent_dim}),
+                       .rope = dims.rope_dim > 0 ? ConstTensorView(row.data() + dims.latent_dim,
+                                                                   {1, dims.rope_dim})
+                                                 : ConstTensorView()},
+                      executor);
     }
   }
 }
@@ -130,8 +129,7 @@ AttentionResult RunMla(const PagedBatch& batch, const MlaRun& run, Executor& exe
   const PagedBatchShape& shape = batch.shape();
   const MlaShape mla{.num_heads = shape.num_heads, .dims = shape.dims};
   const StepCapacity capacity = run.capacity != nullptr ? *run.capacity : batch.Capacity();
-  const WorkShape work =
-      run.work != nullptr ? *run.work : cpu::MlaWorkShape(mla, run.num_workers);
+  const WorkShape work = run.work != nullptr ? *run.work : cpu::MlaWorkShape(mla, run.num_workers);
   PlanStorage storage(capacity, work);
   const Plan& plan = storage.Make(batch.seqs(), executor, run.faults);
   const int64_t tokens = batch.num_tokens();

@@ -1,8 +1,8 @@
 // A step over a paged store with made-up contents, for tests and benchmarks.
 //
-// Contents depend on (sequence seed, position) alone, so the same sequences at another page size, in
-// another order or in other chunks hold the same numbers. Pages are dealt at random; every byte of
-// the pool that belongs to no token is NaN (0xff).
+// Contents depend on (sequence seed, position) alone, so the same sequences at another page size,
+// in another order or in other chunks hold the same numbers. Pages are dealt at random; every byte
+// of the pool that belongs to no token is NaN (0xff).
 #ifndef QUIRE_TESTING_PAGED_BATCH_H_
 #define QUIRE_TESTING_PAGED_BATCH_H_
 
@@ -25,8 +25,8 @@ struct SequenceCase {
   int64_t kv_len = 1;
   std::vector<int32_t> parents = {};
   uint64_t seed = 1;
-  // Where set, position p holds what position contents[p] of the same seed would: a tree's path laid
-  // out as a plain sequence, for instance.
+  // Where set, position p holds what position contents[p] of the same seed would: a tree's path
+  // laid out as a plain sequence, for instance.
   std::vector<int64_t> contents = {};
 
   int64_t ContentAt(int64_t position) const {

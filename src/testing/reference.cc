@@ -135,11 +135,11 @@ void AppendReferenceRow(const ReferenceQuery& query, size_t value_dim, Reference
   // one rounding per key, tile and split.
   const double dim = static_cast<double>(query.q.size());
   const double keys = static_cast<double>(num_keys);
-  const double score_error = kUnitRoundoff * (dim + 3) * score_size;
+  const double score_error = kUnitRoundoff * (dim + 3) * score_size + query.score_slack;
   const double weight_error = 2 * score_error + kUnitRoundoff * (keys + 2 * keys / 64 + 16);
   for (size_t i = 0; i < value_dim; ++i) {
     to.out.push_back(sum == 0 ? 0.0 : out[i] / sum);
-    to.out_bound.push_back(2 * weight_error * value_size + 1e-37);
+    to.out_bound.push_back(2 * weight_error * value_size + query.value_slack + 1e-37);
   }
   to.lse.push_back(sum == 0 ? -infinity : anchor + std::log(sum));
   to.lse_bound.push_back(weight_error + kUnitRoundoff * (std::abs(anchor) + 16));
@@ -164,6 +164,77 @@ ReferenceAttention ReferenceMla(std::span<const SequenceStep> seqs,
         AppendReferenceRow(query, static_cast<size_t>(dims.latent_dim), result);
       }
     }
+  }
+  return result;
+}
+
+namespace {
+
+// One head's keys and values of one sequence, and how far f32 may be off in any of them.
+struct ExpandedHead {
+  std::vector<std::vector<double>> keys, values;
+  double error = 0;
+};
+
+ExpandedHead Expand(const std::vector<std::vector<double>>& rows, std::span<const float> w_kv_b,
+                    const MultiHeadShape& shape, int64_t head) {
+  ExpandedHead expanded;
+  const int64_t latent_dim = shape.dims.latent_dim;
+  const int64_t outputs = shape.nope_dim + shape.value_dim;
+  for (const std::vector<double>& row : rows) {
+    std::vector<double> both;
+    for (int64_t o = 0; o < outputs; ++o) {
+      double sum = 0, size = 0;
+      for (int64_t i = 0; i < latent_dim; ++i) {
+        const double product = row[static_cast<size_t>(i)] *
+                               w_kv_b[static_cast<size_t>((head * outputs + o) * latent_dim + i)];
+        sum += product;
+        size += std::abs(product);
+      }
+      both.push_back(sum);
+      expanded.error =
+          std::max(expanded.error, kUnitRoundoff * static_cast<double>(latent_dim + 1) * size);
+    }
+    expanded.keys.emplace_back(both.begin(), both.begin() + shape.nope_dim);
+    expanded.keys.back().insert(expanded.keys.back().end(), row.begin() + latent_dim, row.end());
+    expanded.values.emplace_back(both.begin() + shape.nope_dim, both.end());
+  }
+  return expanded;
+}
+
+}  // namespace
+
+ReferenceAttention ReferenceMha(std::span<const SequenceStep> seqs,
+                                const std::vector<std::vector<std::vector<double>>>& rows,
+                                std::span<const float> q, std::span<const float> w_kv_b,
+                                const MultiHeadShape& shape, double scale) {
+  ReferenceAttention result;
+  const size_t q_dim = static_cast<size_t>(shape.nope_dim + shape.dims.rope_dim);
+  size_t first_token = 0;
+  for (size_t b = 0; b < seqs.size(); ++b) {
+    std::vector<ExpandedHead> heads;
+    for (int64_t h = 0; h < shape.num_heads; ++h) {
+      heads.push_back(Expand(rows[b], w_kv_b, shape, h));
+    }
+    for (int64_t j = 0; j < seqs[b].q_len.raw(); ++j) {
+      for (size_t h = 0; h < heads.size(); ++h) {
+        const size_t row = (first_token + static_cast<size_t>(j)) * heads.size() + h;
+        ReferenceQuery query{.q = q.subspan(row * q_dim, q_dim),
+                             .keys = {},
+                             .values = {},
+                             .scale = scale,
+                             .value_slack = heads[h].error};
+        for (size_t i = 0; i < static_cast<size_t>(shape.nope_dim); ++i) {
+          query.score_slack += scale * std::abs(double{query.q[i]}) * heads[h].error;
+        }
+        for (int64_t p : VisiblePositions(seqs[b], j)) {
+          query.keys.push_back(heads[h].keys[static_cast<size_t>(p)]);
+          query.values.push_back(heads[h].values[static_cast<size_t>(p)]);
+        }
+        AppendReferenceRow(query, static_cast<size_t>(shape.value_dim), result);
+      }
+    }
+    first_token += static_cast<size_t>(seqs[b].q_len.raw());
   }
   return result;
 }

@@ -32,10 +32,13 @@ struct ReferenceAttention {
 std::vector<int64_t> VisiblePositions(const SequenceStep& seq, int64_t j);
 
 struct ReferenceQuery {
-  std::span<const float> q;                 // one head's query
+  std::span<const float> q;                     // one head's query
   std::vector<std::span<const double>> keys;    // dot with q
   std::vector<std::span<const double>> values;  // summed
   double scale = 1;
+  // Errors already in the keys and values, where they were computed and not read.
+  double score_slack = 0;  // of any score, scale included
+  double value_slack = 0;  // of any value
 };
 
 // Appends one row to `to`.
@@ -46,6 +49,20 @@ ReferenceAttention ReferenceMla(std::span<const SequenceStep> seqs,
                                 const std::vector<std::vector<std::vector<double>>>& rows,
                                 std::span<const float> q, int64_t num_heads, KvDims dims,
                                 double scale);
+
+struct MultiHeadShape {
+  int64_t num_heads = 1;
+  int64_t nope_dim = 128;
+  int64_t value_dim = 128;
+  KvDims dims;
+};
+
+// Multi-head attention of a causal step, keys and values expanded from the rows by w_kv_b
+// [num_heads * (nope_dim + value_dim), latent_dim].
+ReferenceAttention ReferenceMha(std::span<const SequenceStep> seqs,
+                                const std::vector<std::vector<std::vector<double>>>& rows,
+                                std::span<const float> q, std::span<const float> w_kv_b,
+                                const MultiHeadShape& shape, double scale);
 
 }  // namespace quire::testing
 

@@ -19,8 +19,8 @@ inline constexpr int64_t kBlockColumns = 16;
 inline constexpr int64_t kColumnPad = 64;
 inline constexpr int64_t kTileKeys = kKeyTile.raw();
 
-// Floats from one block of columns to the next. The odd block of padding keeps the blocks of one key
-// out of each other's cache sets: at 4096 bytes exactly, decoding a key would evict itself.
+// Floats from one block of columns to the next. The odd block of padding keeps the blocks of one
+// key out of each other's cache sets: at 4096 bytes exactly, decoding a key would evict itself.
 inline constexpr int64_t kColumnBlockStride = kBlockColumns * (kTileKeys + 1);
 
 // Where column `column` of a tile's first key lies; key k is k * kBlockColumns further on.
@@ -76,8 +76,8 @@ struct WorkerScratch {
   SoftmaxState folded;     // of all splits before it
 
   static int64_t Floats(const TileShape& shape, int64_t tokens) {
-    return tokens * shape.dim * shape.row_stride +
-           ColumnOffset(shape.key_columns) + kTileKeys * shape.row_stride + shape.row_stride +
+    return tokens * shape.dim * shape.row_stride + ColumnOffset(shape.key_columns) +
+           kTileKeys * shape.row_stride + shape.row_stride +
            2 * SoftmaxState::Floats(shape, tokens);
   }
   static WorkerScratch At(float* memory, const TileShape& shape, int64_t tokens) {
@@ -88,8 +88,7 @@ struct WorkerScratch {
     scratch.alpha = scratch.p + kTileKeys * shape.row_stride;
     float* states = scratch.alpha + shape.row_stride;
     scratch.split = SoftmaxState::At(states, shape, tokens);
-    scratch.folded =
-        SoftmaxState::At(states + SoftmaxState::Floats(shape, tokens), shape, tokens);
+    scratch.folded = SoftmaxState::At(states + SoftmaxState::Floats(shape, tokens), shape, tokens);
     return scratch;
   }
 };

@@ -1,8 +1,6 @@
 #include "kernels/cpu/mla_attention.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -15,6 +13,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "kernels/cpu/row_codec-inl.h"
+#include "kernels/cpu/softmax_output-inl.h"
 #include "kernels/cpu/tile_ops-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -60,9 +59,7 @@ class TileRun {
   }
 
   // Whether token t sees any key of split `split`: if not, its partial is skipped.
-  bool SeesSplit(int32_t t, int32_t split) const {
-    return plan_.work.split * split < VisibleTo(t);
-  }
+  bool SeesSplit(int32_t t, int32_t split) const { return plan_.work.split * split < VisibleTo(t); }
 
   // Folds scratch.split, the state of split `split`, into scratch.folded.
   void FoldSplit(int32_t split) {
@@ -86,13 +83,9 @@ class TileRun {
 
   // Writes out and lse of token t from its complete state.
   void WriteToken(int32_t t, const SoftmaxState& state) const {
-    const int64_t token = tile_.q_begin.raw() + t;
     for (int64_t h = 0; h < args_.q.dim(1); ++h) {
-      WriteHead(token, h, state.o + h * shape_.o_stride, state.l[h]);
-      if (args_.lse.empty()) continue;
-      args_.lse.Row<float>(token)[h] = state.l[h] == 0.0f
-                                           ? -std::numeric_limits<float>::infinity()
-                                           : state.m[h] + std::log(state.l[h]);
+      WriteSoftmaxRow({.o = state.o + h * shape_.o_stride, .m = state.m[h], .l = state.l[h]},
+                      tile_.q_begin.raw() + t, h, args_.out, args_.lse);
     }
   }
 
@@ -122,8 +115,8 @@ class TileRun {
     return Min(tile_.kv_end, plan_.Visible(tile_.seq, tile_.q_begin + TokenCount(t)));
   }
 
-  // Key tiles before the last committed one hold the same keys for every query of a tree; from there
-  // on each query sums its own path, in depth order.
+  // Key tiles before the last committed one hold the same keys for every query of a tree; from
+  // there on each query sums its own path, in depth order.
   bool SharedByAllQueries(TokenCount key) const {
     const size_t seq = static_cast<size_t>(tile_.seq);
     return !plan_.IsTree(tile_.seq) || key + kKeyTile <= plan_.committed[seq];
@@ -147,21 +140,11 @@ class TileRun {
     if (seen <= TokenCount(0)) return;
     const int32_t num_keys = static_cast<int32_t>(seen.raw());
     const SoftmaxState state = scratch_.split.Token(shape_, t);
-    ScoreTile(shape_, scratch_.q + t * shape_.dim * shape_.row_stride, scratch_.keys, num_keys,
-              scratch_.p);
-    SoftmaxTile(shape_, args_.scale, num_keys, scratch_.p, state.m, state.l, scratch_.alpha);
+    ScoreTile(scratch_.q + t * shape_.dim * shape_.row_stride, shape_.row_stride / kBlockRows,
+              shape_.dim, scratch_.keys, num_keys, scratch_.p, kBlockRows * kTileKeys);
+    SoftmaxTile(shape_, SeeAll(), args_.scale, num_keys, scratch_.p, state.m, state.l,
+                scratch_.alpha);
     ValueTile(shape_, scratch_.p, scratch_.keys, num_keys, scratch_.alpha, state.o);
-  }
-
-  void WriteHead(int64_t token, int64_t head, const float* o, float l) const {
-    const int64_t n = args_.out.dim(2);
-    if (args_.out.dtype() == DType::kF32) {
-      float* to = args_.out.Row<float>(token, head);
-      for (int64_t i = 0; i < n; ++i) to[i] = l == 0.0f ? 0.0f : o[i] / l;
-    } else {
-      Bf16* to = args_.out.Row<Bf16>(token, head);
-      for (int64_t i = 0; i < n; ++i) to[i] = ToBf16(l == 0.0f ? 0.0f : o[i] / l);
-    }
   }
 
   const MlaAttentionArgs& args_;
@@ -236,14 +219,14 @@ void RunWorker(const MlaAttentionArgs& args, int32_t worker, const TileShape& sh
   }
 }
 
-// Folds the partials of one token of one cut tile, in ascending order, into the first, and writes it.
-void MergeToken(const MlaAttentionArgs& args, const Merge& merge, int32_t t,
-                const TileShape& shape, float* partials) {
+// Folds the partials of one token of one cut tile, in ascending order, into the first, and writes
+// it.
+void MergeToken(const MlaAttentionArgs& args, const Merge& merge, int32_t t, const TileShape& shape,
+                float* partials) {
   const QueryTile& tile = args.plan.tiles[static_cast<size_t>(merge.tile)];
   const WorkShape& work = args.plan.work;
   const TileRun run(args, tile, shape, WorkerScratch());
-  const SoftmaxState folded =
-      PartialAt(partials, merge.first_partial, shape, work).Token(shape, t);
+  const SoftmaxState folded = PartialAt(partials, merge.first_partial, shape, work).Token(shape, t);
   const int32_t first_cut = NumSplits(tile.kv_end, work) - (merge.num_partials - 1);
   for (int32_t i = 1; i < merge.num_partials; ++i) {
     if (!run.SeesSplit(t, first_cut + i - 1)) continue;

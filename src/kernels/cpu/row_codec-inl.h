@@ -21,8 +21,8 @@ namespace cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Where the floats of a decoded row go: blocks of kBlock floats, block_stride apart. With block_stride
-// kBlock that is a plain array. No vector is wider than a block.
+// Where the floats of a decoded row go: blocks of kBlock floats, block_stride apart. With
+// block_stride kBlock that is a plain array. No vector is wider than a block.
 struct RowTarget {
   static constexpr int32_t kBlock = 16;
   float* base;

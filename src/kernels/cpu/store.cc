@@ -125,9 +125,10 @@ void StoreMove(const StoreMoveArgs& args, Executor& executor) {
     for (int64_t i = begin; i < end; ++i) {
       const Slot slot = args.from[static_cast<size_t>(i)];
       const std::byte* page = args.store.Page(page_size.PageOf(slot));
-      ForEachChunk(layout, page_size.OffsetOf(slot), [&](int32_t in_page, int32_t packed, size_t n) {
-        std::memcpy(packed_row(i) + packed, page + in_page, n);
-      });
+      ForEachChunk(layout, page_size.OffsetOf(slot),
+                   [&](int32_t in_page, int32_t packed, size_t n) {
+                     std::memcpy(packed_row(i) + packed, page + in_page, n);
+                   });
     }
   });
   ForRowCells(num_rows, executor, [&](int64_t begin, int64_t end) {
@@ -135,9 +136,10 @@ void StoreMove(const StoreMoveArgs& args, Executor& executor) {
       const Slot slot = args.to[static_cast<size_t>(i)];
       if (page_size.PageOf(slot) == kScratchPage) continue;
       std::byte* page = args.store.Page(page_size.PageOf(slot));
-      ForEachChunk(layout, page_size.OffsetOf(slot), [&](int32_t in_page, int32_t packed, size_t n) {
-        std::memcpy(page + in_page, packed_row(i) + packed, n);
-      });
+      ForEachChunk(layout, page_size.OffsetOf(slot),
+                   [&](int32_t in_page, int32_t packed, size_t n) {
+                     std::memcpy(page + in_page, packed_row(i) + packed, n);
+                   });
     }
   });
 }

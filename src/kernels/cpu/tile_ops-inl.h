@@ -5,8 +5,8 @@
 // neither on the rows beside it nor on the width of the vectors.
 //
 // Rows come in blocks of kBlockRows, and what a block needs lies together: with one stride over all
-// rows, 128 heads put every line of a block's queries into an eighth of the first-level cache. So do
-// columns of keys: summing values walks one block of columns over all keys, which row-major keys
+// rows, 128 heads put every line of a block's queries into an eighth of the first-level cache. So
+// do columns of keys: summing values walks one block of columns over all keys, which row-major keys
 // spread over 36 memory pages (128 heads: 51 -> 54 GFLOP/s on one Neoverse V1 core).
 //
 //   q       [blocks][dim][kBlockRows]        transposed queries
@@ -21,6 +21,7 @@
 #define QUIRE_KERNELS_CPU_TILE_OPS_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -97,10 +98,10 @@ HWY_INLINE void ScoreQuad(const float* q, const float* keys, VF (&acc)[kScoreKey
   ScoreStep<3>(q, quads, acc);
 }
 
-// p[k][row] = dot(q[:][row], keys[k]) for one block of rows and kScoreKeys keys. dim is a multiple of
-// kBlockColumns: keys and queries are padded with zeros.
-HWY_INLINE void ScoreBlock(const float* HWY_RESTRICT q, const float* HWY_RESTRICT keys,
-                           int64_t dim, float* HWY_RESTRICT p) {
+// p[k][row] = dot(q[:][row], keys[k]) for one block of rows and kScoreKeys keys. dim is a multiple
+// of kBlockColumns: keys and queries are padded with zeros.
+HWY_INLINE void ScoreBlock(const float* HWY_RESTRICT q, const float* HWY_RESTRICT keys, int64_t dim,
+                           float* HWY_RESTRICT p) {
   const DF d;
   VF acc[kScoreKeys][kRowVecs];
   for (int k = 0; k < kScoreKeys; ++k) {
@@ -119,14 +120,14 @@ HWY_INLINE void ScoreBlock(const float* HWY_RESTRICT q, const float* HWY_RESTRIC
   }
 }
 
-// Scores of all rows against num_keys keys. Keys come in whole blocks: the buffer has kTileKeys rows,
-// and scores past num_keys are never read.
-HWY_INLINE void ScoreTile(const TileShape& shape, const float* q, const float* keys,
-                          int32_t num_keys, float* p) {
-  for (int64_t row = 0; row < shape.row_stride; row += kBlockRows) {
+// p[block][key][row] = dot(q, key) for num_blocks blocks of rows, p_stride floats apart. Keys come
+// in whole groups: the buffers have kTileKeys of them, and what is past num_keys is never read.
+HWY_INLINE void ScoreTile(const float* q, int64_t num_blocks, int64_t dim, const float* keys,
+                          int32_t num_keys, float* p, int64_t p_stride) {
+  for (int64_t block = 0; block < num_blocks; ++block) {
     for (int32_t k = 0; k < num_keys; k += kScoreKeys) {
-      ScoreBlock(q + row * shape.dim, keys + k * kBlockColumns, shape.dim,
-                 p + row * kTileKeys + k * kBlockRows);
+      ScoreBlock(q + block * dim * kBlockRows, keys + k * kBlockColumns, dim,
+                 p + block * p_stride + k * kBlockRows);
     }
   }
 }
@@ -147,28 +148,44 @@ HWY_INLINE VF Anchor(VF m) {
   return hn::IfThenElse(hn::Eq(m, lowest), hn::Zero(d), m);
 }
 
-// Turns scores into weights exp(scale * score - m), with m raised to the tile's maximum; updates m
-// and l, and leaves in alpha what older sums must be multiplied with.
-HWY_INLINE void SoftmaxTile(const TileShape& shape, float scale, int32_t num_keys, float* p,
-                            float* HWY_RESTRICT m, float* HWY_RESTRICT l,
+// Which keys of a tile the rows see: all of them, or the first counts[row].
+struct SeeAll {
+  HWY_INLINE VF Keep(int64_t, int32_t, VF v, VF) const { return v; }
+};
+struct SeeFirst {
+  HWY_INLINE VF Keep(int64_t row, int32_t k, VF v, VF otherwise) const {
+    const hn::RebindToSigned<DF> di;
+    const auto seen = hn::Lt(hn::Set(di, k), hn::LoadU(di, counts + row));
+    return hn::IfThenElse(hn::RebindMask(DF(), seen), v, otherwise);
+  }
+  const int32_t* counts;  // [row_stride]
+};
+
+// Turns scores into weights exp(scale * score - m), with m raised to the tile's maximum, and 0
+// where a row does not see the key; updates m and l, and leaves in alpha what older sums must be
+// multiplied with.
+template <class See>
+HWY_INLINE void SoftmaxTile(const TileShape& shape, See see, float scale, int32_t num_keys,
+                            float* p, float* HWY_RESTRICT m, float* HWY_RESTRICT l,
                             float* HWY_RESTRICT alpha) {
   const DF d;
   const VF scale_v = hn::Set(d, scale);
+  const VF lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   for (int64_t row = 0; row < shape.row_stride; row += kLanes) {
-    float* HWY_RESTRICT column =
-        p + row / kBlockRows * (kBlockRows * kTileKeys) + row % kBlockRows;
+    float* HWY_RESTRICT column = p + row / kBlockRows * (kBlockRows * kTileKeys) + row % kBlockRows;
     const VF old_max = hn::LoadU(d, m + row);
     VF new_max = old_max;
     for (int32_t k = 0; k < num_keys; ++k) {
       const VF score = hn::Mul(scale_v, hn::LoadU(d, column + k * kBlockRows));
       hn::StoreU(score, d, column + k * kBlockRows);
-      new_max = MaxOf(new_max, score);
+      new_max = MaxOf(new_max, see.Keep(row, k, score, lowest));
     }
     const VF anchor = Anchor(new_max);
     const VF factor = ExpKeepNaN(hn::Sub(old_max, anchor));
     VF sum = hn::Mul(factor, hn::LoadU(d, l + row));
     for (int32_t k = 0; k < num_keys; ++k) {
-      const VF weight = ExpKeepNaN(hn::Sub(hn::LoadU(d, column + k * kBlockRows), anchor));
+      const VF score = hn::LoadU(d, column + k * kBlockRows);
+      const VF weight = see.Keep(row, k, ExpKeepNaN(hn::Sub(score, anchor)), hn::Zero(d));
       hn::StoreU(weight, d, column + k * kBlockRows);
       sum = hn::Add(sum, weight);
     }
@@ -184,8 +201,8 @@ inline constexpr int64_t kValueColumns = kValueVecs * kLanes;
 // o[row][cols] = alpha[row] * o[row][cols] + sum_k p[k][row] * keys[k][cols], for kQuad rows and
 // kValueVecs vectors of columns.
 HWY_INLINE void ValueBlock(const float* HWY_RESTRICT p, const float* HWY_RESTRICT keys,
-                           int32_t num_keys, const float* HWY_RESTRICT alpha,
-                           float* HWY_RESTRICT o, int64_t o_stride) {
+                           int32_t num_keys, const float* HWY_RESTRICT alpha, float* HWY_RESTRICT o,
+                           int64_t o_stride) {
   const DF d;
   VF acc[kQuad][kValueVecs];
   for (int r = 0; r < kQuad; ++r) {
@@ -219,8 +236,34 @@ HWY_INLINE void ValueTile(const TileShape& shape, const float* p, const float* k
   for (int64_t col = 0; col < shape.o_stride; col += kValueColumns) {
     for (int64_t row = 0; row < shape.row_stride; row += kQuad) {
       ValueBlock(p + row / kBlockRows * (kBlockRows * kTileKeys) + row % kBlockRows,
-                 keys + ColumnOffset(col), num_keys, alpha + row,
+                 keys + ColumnOffset(col), num_keys, alpha + row, o + row * shape.o_stride + col,
+                 shape.o_stride);
+    }
+  }
+}
+
+// The same where row r sees the first counts[r] keys only: what it does not see is not multiplied
+// with 0 but left out, for 0 times a value that is not finite is not 0.
+HWY_INLINE void ValueTileRagged(const TileShape& shape, const float* p, const float* keys,
+                                const int32_t* counts, const float* alpha, float* o) {
+  const DF d;
+  for (int64_t col = 0; col < shape.o_stride; col += kValueColumns) {
+    for (int64_t row = 0; row < shape.row_stride; row += kQuad) {
+      const float* weights = p + row / kBlockRows * (kBlockRows * kTileKeys) + row % kBlockRows;
+      const int32_t common = *std::min_element(counts + row, counts + row + kQuad);
+      ValueBlock(weights, keys + ColumnOffset(col), common, alpha + row,
                  o + row * shape.o_stride + col, shape.o_stride);
+      for (int64_t r = 0; r < kQuad; ++r) {
+        float* sums = o + (row + r) * shape.o_stride + col;
+        for (int32_t k = common; k < counts[row + r]; ++k) {
+          const VF weight = hn::Set(d, weights[k * kBlockRows + r]);
+          for (int c = 0; c < kValueVecs; ++c) {
+            const float* value = keys + ColumnOffset(col + c * kLanes) + k * kBlockColumns;
+            float* sum = sums + c * kLanes;
+            hn::StoreU(hn::MulAdd(weight, hn::LoadU(d, value), hn::LoadU(d, sum)), d, sum);
+          }
+        }
+      }
     }
   }
 }

@@ -1,0 +1,506 @@
+#include "attn/export.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "attn/page_ranges.h"
+#include "base/error.h"
+
+namespace quire {
+namespace {
+
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+
+size_t Index(int64_t i) { return static_cast<size_t>(i); }
+int64_t Size(std::span<const SequenceStep> seqs) { return static_cast<int64_t>(seqs.size()); }
+int32_t ToInt32(TokenCount tokens) { return static_cast<int32_t>(tokens.raw()); }
+
+bool IsPadding(const SequenceStep& seq) { return seq.kv_len == TokenCount(0); }
+
+// ---- Checks: all of them before the first write ----
+
+void RequireInt32(const char* buffer, const char* what, int64_t value) {
+  if (value > kMaxInt32) {
+    throw Error(ErrorCode::kOverflow, "{}: {} {} does not fit int32", buffer, what, value);
+  }
+}
+
+void RequireEntries(const char* buffer, size_t actual, int64_t sized) {
+  Require(static_cast<int64_t>(actual) >= sized, "{}: expected a span of {} entries, got {}",
+          buffer, sized, actual);
+}
+
+void CheckCapacity(const char* buffer, std::span<const SequenceStep> seqs,
+                   const StepCapacity& capacity) {
+  Validate(capacity);
+  if (Size(seqs) > capacity.num_seqs) {
+    ThrowCapacity(buffer, Size(seqs), "num_seqs", capacity.num_seqs,
+                  fmt::format("num_seqs ({})", ToString(capacity)));
+  }
+  RequireInt32(buffer, "slots of the pool",
+               capacity.page_size.TokensIn(capacity.pool_pages).raw() - 1);
+}
+
+void CheckLengths(const char* buffer, std::span<const SequenceStep> seqs) {
+  for (size_t b = 0; b < seqs.size(); ++b) {
+    Require(seqs[b].kv_len >= TokenCount(0), "{}: sequence {}: kv_len: expected >= 0, got {}",
+            buffer, b, seqs[b].kv_len);
+    Require(seqs[b].committed() >= TokenCount(0),
+            "{}: sequence {}: tree nodes: expected at most kv_len {}, got {}", buffer, b,
+            seqs[b].kv_len, seqs[b].num_nodes());
+    RequireInt32(buffer, "kv_len", seqs[b].kv_len.raw());
+  }
+}
+
+void CheckPageIds(const char* buffer, int64_t b, std::span<const PageId> pages,
+                  PageCount pool_pages) {
+  const auto bad = std::find_if_not(pages.begin(), pages.end(), [&](PageId page) {
+    return page > kScratchPage && page.raw() < pool_pages.raw();
+  });
+  if (bad == pages.end()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "{}: sequence {}: page ids: expected 1..{} (a pool of {} pages), got {}", buffer, b,
+              pool_pages.raw() - 1, pool_pages, *bad);
+}
+
+// How many pages of each row an exporter reads, and what for.
+struct PageNeed {
+  const char* buffer;
+  const char* reach;  // "kv_len", or what lies behind it
+  FunctionRef<PageCount(int64_t)> pages_of_row;
+};
+
+// Every row lists the pages it needs, and those lie in the pool.
+void CheckPages(const PageNeed& need, std::span<const SequenceStep> seqs,
+                const StepCapacity& capacity, Executor& executor) {
+  PageGrid grid{.num_rows = Size(seqs)};
+  for (int64_t b = 0; b < Size(seqs); ++b) {
+    const SequenceStep& seq = seqs[Index(b)];
+    const PageCount pages = need.pages_of_row(b);
+    Require(PageCount(seq.pages.size()) >= pages,
+            "{}: sequence {}: pages: expected {} ({} {}, page_size {}), got {}", need.buffer, b,
+            pages, need.reach, seq.kv_len, capacity.page_size, seq.pages.size());
+    grid.longest_row = Max(grid.longest_row, pages);
+  }
+  ForEachPageRange(
+      grid, need.pages_of_row, executor, [&](int64_t b, PageCount begin, PageCount end) {
+        const auto pages =
+            seqs[Index(b)].pages.subspan(Index(begin.raw()), Index((end - begin).raw()));
+        CheckPageIds(need.buffer, b, pages, capacity.pool_pages);
+      });
+}
+
+// ---- Writers ----
+
+// The slots of positions [begin, end) of a row. Plain numbers inside: at page size 1 the checked
+// ones cost more than the copy, and the pool's last slot was found to fit int32.
+void WriteSlots(std::span<const PageId> pages, PageSize page_size, TokenCount begin, TokenCount end,
+                int32_t* out) {
+  const PageId* page = pages.data() + page_size.FullPages(begin).raw();
+  int64_t offset = page_size.OffsetOf(begin);
+  for (int64_t left = (end - begin).raw(); left > 0; ++page, offset = 0) {
+    const int64_t run = std::min(left, page_size.raw() - offset);
+    const auto first = static_cast<int32_t>(page->raw() * page_size.raw() + offset);
+    for (int64_t i = 0; i < run; ++i) *out++ = first + static_cast<int32_t>(i);
+    left -= run;
+  }
+}
+
+// Running sums of length(0) .. length(num_rows - 1); the total is repeated up to the end.
+void WriteIndptr(int64_t num_rows, FunctionRef<int64_t(int64_t)> length,
+                 std::span<int32_t> indptr) {
+  int64_t sum = 0;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    indptr[Index(row)] = static_cast<int32_t>(sum);
+    sum += length(row);
+  }
+  std::fill(indptr.begin() + num_rows, indptr.end(), static_cast<int32_t>(sum));
+}
+
+void WriteKvLens(std::span<const SequenceStep> seqs, std::span<int32_t> kv_lens) {
+  for (size_t b = 0; b < seqs.size(); ++b) kv_lens[b] = ToInt32(seqs[b].kv_len);
+  std::fill(kv_lens.begin() + Size(seqs), kv_lens.end(), 0);
+}
+
+struct PaddedTable {
+  std::span<int32_t> entries;  // [num_rows, width]
+  int64_t num_rows = 0;
+  PageCount width{0};
+  int32_t fill = 0;
+};
+
+// Each row: pages_of_row(row), at most `width` of them, then the fill value.
+void WriteTable(const PaddedTable& table,
+                FunctionRef<std::span<const PageId>(int64_t)> pages_of_row, Executor& executor,
+                Faults faults) {
+  const PageGrid grid{.num_rows = table.num_rows, .longest_row = table.width, .faults = faults};
+  const auto whole_row = [&](int64_t) { return table.width; };
+  ForEachPageRange(grid, whole_row, executor, [&](int64_t row, PageCount begin, PageCount end) {
+    const std::span<const PageId> pages = pages_of_row(row);
+    int32_t* out = table.entries.data() + (table.width * row).raw();
+    const int64_t last_page = std::min(end.raw(), static_cast<int64_t>(pages.size()));
+    for (int64_t j = begin.raw(); j < last_page; ++j) out[j] = pages[Index(j)].raw();
+    for (int64_t j = std::max(begin.raw(), last_page); j < end.raw(); ++j) out[j] = table.fill;
+  });
+}
+
+// What block tables and the unified page table share; they differ in name and width.
+struct SequenceTable {
+  const char* name;
+  PaddedTable table;
+  std::span<int32_t> kv_lens;
+};
+
+void ExportTable(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
+                 const SequenceTable& out, Executor& executor, Faults faults) {
+  const char* buffer = out.name;
+  const PaddedTable& table = out.table;
+  const PageSize page_size = capacity.page_size;
+  const auto pages_of = [&](int64_t b) { return page_size.PagesFor(seqs[Index(b)].kv_len); };
+  CheckCapacity(buffer, seqs, capacity);
+  CheckLengths(buffer, seqs);
+  for (int64_t b = 0; b < Size(seqs); ++b) {
+    if (pages_of(b) > table.width) {
+      ThrowCapacity(buffer, pages_of(b).raw(),
+                    fmt::format("pages of kv_len {} at page_size {} (row {})",
+                                seqs[Index(b)].kv_len, page_size, b),
+                    table.width.raw(), fmt::format("width ({})", ToString(capacity)));
+    }
+  }
+  RequireEntries(buffer, table.entries.size(), (table.width * table.num_rows).raw());
+  RequireEntries("kv_lens", out.kv_lens.size(), capacity.num_seqs);
+  CheckPages({.buffer = buffer, .reach = "kv_len", .pages_of_row = pages_of}, seqs, capacity,
+             executor);
+
+  WriteKvLens(seqs, out.kv_lens.first(Index(capacity.num_seqs)));
+  const auto pages_of_row = [&](int64_t row) -> std::span<const PageId> {
+    if (row >= Size(seqs)) return {};
+    return seqs[Index(row)].pages.first(Index(pages_of(row).raw()));
+  };
+  WriteTable(table, pages_of_row, executor, faults);
+}
+
+// ---- Drafting ----
+
+TokenCount SumOfCommitted(std::span<const SequenceStep> seqs) {
+  TokenCount sum{0};
+  for (const SequenceStep& seq : seqs) sum += seq.committed();
+  return sum;
+}
+
+// Pages of the row up to the last branch's last draft.
+PageCount DraftPages(const SequenceStep& seq, const DraftShape& shape, PageSize page_size) {
+  if (IsPadding(seq)) return PageCount(0);
+  return page_size.PagesFor(DraftStart(seq.committed(), shape.branches - 1, shape, page_size) +
+                            TokenCount(shape.steps));
+}
+
+// Keys of a branch at step `step`: its prefix and its drafts so far.
+TokenCount DraftKeys(const SequenceStep& seq, int32_t step) {
+  return IsPadding(seq) ? TokenCount(0) : seq.committed() + TokenCount(step + 1);
+}
+
+void CheckDraftRows(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
+                    const DraftRows& out, Executor& executor, Faults faults) {
+  const char* buffer = "draft_rows";
+  const DraftShape& shape = out.shape;
+  Validate(shape);
+  CheckCapacity(buffer, seqs, capacity);
+  CheckLengths(buffer, seqs);
+  const TokenCount committed = SumOfCommitted(seqs);
+  const TokenCount need =
+      (committed + TokenCount(shape.steps) * seqs.size()) * int64_t{shape.branches};
+  const TokenCount sized = DraftRowEntries(capacity, shape, faults);
+  RequireInt32(buffer, "entries of one step", need.raw());
+  if (need > sized) {
+    ThrowCapacity(buffer, need.raw(),
+                  fmt::format("branches {} * (sum of committed {} + num_seqs {} * steps {})",
+                              shape.branches, committed, seqs.size(), shape.steps),
+                  sized.raw(),
+                  fmt::format("DraftRowEntries (branches {}, steps {}, {})", shape.branches,
+                              shape.steps, ToString(capacity)));
+  }
+  RequireEntries(buffer, out.kv_indices.size(), (sized * shape.steps).raw());
+  RequireEntries("draft_rows.kv_indptr", out.kv_indptr.size(),
+                 DraftIndptrEntries(capacity, shape) * shape.steps);
+  RequireEntries("draft_rows.write_slots", out.write_slots.size(),
+                 DraftSlotEntries(capacity, shape));
+  const auto pages_of = [&](int64_t b) {
+    return DraftPages(seqs[Index(b)], shape, capacity.page_size);
+  };
+  CheckPages({.buffer = buffer, .reach = "drafts behind kv_len", .pages_of_row = pages_of}, seqs,
+             capacity, executor);
+}
+
+// A branch's row: the slots of the prefix, then of the drafts.
+struct DraftRow {
+  const SequenceStep& seq;
+  PageSize page_size;
+  TokenCount draft_start;
+  int32_t* out;
+};
+
+void WriteDraftEntries(const DraftRow& row, TokenCount begin, TokenCount end) {
+  const TokenCount committed = row.seq.committed();
+  if (begin < committed) {
+    WriteSlots(row.seq.pages, row.page_size, begin, Min(end, committed), row.out + begin.raw());
+  }
+  if (end > committed) {
+    const TokenCount first = Max(begin, committed);
+    WriteSlots(row.seq.pages, row.page_size, row.draft_start + (first - committed),
+               row.draft_start + (end - committed), row.out + first.raw());
+  }
+}
+
+void WriteDraftSlots(std::span<const SequenceStep> seqs, PageSize page_size,
+                     const DraftShape& shape, std::span<int64_t> write_slots) {
+  size_t next = 0;
+  for (const SequenceStep& seq : seqs) {
+    for (int32_t t = 0; t < shape.branches; ++t) {
+      const TokenCount start = DraftStart(seq.committed(), t, shape, page_size);
+      for (int32_t s = 0; s < shape.steps; ++s) {
+        const TokenCount position = start + TokenCount(s);
+        const PageId page =
+            IsPadding(seq) ? kScratchPage : seq.pages[Index(page_size.FullPages(position).raw())];
+        const int32_t offset = IsPadding(seq) ? 0 : page_size.OffsetOf(position);
+        write_slots[next++] = page_size.SlotOf(page, offset).raw();
+      }
+    }
+  }
+  std::fill(write_slots.begin() + static_cast<int64_t>(next), write_slots.end(), 0);
+}
+
+void CheckDraftTables(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
+                      const DraftTables& out, Executor& executor) {
+  const char* buffer = "draft_prefix_table";
+  const DraftShape& shape = out.shape;
+  const PageSize page_size = capacity.page_size;
+  Validate(shape);
+  CheckCapacity(buffer, seqs, capacity);
+  CheckLengths(buffer, seqs);
+  const PageCount width = DraftPrefixWidth(capacity);
+  for (size_t b = 0; b < seqs.size(); ++b) {
+    const PageCount need = page_size.FullPages(seqs[b].committed());
+    if (need > width) {
+      ThrowCapacity(buffer, need.raw(),
+                    fmt::format("full pages of committed {} at page_size {} (row {})",
+                                seqs[b].committed(), page_size, b),
+                    width.raw(), fmt::format("width ({})", ToString(capacity)));
+    }
+  }
+  RequireEntries(buffer, out.prefix_table.size(), DraftPrefixEntries(capacity));
+  RequireEntries("draft_prefix_lens", out.prefix_lens.size(), capacity.num_seqs);
+  RequireEntries("draft_branch_table", out.branch_table.size(),
+                 DraftBranchEntries(capacity, shape) * shape.steps);
+  RequireEntries("draft_branch_lens", out.branch_lens.size(), DraftSlotEntries(capacity, shape));
+  const auto pages_of = [&](int64_t b) { return DraftPages(seqs[Index(b)], shape, page_size); };
+  CheckPages({.buffer = buffer, .reach = "drafts behind kv_len", .pages_of_row = pages_of}, seqs,
+             capacity, executor);
+}
+
+// A branch's row of one step.
+struct BranchRow {
+  int32_t step = 0;
+  int32_t branch = 0;
+  const SequenceStep* seq = nullptr;  // null: padding behind the last sequence
+};
+
+// Keys of the second pass: what the full pages leave of the prefix, and the drafts so far.
+TokenCount BranchKeys(const BranchRow& row, PageSize page_size) {
+  if (row.seq == nullptr || IsPadding(*row.seq)) return TokenCount(0);
+  return TokenCount(page_size.OffsetOf(row.seq->committed()) + row.step + 1);
+}
+
+std::span<const PageId> BranchPages(const BranchRow& row, const DraftShape& shape,
+                                    PageSize page_size) {
+  const PageCount count = page_size.PagesFor(BranchKeys(row, page_size));
+  if (count == PageCount(0)) return {};
+  const PageCount first =
+      page_size.FullPages(DraftStart(row.seq->committed(), row.branch, shape, page_size));
+  return row.seq->pages.subspan(Index(first.raw()), Index(count.raw()));
+}
+
+}  // namespace
+
+void ExportFlatIndices(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
+                       const FlatIndices& out, Executor& executor, Faults faults) {
+  const char* buffer = "flat_token_indices";
+  const PageSize page_size = capacity.page_size;
+  const auto pages_of = [&](int64_t b) { return page_size.PagesFor(seqs[Index(b)].kv_len); };
+  CheckCapacity(buffer, seqs, capacity);
+  CheckLengths(buffer, seqs);
+  TokenCount need{0};
+  for (const SequenceStep& seq : seqs) need += seq.kv_len;
+  const TokenCount sized = FlatIndexEntries(capacity, faults);
+  RequireInt32(buffer, "entries", need.raw());
+  if (need > sized) {
+    ThrowCapacity(buffer, need.raw(), fmt::format("sum of kv_len over num_seqs {}", seqs.size()),
+                  sized.raw(), fmt::format("FlatIndexEntries ({})", ToString(capacity)));
+  }
+  RequireEntries(buffer, out.kv_indices.size(), sized.raw());
+  RequireEntries("flat_token_indices.kv_indptr", out.kv_indptr.size(), IndptrEntries(capacity));
+  CheckPages({.buffer = buffer, .reach = "kv_len", .pages_of_row = pages_of}, seqs, capacity,
+             executor);
+
+  WriteIndptr(
+      Size(seqs), [&](int64_t b) { return seqs[Index(b)].kv_len.raw(); },
+      out.kv_indptr.first(Index(IndptrEntries(capacity))));
+  const SequenceRows rows{
+      .seqs = seqs, .page_size = page_size, .bound = TokenRangePages(page_size), .faults = faults};
+  ForEachPageRange(rows, executor, [&](int32_t b, PageCount first, PageCount last) {
+    const SequenceStep& seq = seqs[Index(b)];
+    const TokenCount begin = page_size.TokensIn(first);
+    const TokenCount end = Min(page_size.TokensIn(last), seq.kv_len);
+    WriteSlots(seq.pages, page_size, begin, end,
+               out.kv_indices.data() + out.kv_indptr[Index(b)] + begin.raw());
+  });
+}
+
+void ExportFlatPages(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
+                     const FlatPages& out, Executor& executor, Faults faults) {
+  const char* buffer = "flat_page_indices";
+  const PageSize page_size = capacity.page_size;
+  const auto pages_of = [&](int64_t b) { return page_size.PagesFor(seqs[Index(b)].kv_len); };
+  CheckCapacity(buffer, seqs, capacity);
+  CheckLengths(buffer, seqs);
+  PageCount need{0};
+  for (int64_t b = 0; b < Size(seqs); ++b) need += pages_of(b);
+  const PageCount sized = FlatPageEntries(capacity);
+  RequireInt32(buffer, "entries", need.raw());
+  if (need > sized) {
+    ThrowCapacity(buffer, need.raw(), fmt::format("pages of kv_len over num_seqs {}", seqs.size()),
+                  sized.raw(), fmt::format("FlatPageEntries ({})", ToString(capacity)));
+  }
+  RequireEntries(buffer, out.kv_pages.size(), sized.raw());
+  RequireEntries("flat_page_indices.kv_indptr", out.kv_indptr.size(), IndptrEntries(capacity));
+  RequireEntries("flat_page_indices.last_page_len", out.last_page_len.size(), capacity.num_seqs);
+  CheckPages({.buffer = buffer, .reach = "kv_len", .pages_of_row = pages_of}, seqs, capacity,
+             executor);
+
+  WriteIndptr(
+      Size(seqs), [&](int64_t b) { return pages_of(b).raw(); },
+      out.kv_indptr.first(Index(IndptrEntries(capacity))));
+  for (int64_t b = 0; b < Size(seqs); ++b) {
+    const PageCount before_last = Max(pages_of(b), PageCount(1)) - PageCount(1);
+    out.last_page_len[Index(b)] = ToInt32(seqs[Index(b)].kv_len - page_size.TokensIn(before_last));
+  }
+  std::fill(out.last_page_len.begin() + Size(seqs), out.last_page_len.begin() + capacity.num_seqs,
+            0);
+  const SequenceRows rows{.seqs = seqs, .page_size = page_size, .faults = faults};
+  ForEachPageRange(rows, executor, [&](int32_t b, PageCount begin, PageCount end) {
+    const std::span<const PageId> pages = seqs[Index(b)].pages;
+    int32_t* row = out.kv_pages.data() + out.kv_indptr[Index(b)];
+    for (int64_t j = begin.raw(); j < end.raw(); ++j) row[j] = pages[Index(j)].raw();
+  });
+}
+
+void ExportBlockTable(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
+                      const BlockTable& out, Executor& executor, Faults faults) {
+  const PaddedTable table{.entries = out.table,
+                          .num_rows = capacity.num_seqs,
+                          .width = BlockTableWidth(out.rule, capacity),
+                          .fill = out.fill};
+  ExportTable(seqs, capacity, {.name = "block_table", .table = table, .kv_lens = out.kv_lens},
+              executor, faults);
+}
+
+void ExportUnifiedPageTable(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
+                            const UnifiedPageTable& out, Executor& executor, Faults faults) {
+  const PaddedTable table{.entries = out.table,
+                          .num_rows = capacity.num_seqs,
+                          .width = UnifiedPageTableWidth(capacity),
+                          .fill = kScratchPage.raw()};
+  ExportTable(seqs, capacity,
+              {.name = "unified_page_table", .table = table, .kv_lens = out.kv_lens}, executor,
+              faults);
+}
+
+TokenCount DraftStart(TokenCount committed, int32_t branch, const DraftShape& shape,
+                      PageSize page_size) {
+  const TokenCount rest(page_size.OffsetOf(committed));
+  const PageCount branch_pages = page_size.PagesFor(rest + TokenCount(shape.steps));
+  return committed + page_size.TokensIn(branch_pages) * branch;
+}
+
+void ExportDraftRows(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
+                     const DraftRows& out, Executor& executor, Faults faults) {
+  CheckDraftRows(seqs, capacity, out, executor, faults);
+  const DraftShape& shape = out.shape;
+  const PageSize page_size = capacity.page_size;
+  const int64_t indptr_stride = DraftIndptrEntries(capacity, shape);
+  const int64_t row_stride = DraftRowEntries(capacity, shape, faults).raw();
+  WriteDraftSlots(seqs, page_size, shape,
+                  out.write_slots.first(Index(DraftSlotEntries(capacity, shape))));
+
+  const int64_t rows_per_step = Size(seqs) * shape.branches;
+  const auto keys_of = [&](int64_t row) {
+    return DraftKeys(seqs[Index(row % rows_per_step / shape.branches)],
+                     static_cast<int32_t>(row / rows_per_step));
+  };
+  const auto pages_of = [&](int64_t row) { return page_size.PagesFor(keys_of(row)); };
+  for (int64_t step = 0; step < shape.steps; ++step) {
+    WriteIndptr(
+        rows_per_step, [&](int64_t z) { return keys_of(step * rows_per_step + z).raw(); },
+        out.kv_indptr.subspan(Index(step * indptr_stride), Index(indptr_stride)));
+  }
+  PageGrid grid{.num_rows = rows_per_step * shape.steps,
+                .bound = TokenRangePages(page_size),
+                .faults = faults};
+  for (int64_t row = grid.num_rows - rows_per_step; row < grid.num_rows; ++row) {
+    grid.longest_row = Max(grid.longest_row, pages_of(row));
+  }
+  ForEachPageRange(grid, pages_of, executor, [&](int64_t row, PageCount first, PageCount last) {
+    const int64_t step = row / rows_per_step;
+    const int64_t z = row % rows_per_step;
+    const SequenceStep& seq = seqs[Index(z / shape.branches)];
+    const auto branch = static_cast<int32_t>(z % shape.branches);
+    const int32_t offset = out.kv_indptr[Index(step * indptr_stride + z)];
+    WriteDraftEntries({.seq = seq,
+                       .page_size = page_size,
+                       .draft_start = DraftStart(seq.committed(), branch, shape, page_size),
+                       .out = out.kv_indices.data() + step * row_stride + offset},
+                      page_size.TokensIn(first), Min(page_size.TokensIn(last), keys_of(row)));
+  });
+}
+
+void ExportDraftTables(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
+                       const DraftTables& out, Executor& executor, Faults faults) {
+  CheckDraftTables(seqs, capacity, out, executor);
+  const DraftShape& shape = out.shape;
+  const PageSize page_size = capacity.page_size;
+  const auto full_pages = [&](int64_t b) -> std::span<const PageId> {
+    if (b >= Size(seqs)) return {};
+    const SequenceStep& seq = seqs[Index(b)];
+    return seq.pages.first(Index(page_size.FullPages(seq.committed()).raw()));
+  };
+  for (int64_t b = 0; b < capacity.num_seqs; ++b) {
+    out.prefix_lens[Index(b)] = ToInt32(page_size.TokensIn(PageCount(full_pages(b).size())));
+  }
+  WriteTable({.entries = out.prefix_table,
+              .num_rows = capacity.num_seqs,
+              .width = DraftPrefixWidth(capacity),
+              .fill = out.fill},
+             full_pages, executor, faults);
+
+  const int64_t rows_per_step = int64_t{capacity.num_seqs} * shape.branches;
+  const auto branch_row = [&](int64_t row) {
+    const int64_t b = row % rows_per_step / shape.branches;
+    return BranchRow{.step = static_cast<int32_t>(row / rows_per_step),
+                     .branch = static_cast<int32_t>(row % shape.branches),
+                     .seq = b < Size(seqs) ? &seqs[Index(b)] : nullptr};
+  };
+  const int64_t num_rows = rows_per_step * shape.steps;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    out.branch_lens[Index(row)] = ToInt32(BranchKeys(branch_row(row), page_size));
+  }
+  // A branch's row is a page or two: this thread is done before another would have begun.
+  SerialExecutor serial;
+  WriteTable(
+      {.entries = out.branch_table,
+       .num_rows = num_rows,
+       .width = DraftBranchWidth(capacity, shape),
+       .fill = out.fill},
+      [&](int64_t row) { return BranchPages(branch_row(row), shape, page_size); }, serial, faults);
+}
+
+}  // namespace quire

@@ -1,0 +1,201 @@
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "device/thread_pool.h"
+#include "kernels/cpu/mha_prefill.h"
+#include "kernels/cpu/store.h"
+#include "testing/active_faults.h"
+#include "testing/compare.h"
+#include "testing/paged_batch.h"
+#include "testing/red_zone.h"
+#include "testing/reference.h"
+
+namespace quire {
+namespace {
+
+using testing::AttentionResult;
+using testing::PagedBatch;
+using testing::RedZone;
+using testing::SequenceCase;
+
+constexpr float kScale = 0.07f;
+
+// A batch, and the queries and weights of a multi-head op over it.
+class MhaCase {
+ public:
+  MhaCase(std::vector<SequenceCase> seqs, const MhaShape& shape, int page_size = 64,
+          KvFormat format = KvFormat::kLatentBf16)
+      : shape_(shape),
+        batch_(std::move(seqs),
+               {.page_size = PageSize(page_size), .format = format, .dims = shape.dims}) {
+    // Queries depend on the sequence and position alone, as everything in a PagedBatch does.
+    for (const SequenceStep& seq : batch_.seqs()) {
+      for (int64_t j = 0; j < seq.q_len.raw(); ++j) {
+        Append(q_, 500 + static_cast<uint64_t>(seq.kv_len.raw() - seq.q_len.raw() + j), QDim());
+      }
+    }
+    Append(w_kv_b_, 7, (shape.nope_dim + shape.value_dim) * shape.dims.latent_dim);
+    for (float& w : w_kv_b_) w *= 0.05f;
+  }
+
+  const PagedBatch& batch() const { return batch_; }
+  const std::vector<float>& q() const { return q_; }
+
+  AttentionResult Attend(Executor& executor, TokenCount chunk = TokenCount(128)) {
+    PlanStorage storage(batch_.Capacity(), {.query_tile = TokenCount(1)});
+    const Plan& plan = storage.Make(batch_.seqs(), executor, testing::ActiveFaults());
+    TokenCount max_q_len{0};
+    for (const SequenceStep& seq : batch_.seqs()) max_q_len = Max(max_q_len, seq.q_len);
+    const int64_t tokens = batch_.num_tokens();
+    const int64_t heads = shape_.num_heads;
+    RedZone<float> out(static_cast<size_t>(tokens * heads * shape_.value_dim));
+    RedZone<float> lse(static_cast<size_t>(tokens * heads));
+    RedZone<std::byte> workspace(static_cast<size_t>(
+        cpu::MhaPrefillWorkspace(shape_, max_q_len, executor.num_threads()).raw()));
+    cpu::MhaPrefill(
+        {.plan = plan,
+         .store = batch_.store(),
+         .shape = shape_,
+         .q = ConstTensorView(q_.data(), {tokens, heads, QDim()}),
+         .w_kv_b = ConstTensorView(w_kv_b_.data(), {heads * (shape_.nope_dim + shape_.value_dim),
+                                                    shape_.dims.latent_dim}),
+         .out = TensorView(out.data(), {tokens, heads, shape_.value_dim}),
+         .lse = TensorView(lse.data(), {tokens, heads}),
+         .scale = kScale,
+         .chunk = chunk,
+         .workspace = workspace.span()},
+        executor);
+    EXPECT_EQ(out.Damage() + lse.Damage() + workspace.Damage(), "");
+    return {.out = {out.span().begin(), out.span().end()},
+            .lse = {lse.span().begin(), lse.span().end()}};
+  }
+
+  void ExpectNearReference(const AttentionResult& result) const {
+    const testing::ReferenceAttention reference =
+        testing::ReferenceMha(batch_.seqs(), batch_.Rows(), q_, w_kv_b_,
+                              {.num_heads = shape_.num_heads,
+                               .nope_dim = shape_.nope_dim,
+                               .value_dim = shape_.value_dim,
+                               .dims = shape_.dims},
+                              kScale);
+    EXPECT_EQ(testing::Mismatch(result.out, reference.out, reference.out_bound), "");
+    EXPECT_EQ(testing::Mismatch(result.lse, reference.lse, reference.lse_bound), "");
+  }
+
+ private:
+  int64_t QDim() const { return shape_.nope_dim + shape_.dims.rope_dim; }
+  void Append(std::vector<float>& to, uint64_t seed, int64_t values_per_head) {
+    for (int64_t h = 0; h < shape_.num_heads; ++h) {
+      const std::vector<float> values = testing::MadeUpValues(seed, h, values_per_head);
+      to.insert(to.end(), values.begin(), values.end());
+    }
+  }
+
+  MhaShape shape_;
+  PagedBatch batch_;
+  std::vector<float> q_, w_kv_b_;
+};
+
+const MhaShape kSmall{.num_heads = 3, .nope_dim = 32, .value_dim = 48, .dims = {64, 16}};
+
+struct Case {
+  const char* name;
+  std::vector<SequenceCase> seqs;
+  MhaShape shape;
+  KvFormat format = KvFormat::kLatentBf16;
+};
+
+TEST(MhaPrefillTest, IsNearTheReference) {
+  const Case cases[] = {
+      {"prompt", {{70, 70, {}, 3}}, kSmall},
+      {"chunk over a prefix", {{33, 300, {}, 3}, {17, 17, {}, 4}}, kSmall},
+      {"decode", {{1, 200, {}, 3}, {1, 1, {}, 4}}, kSmall},
+      {"padding and nothing visible", {{4, 0, {}, 3}, {6, 4, {}, 4}, {0, 9, {}, 5}}, kSmall},
+      {"odd dims", {{20, 90, {}, 3}}, {2, 10, 7, {21, 5}}},
+      {"no rope part", {{20, 90, {}, 3}}, {2, 16, 16, {32, 0}}},
+      {"fp8 store", {{20, 90, {}, 3}}, kSmall, KvFormat::kLatentFp8},
+      {"DeepSeek", {{18, 80, {}, 3}}, {2, 128, 128, {512, 64}}},
+      {"GLM", {{3, 70, {}, 3}}, {2, 192, 256, {512, 64}}},
+      {"MiniCPM3", {{20, 70, {}, 3}}, {3, 64, 64, {256, 32}}},
+  };
+  ThreadPool executor(2);
+  for (const Case& c : cases) {
+    for (int page_size : {1, 2, 16, 61, 64, 128}) {
+      SCOPED_TRACE(std::string(c.name) + ", page size " + std::to_string(page_size));
+      MhaCase mha(c.seqs, c.shape, page_size, c.format);
+      mha.ExpectNearReference(mha.Attend(executor));
+    }
+  }
+}
+
+TEST(MhaPrefillTest, PageSizesThreadsAndChunksOfQueriesChangeNoBit) {
+  const std::vector<SequenceCase> seqs = {{150, 400, {}, 3}, {20, 20, {}, 4}};
+  SerialExecutor serial;
+  MhaCase one(seqs, kSmall, 1);
+  const AttentionResult expected = one.Attend(serial);
+  for (int page_size : {2, 3, 16, 61, 64, 128, 256}) {
+    ThreadPool executor(3);
+    MhaCase other(seqs, kSmall, page_size);
+    const AttentionResult result = other.Attend(executor);
+    EXPECT_EQ(testing::BitMismatch(result.out, expected.out), "") << page_size;
+    EXPECT_EQ(testing::BitMismatch(result.lse, expected.lse), "") << page_size;
+  }
+  // The last 90 queries of the first sequence, as a step of their own.
+  MhaCase last({{90, 400, {}, 3}}, kSmall);
+  const size_t row = 3 * 48;
+  const std::vector<float> tail(expected.out.begin() + 60 * row, expected.out.begin() + 150 * row);
+  EXPECT_EQ(testing::BitMismatch(last.Attend(serial).out, tail), "");
+}
+
+TEST(MhaPrefillTest, ChunksOfKeysMergeToTheSameAnswer) {
+  ThreadPool executor(2);
+  MhaCase mha({{40, 700, {}, 3}}, kSmall);
+  for (int64_t chunk : {64, 192, 640, 4096}) {
+    SCOPED_TRACE(chunk);
+    mha.ExpectNearReference(mha.Attend(executor, TokenCount(chunk)));
+  }
+}
+
+TEST(MhaPrefillTest, AKeyThatIsNotFiniteReachesOnlyTheQueriesThatSeeIt) {
+  SerialExecutor executor;
+  MhaCase mha({{40, 150, {}, 3}}, kSmall, 16, KvFormat::kLatentF32);
+  const AttentionResult clean = mha.Attend(executor);
+  const Slot slot = mha.batch().SlotAt(0, 130);  // seen from query 20 on
+  const std::vector<float> row(80, std::numeric_limits<float>::quiet_NaN());
+  cpu::StoreWrite({.store = mha.batch().store(),
+                   .slots = {&slot, 1},
+                   .latent = ConstTensorView(row.data(), {1, 64}),
+                   .rope = ConstTensorView(row.data(), {1, 16})},
+                  executor);
+  const AttentionResult result = mha.Attend(executor);
+  const size_t per_token = 3 * 48;
+  EXPECT_EQ(testing::BitMismatch(std::span(result.out).first(20 * per_token),
+                                 std::span(clean.out).first(20 * per_token)),
+            "");
+  mha.ExpectNearReference(result);
+}
+
+TEST(MhaPrefillTest, BadArgumentsAreNamed) {
+  SerialExecutor executor;
+  auto message = [&](MhaCase mha, TokenCount chunk) -> std::string {
+    try {
+      mha.Attend(executor, chunk);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(message(MhaCase({{2, 9, {-1, 0}, 3}}, kSmall), TokenCount(64)),
+            "sequence 0: a tree; expected a causal sequence");
+  EXPECT_EQ(message(MhaCase({{2, 9, {}, 3}}, kSmall), TokenCount(100)),
+            "chunk: expected a positive multiple of 64, got 100");
+  EXPECT_EQ(message(MhaCase({{2, 9, {}, 3}}, kSmall), TokenCount(0)),
+            "chunk: expected a positive multiple of 64, got 0");
+}
+
+}  // namespace
+}  // namespace quire

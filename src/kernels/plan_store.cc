@@ -1,0 +1,23 @@
+#include "kernels/plan_store.h"
+
+#include "base/error.h"
+
+namespace quire {
+
+void RequireLatentStore(const Plan& plan, const KvStore& store) {
+  Require(!store.layout().is_index_key(), "store: expected a latent format, got {}",
+          KvFormatName(store.layout().format()));
+  Require(plan.page_size == store.page_size(), "store: expected the plan's page_size {}, got {}",
+          plan.page_size, store.page_size());
+  Require(plan.pool_pages <= store.num_pages(),
+          "store: expected the plan's pool of {} pages, got {}", plan.pool_pages,
+          store.num_pages());
+}
+
+void RequireLse(const TensorView& lse, int64_t num_tokens, int64_t num_heads) {
+  if (lse.empty()) return;
+  RequireShape("lse", lse, {num_tokens, num_heads});
+  Require(lse.dtype() == DType::kF32, "lse: expected f32, got {}", DTypeName(lse.dtype()));
+}
+
+}  // namespace quire
