@@ -1,5 +1,6 @@
 # quire_library(FOLDER SOURCES...)   one library per folder of src/, linking what src/LAYERS allows
 # quire_test(NAME [LABELS ...] SOURCES...)   a GoogleTest binary with Quire's test main
+# quire_seed(FAULT BINARY FILTER MESSAGE)   the fault, put back, makes the tests fail with the message
 # quire_fuzz(NAME SOURCES...)   a libFuzzer binary; its committed corpus is run as a test
 
 # The folders that `folder` may use, read from src/LAYERS.
@@ -39,6 +40,17 @@ function(quire_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
 endfunction()
 
+function(quire_seed fault binary filter message)
+  if(NOT QUIRE_TESTS OR NOT QUIRE_FAULTS)
+    return()
+  endif()
+  set(name seed.${fault}.${binary})
+  add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -DBINARY=$<TARGET_FILE:${binary}>
+    -DFILTER=${filter} -DFAULT=${fault} "-DMESSAGE=${message}"
+    -P ${PROJECT_SOURCE_DIR}/cmake/ExpectFault.cmake)
+  set_tests_properties(${name} PROPERTIES LABELS seeds)
+endfunction()
+
 function(quire_fuzz name)
   if(NOT QUIRE_FUZZ)
     return()
@@ -47,7 +59,6 @@ function(quire_fuzz name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE quire_flags quire_testing)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-  target_compile_options(${name} PRIVATE -fsanitize=fuzzer-no-link)
   if(NOT TARGET quire_fuzzers)
     add_custom_target(quire_fuzzers)
   endif()

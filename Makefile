@@ -1,0 +1,64 @@
+# A thin front to CMake's presets. `make` lists the targets; everything is built under build/.
+# A second run does only what is not done yet.
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+CLANG_FORMAT ?= clang-format-14
+SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
+
+.DELETE_ON_ERROR:
+.PHONY: help test asan tsan fuzz bench cuda install format format-check tidy clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
+
+test: build/dev/.configured  ## install what is missing, build, run every test
+	cmake --build --preset dev -j $(JOBS)
+	ctest --preset dev -j $(JOBS)
+
+asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	cmake --build --preset asan -j $(JOBS)
+	ctest --preset asan -j $(JOBS)
+
+# setarch -R: some kernels place mappings where ThreadSanitizer's shadow has to be.
+tsan: build/tsan/.configured  ## the tests under ThreadSanitizer
+	cmake --build --preset tsan -j $(JOBS)
+	if setarch -R true 2>/dev/null; then run="setarch -R"; fi; $$run ctest --preset tsan -j $(JOBS)
+
+fuzz: build/fuzz/.configured  ## the fuzz targets, for a while each
+	cmake --build --preset fuzz -j $(JOBS) --target quire_fuzzers
+	ctest --preset fuzz -L fuzz -j $(JOBS)
+
+bench: build/release/.configured  ## the benchmarks
+	cmake --build --preset release -j $(JOBS) --target quire_bench
+	build/release/bench/quire_bench
+
+cuda: build/cuda/.configured  ## build the CUDA targets (needs nvcc)
+	cmake --build --preset cuda -j $(JOBS) --target quire_cuda
+
+install: build/release/.configured  ## install the libraries and headers (PREFIX=/usr/local)
+	cmake --build --preset release -j $(JOBS) --target quire_installed
+	cmake --install build/release --prefix "$(PREFIX)"
+
+format: build/packages.installed  ## format the sources in place
+	$(CLANG_FORMAT) -i $(SOURCES)
+
+format-check: build/packages.installed  ## fail if a source is not formatted
+	$(CLANG_FORMAT) --dry-run -Werror $(SOURCES)
+
+tidy: build/packages-clang.installed build/dev/.configured  ## clang-tidy over the sources
+	run-clang-tidy -quiet -p build/dev -j $(JOBS) '$(CURDIR)/(src|bench|examples)/'
+
+clean:  ## remove build/
+	rm -rf build
+
+build/%.installed: tools/%.txt tools/install_packages.sh
+	tools/install_packages.sh $<
+	@mkdir -p build && touch $@
+
+# Ninja configures again by itself when a CMakeLists.txt changes, but not when a preset does.
+build/%/.configured: CMakePresets.json | build/packages.installed
+	cmake --preset $*
+	@touch $@
+build/fuzz/.configured: | build/packages-clang.installed
+
+.PRECIOUS: build/%/.configured build/%.installed

@@ -1,0 +1,27 @@
+# `cmake --install` gives headers, the libraries and a CMake package: find_package(quire) and link
+# quire::attention.
+include(CMakePackageConfigHelpers)
+
+add_library(quire_attention INTERFACE)
+add_library(quire::attention ALIAS quire_attention)
+set_target_properties(quire_attention PROPERTIES EXPORT_NAME attention)
+target_link_libraries(quire_attention INTERFACE quire_kernels quire_cache)
+
+set(installed_folders base device cache attn kernels)
+list(TRANSFORM installed_folders PREPEND quire_ OUTPUT_VARIABLE installed_targets)
+add_custom_target(quire_installed DEPENDS ${installed_targets})  # what must be built to install
+install(TARGETS ${installed_targets} quire_attention EXPORT quireTargets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+foreach(folder IN LISTS installed_folders)
+  install(DIRECTORY src/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quire
+    FILES_MATCHING PATTERN "*.h" PATTERN "*-inl.h" EXCLUDE PATTERN "compile_fail" EXCLUDE)
+endforeach()
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/quire)
+install(EXPORT quireTargets NAMESPACE quire:: DESTINATION ${package_dir})
+configure_package_config_file(cmake/quireConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/quireConfig.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/quireConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/quireConfig.cmake
+  ${PROJECT_BINARY_DIR}/quireConfigVersion.cmake DESTINATION ${package_dir})

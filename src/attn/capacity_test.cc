@@ -1,0 +1,74 @@
+#include "attn/capacity.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace quire {
+namespace {
+
+template <class Fn>
+std::string MessageOf(Fn fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+const StepCapacity kCapacity{.num_seqs = 4,
+                             .query_tokens = TokenCount(10),
+                             .context = TokenCount(1000),
+                             .tree_nodes = TokenCount(70),
+                             .page_size = PageSize(64),
+                             .pool_pages = PageCount(100)};
+
+TEST(CapacityTest, EveryBufferIsSizedInTheUnitItIsWrittenIn) {
+  EXPECT_EQ(PageTableWidth(kCapacity), PageCount(17));  // 1070 tokens at 64
+  EXPECT_EQ(PageTableEntries(kCapacity), 4 * 17);
+  EXPECT_EQ(FlatIndexEntries(kCapacity), TokenCount(4 * 1070));
+  EXPECT_EQ(DraftRowEntries(kCapacity, {.branches = 8, .steps = 5}), TokenCount(4 * 8 * 1005));
+  EXPECT_EQ(TreeMaskWords(kCapacity), 2);
+  EXPECT_EQ(TreeMaskEntries(kCapacity), 10 * 2);
+}
+
+TEST(CapacityTest, TheLeastCapacityOfABatchHoldsEachOfItsMaxima) {
+  const std::vector<int32_t> parents = {-1, 0, 0};
+  const std::vector<SequenceStep> seqs = {
+      {.q_len = TokenCount(1), .kv_len = TokenCount(90)},
+      {.q_len = TokenCount(3), .kv_len = TokenCount(50), .tree_parents = parents}};
+  const StepCapacity capacity = CapacityOf(seqs, PageSize(16), PageCount(9));
+  EXPECT_EQ(ToString(capacity),
+            "num_seqs 2, query_tokens 4, context 90, tree_nodes 3, page_size 16, pool_pages 9");
+}
+
+TEST(CapacityTest, QueryTilesAreBoundedByRoundingUpOncePerSequence) {
+  const WorkShape work{.query_tile = TokenCount(4), .num_workers = 3};
+  EXPECT_EQ(MaxQueryTiles(kCapacity, work), 3 + 4);
+  EXPECT_EQ(MaxSplits(kCapacity, work), 2);
+  EXPECT_EQ(MaxPartials(kCapacity, work), 2 * 2);
+}
+
+TEST(CapacityTest, AFactorThatCannotBeIsNamed) {
+  StepCapacity capacity = kCapacity;
+  capacity.context = TokenCount(-5);
+  EXPECT_EQ(MessageOf([&] { Validate(capacity); }), "capacity.context: expected >= 0, got -5");
+  EXPECT_EQ(MessageOf([] { Validate(WorkShape{.split = TokenCount(100)}); }),
+            "work.split: expected a positive multiple of 64, got 100");
+  EXPECT_EQ(MessageOf([] { Validate(DraftShape{.branches = 0}); }),
+            "draft.branches: expected >= 1, got 0");
+}
+
+TEST(CapacityTest, ASizeThatOverflowsIsRefusedAndNotWrapped) {
+  StepCapacity capacity = kCapacity;
+  capacity.context = TokenCount(int64_t{1} << 61);
+  EXPECT_EQ(MessageOf([&] { (void)FlatIndexEntries(capacity); }),
+            "TokenCount: 2305843009213694022 * 4 does not fit");
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,291 @@
+#include "attn/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "device/thread_pool.h"
+#include "testing/active_faults.h"
+
+namespace quire {
+namespace {
+
+using testing::ActiveFaults;
+
+std::vector<PageId> Pages(int32_t first, int64_t count) {
+  std::vector<PageId> pages;
+  for (int64_t i = 0; i < count; ++i) pages.push_back(PageId(first + i));
+  return pages;
+}
+
+const StepCapacity kCapacity{.num_seqs = 4,
+                             .query_tokens = TokenCount(40),
+                             .context = TokenCount(3000),
+                             .tree_nodes = TokenCount(8),
+                             .page_size = PageSize(16),
+                             .pool_pages = PageCount(1000)};
+const WorkShape kWork{.query_tile = TokenCount(4), .split = TokenCount(1024), .num_workers = 3};
+
+TEST(PlanTest, RowsHoldTheirPagesThenZeros) {
+  SerialExecutor executor;
+  PlanStorage storage(kCapacity, kWork);
+  const std::vector<PageId> pages = Pages(5, 10);
+  const std::vector<SequenceStep> seqs = {
+      {.q_len = TokenCount(1), .kv_len = TokenCount(33), .pages = pages},
+      {.q_len = TokenCount(1), .kv_len = TokenCount(0)}};
+  const Plan& plan = storage.Make(seqs, executor, ActiveFaults());
+  plan.CheckInvariants();
+  EXPECT_EQ(plan.table_width, PageCount(188));  // 3008 tokens at 16
+  EXPECT_EQ(plan.Row(0)[2], PageId(7));
+  EXPECT_EQ(plan.Row(0)[3], kScratchPage);  // the list is longer than the row needs
+  EXPECT_EQ(plan.Row(1)[0], kScratchPage);
+  EXPECT_EQ(plan.SlotAt(0, TokenCount(32)), Slot(7 * 16));
+}
+
+TEST(PlanTest, NothingOfAnEarlierPlanIsLeft) {
+  SerialExecutor executor;
+  PlanStorage storage(kCapacity, kWork);
+  const std::vector<PageId> pages = Pages(1, 188);
+  const std::vector<int32_t> parents = {-1, 0, 1};
+  const std::vector<SequenceStep> large = {
+      {.q_len = TokenCount(30), .kv_len = TokenCount(3000), .pages = pages},
+      {.q_len = TokenCount(3), .kv_len = TokenCount(90), .pages = pages, .tree_parents = parents},
+      {.q_len = TokenCount(1), .kv_len = TokenCount(3008), .pages = pages}};
+  const std::vector<SequenceStep> small = {
+      {.q_len = TokenCount(2), .kv_len = TokenCount(17), .pages = pages}};
+  storage.Make(large, executor, ActiveFaults()).CheckInvariants();
+  const Plan& reused = storage.Make(small, executor, ActiveFaults());
+  PlanStorage fresh_storage(kCapacity, kWork);
+  const Plan& fresh = fresh_storage.Make(small, executor, ActiveFaults());
+  EXPECT_TRUE(std::equal(reused.page_table.begin(), reused.page_table.end(),
+                         fresh.page_table.begin(), fresh.page_table.end()));
+  EXPECT_TRUE(
+      std::equal(reused.tiles.begin(), reused.tiles.end(), fresh.tiles.begin(), fresh.tiles.end()));
+  EXPECT_TRUE(std::equal(reused.workers.begin(), reused.workers.end(), fresh.workers.begin(),
+                         fresh.workers.end()));
+  EXPECT_EQ(reused.num_partials, fresh.num_partials);
+  EXPECT_EQ(reused.merges.size(), fresh.merges.size());
+}
+
+TEST(PlanTest, ATileEndsWhereItsLastQuerysSightEnds) {
+  SerialExecutor executor;
+  PlanStorage storage(kCapacity, kWork);
+  const std::vector<PageId> pages = Pages(1, 188);
+  const std::vector<int32_t> parents = {-1, 0, 0, 1, 3};  // depths 1 2 2 3 4
+  const std::vector<SequenceStep> seqs = {
+      {.q_len = TokenCount(6), .kv_len = TokenCount(100), .pages = pages},
+      {.q_len = TokenCount(5), .kv_len = TokenCount(105), .pages = pages, .tree_parents = parents},
+      {.q_len = TokenCount(3), .kv_len = TokenCount(1), .pages = pages}};
+  const Plan& plan = storage.Make(seqs, executor, ActiveFaults());
+  plan.CheckInvariants();
+  ASSERT_EQ(plan.tiles.size(), 5u);
+  auto tile = [](int32_t seq, int32_t count, int64_t q_begin, int64_t kv_end) {
+    return QueryTile{
+        .seq = seq, .q_count = count, .q_begin = TokenCount(q_begin), .kv_end = TokenCount(kv_end)};
+  };
+  EXPECT_EQ(plan.tiles[0], tile(0, 4, 0, 98));
+  EXPECT_EQ(plan.tiles[1], tile(0, 2, 4, 100));
+  EXPECT_EQ(plan.tiles[2], tile(1, 4, 6, 103));
+  EXPECT_EQ(plan.tiles[3], tile(1, 1, 10, 104));
+  EXPECT_EQ(plan.tiles[4], tile(2, 3, 11, 1));
+  // The last node's path: 0, 1, 3, 4.
+  const int64_t path[] = {100, 101, 103, 104};
+  for (int64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(plan.KeyPosition(1, TokenCount(10), TokenCount(100 + i)), TokenCount(path[i]));
+  }
+  EXPECT_EQ(plan.KeyPosition(1, TokenCount(10), TokenCount(99)), TokenCount(99));
+}
+
+TEST(PlanTest, ALongSequenceIsSharedByAllWorkers) {
+  SerialExecutor executor;
+  const StepCapacity capacity{.num_seqs = 1,
+                              .query_tokens = TokenCount(1),
+                              .context = TokenCount(131072),
+                              .page_size = PageSize(64),
+                              .pool_pages = PageCount(3000)};
+  const WorkShape work{.split = TokenCount(1024), .num_workers = 8};
+  PlanStorage storage(capacity, work);
+  const std::vector<PageId> pages = Pages(1, 2048);
+  const std::vector<SequenceStep> seqs = {
+      {.q_len = TokenCount(1), .kv_len = TokenCount(131072), .pages = pages}};
+  const Plan& plan = storage.Make(seqs, executor, ActiveFaults());
+  plan.CheckInvariants();
+  for (int32_t w = 0; w < 8; ++w) EXPECT_EQ(plan.workers[static_cast<size_t>(w)].split, 16 * w);
+  ASSERT_EQ(plan.merges.size(), 1u);
+  EXPECT_EQ(plan.merges[0].num_partials, 1 + 112);
+  EXPECT_LE(plan.num_partials, MaxPartials(capacity, work));
+}
+
+// Random batches: the schedule covers every split of every tile once, and is fair.
+TEST(PlanTest, WorkersCoverEverySplitOnceAndEvenly) {
+  std::mt19937_64 random(42);
+  auto draw = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  SerialExecutor executor;
+  for (int round = 0; round < 500; ++round) {
+    SCOPED_TRACE(round);
+    const std::vector<PageId> pages = Pages(1, 999);
+    std::vector<SequenceStep> seqs;
+    for (int64_t b = draw(1, 20); b > 0; --b) {
+      const int64_t kv_len = draw(0, 1) == 0 ? draw(0, 300) : draw(0, 15000);
+      seqs.push_back(
+          {.q_len = TokenCount(draw(0, 20)), .kv_len = TokenCount(kv_len), .pages = pages});
+    }
+    const StepCapacity capacity = CapacityOf(seqs, PageSize(16), PageCount(1000));
+    const WorkShape work{.query_tile = TokenCount(draw(1, 8)),
+                         .split = TokenCount(64 * draw(1, 20)),
+                         .num_workers = static_cast<int32_t>(draw(1, 16))};
+    PlanStorage storage(capacity, work);
+    const Plan& plan = storage.Make(seqs, executor);
+    plan.CheckInvariants();
+    ASSERT_LE(plan.num_partials, MaxPartials(capacity, work));
+    ASSERT_LE(static_cast<int64_t>(plan.tiles.size()), MaxQueryTiles(capacity, work));
+    int64_t total = 0, dearest_split = 0;
+    for (const QueryTile& tile : plan.tiles) {
+      total += TileCost(tile);
+      dearest_split = std::max(dearest_split, int64_t{tile.q_count} * (work.split.raw() / 64 + 2));
+    }
+    for (int32_t w = 0; w < work.num_workers; ++w) {
+      const WorkerStart& begin = plan.workers[static_cast<size_t>(w)];
+      const WorkerStart& end = plan.workers[static_cast<size_t>(w) + 1];
+      int64_t cost = 0;
+      for (int32_t i = begin.tile; i < std::min<int64_t>(end.tile + 1, std::ssize(plan.tiles));
+           ++i) {
+        const QueryTile& tile = plan.tiles[static_cast<size_t>(i)];
+        const int64_t split_cost = int64_t{tile.q_count} * (work.split.raw() / 64);
+        const int64_t before = (i == begin.tile ? begin.split : 0) * split_cost;
+        const int64_t after = i == end.tile ? end.split * split_cost : TileCost(tile);
+        cost += after - before;
+      }
+      ASSERT_LE(cost, total / work.num_workers + 2 * dearest_split) << "worker " << w;
+    }
+  }
+}
+
+// ---- Bad input ----
+
+class BadPlan : public ::testing::Test {
+ protected:
+  BadPlan() : storage_(kCapacity, kWork), pages_(Pages(1, 188)) {
+    good_ = {.q_len = TokenCount(2), .kv_len = TokenCount(40), .pages = pages_};
+    storage_.Make({&good_, 1}, executor_);
+  }
+
+  std::string MessageOf(const std::vector<SequenceStep>& seqs) {
+    std::string message = "no error";
+    try {
+      storage_.Make(seqs, executor_);
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    // Nothing was written: the storage still makes the same plan of the same input.
+    PlanStorage fresh(kCapacity, kWork);
+    const Plan& expected = fresh.Make({&good_, 1}, executor_);
+    const Plan& actual = storage_.Make({&good_, 1}, executor_);
+    EXPECT_TRUE(std::equal(actual.page_table.begin(), actual.page_table.end(),
+                           expected.page_table.begin(), expected.page_table.end()));
+    return message;
+  }
+
+  SerialExecutor executor_;
+  PlanStorage storage_;
+  std::vector<PageId> pages_;
+  SequenceStep good_;
+};
+
+TEST_F(BadPlan, APageOutsideThePoolIsRefused) {
+  std::vector<PageId> pages = pages_;
+  SequenceStep seq = good_;
+  seq.pages = pages;
+  pages[2] = PageId(1000);
+  EXPECT_EQ(MessageOf({seq}),
+            "sequence 0: page ids: expected 1..999 (a pool of 1000 pages), got 1000");
+  pages[2] = kScratchPage;
+  EXPECT_EQ(MessageOf({seq}),
+            "sequence 0: page ids: expected 1..999 (a pool of 1000 pages), got 0");
+  pages[2] = PageId(-7);
+  EXPECT_EQ(MessageOf({seq}),
+            "sequence 0: page ids: expected 1..999 (a pool of 1000 pages), got -7");
+  pages[2] = PageId(3);
+  pages[3] = PageId(5000);  // past the row's last page: ignored
+  EXPECT_EQ(MessageOf({seq}), "no error");
+}
+
+TEST_F(BadPlan, TooFewPagesAreRefused) {
+  SequenceStep seq = good_;
+  seq.pages = seq.pages.first(2);
+  EXPECT_EQ(MessageOf({seq}), "sequence 0: pages: expected 3 (kv_len 40 at page_size 16), got 2");
+}
+
+TEST_F(BadPlan, MoreThanTheCapacityIsRefusedWithEveryFactor) {
+  const std::string factors =
+      "num_seqs 4, query_tokens 40, context 3000, tree_nodes 8, page_size 16, pool_pages 1000";
+  EXPECT_EQ(MessageOf(std::vector<SequenceStep>(5, good_)),
+            "plan: need 5 = sequences, capacity 4 = " + factors);
+  SequenceStep wide = good_;
+  wide.q_len = TokenCount(20);
+  wide.kv_len = TokenCount(20);
+  EXPECT_EQ(MessageOf({wide, wide, good_}),
+            "plan.query_tokens: need 42 = sum of q_len over 3 sequences, capacity 40 = "
+            "query_tokens (" +
+                factors + ")");
+  const std::vector<PageId> many = Pages(1, 189);
+  SequenceStep deep = good_;
+  deep.kv_len = TokenCount(3009);
+  deep.pages = many;
+  EXPECT_EQ(MessageOf({deep}),
+            "plan.page_table: need 3009 = kv_len of sequence 0, capacity 3008 = context + "
+            "tree_nodes (" +
+                factors + ")");
+  const std::vector<int32_t> parents(9, kTreeRoot);
+  SequenceStep tree = good_;
+  tree.tree_parents = parents;
+  EXPECT_EQ(MessageOf({tree}),
+            "plan.tree_masks: need 9 = tree nodes of sequence 0, capacity 8 = tree_nodes (" +
+                factors + ")");
+}
+
+TEST_F(BadPlan, LengthsAndTreesThatCannotBeAreRefused) {
+  SequenceStep seq = good_;
+  seq.q_len = TokenCount(-1);
+  EXPECT_EQ(MessageOf({seq}), "sequence 0: q_len: expected >= 0, got -1");
+  seq = good_;
+  seq.kv_len = TokenCount(-2);
+  EXPECT_EQ(MessageOf({good_, seq}), "sequence 1: kv_len: expected >= 0, got -2");
+  seq = good_;
+  const std::vector<int32_t> cycle = {-1, 1};
+  seq.tree_parents = cycle;
+  EXPECT_EQ(MessageOf({seq}), "sequence 0: tree_parents[1]: expected -1..0, got 1");
+  const std::vector<int32_t> one = {-1};
+  seq.tree_parents = one;
+  EXPECT_EQ(MessageOf({seq}), "sequence 0: tree nodes: expected q_len 2 .. kv_len 40, got 1");
+}
+
+TEST(PlanStorageTest, ParallelPlansEqualSerialOnes) {
+  const StepCapacity capacity{.num_seqs = 8,
+                              .query_tokens = TokenCount(8),
+                              .context = TokenCount(9000),
+                              .page_size = PageSize(1),
+                              .pool_pages = PageCount(10000)};
+  const std::vector<PageId> pages = Pages(1, 9000);
+  std::vector<SequenceStep> seqs;
+  for (int64_t b = 0; b < 8; ++b) {
+    seqs.push_back({.q_len = TokenCount(1), .kv_len = TokenCount(9000 - 1000 * b), .pages = pages});
+  }
+  ThreadPool pool(3);
+  SerialExecutor serial;
+  PlanStorage a(capacity, kWork), b(capacity, kWork);
+  const Plan& parallel = a.Make(seqs, pool, ActiveFaults());
+  const Plan& expected = b.Make(seqs, serial, ActiveFaults());
+  parallel.CheckInvariants();
+  EXPECT_TRUE(std::equal(parallel.page_table.begin(), parallel.page_table.end(),
+                         expected.page_table.begin(), expected.page_table.end()));
+}
+
+}  // namespace
+}  // namespace quire

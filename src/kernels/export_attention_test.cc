@@ -1,0 +1,160 @@
+// Other engines' kernels, given our exported arrays and our store's rows, compute our attention.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "attn/export.h"
+#include "attn/prefill_plan.h"
+#include "device/thread_pool.h"
+#include "testing/active_faults.h"
+#include "testing/compare.h"
+#include "testing/export_kernels.h"
+#include "testing/paged_batch.h"
+
+namespace quire {
+namespace {
+
+using testing::ActiveFaults;
+using testing::AttentionInputs;
+using testing::AttentionOutput;
+using testing::AttentionResult;
+using testing::KeyMask;
+using testing::PagedBatch;
+using testing::PagedBatchShape;
+
+constexpr float kScale = 0.07f;
+constexpr KvDims kDims{64, 16};
+
+std::vector<int32_t> Array(int64_t size) { return std::vector<int32_t>(static_cast<size_t>(size)); }
+
+// A causal batch, our attention of it, and what another engine's kernel is given besides indices.
+class ExportedStep {
+ public:
+  explicit ExportedStep(int page_size)
+      : batch_({{1, 100, {}, 3}, {20, 150, {}, 4}, {1, 0, {}, 5}, {5, 3, {}, 6}, {64, 64, {}, 7}},
+               {.page_size = PageSize(page_size), .dims = kDims, .num_heads = 3}),
+        rows_(static_cast<size_t>(batch_.pool_pages().raw() * page_size * kDims.values())) {
+    for (size_t b = 0; b < batch_.seqs().size(); ++b) {
+      for (int64_t p = 0; p < batch_.seqs()[b].kv_len.raw(); ++p) {
+        const Slot slot = batch_.SlotAt(b, p);
+        const std::vector<double> row =
+            testing::ReferenceRow(batch_.pool(), batch_.store().layout(), slot);
+        std::copy(row.begin(), row.end(), rows_.begin() + slot.raw() * kDims.values());
+      }
+      qo_indptr_.push_back(qo_indptr_.back() + static_cast<int32_t>(batch_.seqs()[b].q_len.raw()));
+    }
+    ours_ = testing::RunMla(batch_, {.scale = kScale, .num_workers = 2, .faults = ActiveFaults()},
+                            executor_);
+    reference_ = testing::ReferenceMla(batch_.seqs(), batch_.Rows(), batch_.q(), 3, kDims, kScale);
+  }
+
+  const PagedBatch& batch() const { return batch_; }
+  StepCapacity capacity() const { return batch_.Capacity(); }
+  Executor& executor() { return executor_; }
+  std::span<const int32_t> qo_indptr() const { return qo_indptr_; }
+  AttentionInputs inputs() const {
+    return {.rows = rows_,
+            .queries = batch_.q(),
+            .num_heads = 3,
+            .values_per_row = kDims.values(),
+            .latent_dim = kDims.latent_dim,
+            .scale = double{kScale}};
+  }
+
+  // Within the rounding of our f32 arithmetic: theirs is in double.
+  void ExpectOurs(const AttentionOutput& theirs) const {
+    EXPECT_EQ(testing::Mismatch(ours_.out, theirs.out, reference_.out_bound), "");
+    EXPECT_EQ(testing::Mismatch(ours_.lse, theirs.lse, reference_.lse_bound), "");
+  }
+
+ private:
+  ThreadPool executor_{2};
+  PagedBatch batch_;
+  std::vector<float> rows_;
+  std::vector<int32_t> qo_indptr_ = {0};
+  AttentionResult ours_;
+  testing::ReferenceAttention reference_;
+};
+
+template <class Fn>
+void ForEachPageSize(Fn fn) {
+  for (int page_size : {1, 2, 3, 16, 61, 64, 128, 256}) {
+    SCOPED_TRACE("page size " + std::to_string(page_size));
+    ExportedStep step(page_size);
+    fn(step);
+  }
+}
+
+TEST(ExportAttentionTest, FlatIndicesReproduceOurAttention) {
+  ForEachPageSize([](ExportedStep& step) {
+    std::vector<int32_t> indptr = Array(IndptrEntries(step.capacity()));
+    std::vector<int32_t> indices = Array(FlatIndexEntries(step.capacity(), ActiveFaults()).raw());
+    ExportFlatIndices(step.batch().seqs(), step.capacity(),
+                      {.kv_indptr = indptr, .kv_indices = indices}, step.executor(),
+                      ActiveFaults());
+    step.ExpectOurs(testing::FlatIndexAttention(step.inputs(), step.qo_indptr(), indptr, indices,
+                                                KeyMask::kCausal));
+  });
+}
+
+TEST(ExportAttentionTest, BlockTablesReproduceOurAttention) {
+  ForEachPageSize([](ExportedStep& step) {
+    for (BlockTableRule rule : {BlockTableRule::kCeil, BlockTableRule::kFlashMlaGraph,
+                                BlockTableRule::kCutlassGraph, BlockTableRule::kTrtllm}) {
+      const StepCapacity capacity = step.capacity();
+      const int page_size = capacity.page_size.raw();
+      if (rule == BlockTableRule::kFlashMlaGraph && page_size != 64) continue;
+      if (rule == BlockTableRule::kCutlassGraph && page_size != 128) continue;
+      if (rule == BlockTableRule::kTrtllm && page_size != 64) continue;
+      SCOPED_TRACE(BlockTableRuleName(rule));
+      std::vector<int32_t> table = Array(BlockTableEntries(rule, capacity));
+      std::vector<int32_t> lens = Array(capacity.num_seqs);
+      ExportBlockTable(step.batch().seqs(), capacity,
+                       {.rule = rule, .fill = -1, .table = table, .kv_lens = lens}, step.executor(),
+                       ActiveFaults());
+      step.ExpectOurs(testing::BlockTableAttention(step.inputs(), step.qo_indptr(),
+                                                   {.table = table,
+                                                    .kv_lens = lens,
+                                                    .width = BlockTableWidth(rule, capacity).raw(),
+                                                    .page_size = capacity.page_size},
+                                                   KeyMask::kCausal));
+    }
+  });
+}
+
+TEST(ExportAttentionTest, ThePrefillPlanReproducesOurAttention) {
+  ForEachPageSize([](ExportedStep& step) {
+    const StepCapacity capacity = step.capacity();
+    const PrefillShape shape{.num_heads_k = 1,
+                             .heads_per_key_head = 3,
+                             .num_workers = 5,
+                             .max_q_len = TokenCount(64),
+                             .query_granularity = TokenCount(16)};
+    std::vector<int32_t> qo = Array(capacity.num_seqs + 1), kv = qo,
+                         lens = Array(capacity.num_seqs);
+    std::vector<int32_t> work_indptr = Array(shape.num_workers + 1);
+    std::vector<int32_t> works = Array(PrefillWorks(capacity, shape) * kNumWorkFields);
+    std::vector<int32_t> reduce_indptr = Array(PrefillQueryTiles(capacity, shape) + 1);
+    std::vector<int32_t> final_map = Array(PrefillQueryTiles(capacity, shape) * 2);
+    std::vector<int32_t> partial_map = Array(PrefillPartials(capacity, shape));
+    const PrefillPlan<TokenBlocks> plan{.shape = shape,
+                                        .arrays = {.qo_indptr = qo,
+                                                   .kv_indptr = kv,
+                                                   .kv_lens = lens,
+                                                   .work_indptr = work_indptr,
+                                                   .work_info = works,
+                                                   .reduce_indptr = reduce_indptr,
+                                                   .reduce_final_map = final_map,
+                                                   .reduce_partial_map = partial_map}};
+    PlanPrefill(step.batch().seqs(), capacity, plan, ActiveFaults());
+    std::vector<int32_t> indptr = Array(IndptrEntries(capacity));
+    std::vector<int32_t> indices = Array(FlatIndexEntries(capacity).raw());
+    ExportFlatIndices(step.batch().seqs(), capacity, {.kv_indptr = indptr, .kv_indices = indices},
+                      step.executor());
+    step.ExpectOurs(testing::PrefillAttention(step.inputs(), plan, indices));
+  });
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Plants forbidden includes in a copy of src/ and expects tools/check_includes.py to name them."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOLS = pathlib.Path(__file__).resolve().parent
+
+
+class PlantedIncludeTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        shutil.copytree(TOOLS.parent / "src", self.root / "src")
+
+    def check(self):
+        return subprocess.run(
+            [sys.executable, TOOLS / "check_includes.py", "--root", self.root],
+            capture_output=True, text=True, check=False)
+
+    def expect_refused(self, file, line, message):
+        """Puts `line` on top of `file` and expects the check to print `message` for it, alone."""
+        path = self.root / "src" / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(line + "\n" + (path.read_text() if path.exists() else ""))
+        result = self.check()
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertEqual(result.stdout.splitlines()[0], f"src/{file}:1: {message}")
+        self.assertEqual(len(result.stdout.splitlines()), 2, result.stdout)
+
+    def test_as_it_is(self):
+        result = self.check()
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_upwards(self):
+        self.expect_refused("base/units.h", '#include "attn/plan.h"',
+                            '"attn/plan.h": base may include only base')
+
+    def test_sideways(self):
+        self.expect_refused("kernels/store.cc", ' # include "cache/page_pool.h"',
+                            '"cache/page_pool.h": kernels may include only '
+                            'attn, base, device, kernels')
+
+    def test_testing_outside_tests(self):
+        self.expect_refused("attn/plan.cc", '#include "testing/compare.h"',
+                            '"testing/compare.h": attn may include only attn, base')
+
+    def test_tests_may_not_include_everything(self):
+        self.expect_refused("attn/planted_test.cc", '#include "kernels/store.h"',
+                            '"kernels/store.h": attn may include only attn, base, device, testing')
+
+    def test_angle_brackets(self):
+        self.expect_refused("base/units.h", "#include <attn/plan.h>",
+                            "<attn/plan.h> is a file of this project: include it in quotes")
+
+    def test_without_folder(self):
+        self.expect_refused("attn/plan.cc", '#include "plan.h"',
+                            '"plan.h" is not of the form "folder/file"')
+
+    def test_unknown_folder(self):
+        self.expect_refused("attn/plan.cc", '#include "utils/plan.h"',
+                            '"utils/plan.h": folder utils has no line in src/LAYERS')
+
+    def test_file_in_unknown_folder(self):
+        self.expect_refused("utils/plan.cc", "", "is in no folder that has a line in src/LAYERS")
+
+    def test_highway_outside_kernels(self):
+        self.expect_refused("attn/plan.cc", '#include "hwy/highway.h"',
+                            '"hwy/highway.h": only kernels may include hwy')
+
+
+if __name__ == "__main__":
+    unittest.main()

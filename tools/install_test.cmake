@@ -1,0 +1,33 @@
+# cmake -DBUILD= -DEXAMPLE= -DCOMPILER= -P tools/install_test.cmake
+# Installs the build under a temporary prefix, and builds and runs the example against it as a
+# project of its own, outside this one.
+set(temp $ENV{TMPDIR})
+if(NOT temp)
+  set(temp /tmp)
+endif()
+string(RANDOM LENGTH 12 random)
+set(work ${temp}/quire_install_test.${random})
+
+file(WRITE ${work}/project/CMakeLists.txt [[
+cmake_minimum_required(VERSION 3.25)
+project(uses_quire LANGUAGES CXX)
+find_package(quire REQUIRED)
+add_executable(attention_only attention_only.cc)
+target_link_libraries(attention_only PRIVATE quire::attention)
+]])
+file(COPY ${EXAMPLE} DESTINATION ${work}/project)
+
+function(step)
+  execute_process(COMMAND ${ARGV} RESULT_VARIABLE result COMMAND_ECHO STDOUT)
+  if(NOT result EQUAL 0)
+    file(REMOVE_RECURSE ${work})
+    message(FATAL_ERROR "failed: ${ARGV}")
+  endif()
+endfunction()
+
+step(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
+step(${CMAKE_COMMAND} -G Ninja -S ${work}/project -B ${work}/build
+  -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${work}/prefix)
+step(${CMAKE_COMMAND} --build ${work}/build)
+step(${work}/build/attention_only 64)
+file(REMOVE_RECURSE ${work})
