@@ -3,6 +3,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 CLANG_FORMAT ?= clang-format-14
+BENCH_FLAGS ?=
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
@@ -28,9 +29,9 @@ fuzz: build/fuzz/.configured  ## the fuzz targets, for a while each
 	cmake --build --preset fuzz -j $(JOBS) --target quire_fuzzers
 	ctest --preset fuzz -L fuzz -j $(JOBS)
 
-bench: build/release/.configured  ## the benchmarks
+bench: build/release/.configured  ## the benchmarks (BENCH_FLAGS=--quick for a short run)
 	cmake --build --preset release -j $(JOBS) --target quire_bench
-	build/release/bench/quire_bench
+	build/release/bench/quire_bench $(BENCH_FLAGS)
 
 cuda: build/cuda/.configured  ## build the CUDA targets (needs nvcc)
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda

@@ -100,6 +100,29 @@ TEST(PlanTest, ATileEndsWhereItsLastQuerysSightEnds) {
   EXPECT_EQ(plan.KeyPosition(1, TokenCount(10), TokenCount(99)), TokenCount(99));
 }
 
+// A draft tree of 2 branches and 3 steps, cut to six nodes, behind ten committed tokens.
+TEST(PlanTest, MasksAndPositionsOfTheWorkedExample) {
+  SerialExecutor executor;
+  PlanStorage storage(kCapacity, kWork);
+  const std::vector<PageId> pages = Pages(1, 1);
+  const std::vector<int32_t> parents = {-1, 0, 0, 1, 2, 3};
+  const SequenceStep seq{
+      .q_len = TokenCount(6), .kv_len = TokenCount(16), .pages = pages, .tree_parents = parents};
+  const Plan& plan = storage.Make({&seq, 1}, executor, ActiveFaults());
+  const int masks[6][6] = {{1, 0, 0, 0, 0, 0}, {1, 1, 0, 0, 0, 0}, {1, 0, 1, 0, 0, 0},
+                           {1, 1, 0, 1, 0, 0}, {1, 0, 1, 0, 1, 0}, {1, 1, 0, 1, 0, 1}};
+  const int64_t positions[6] = {10, 11, 11, 12, 12, 13};
+  for (int64_t node = 0; node < 6; ++node) {
+    for (int64_t other = 0; other < 6; ++other) {
+      EXPECT_EQ((plan.TreeMask(TokenCount(node))[0] >> other) & 1,
+                static_cast<uint64_t>(masks[node][other]))
+          << node << " sees " << other;
+    }
+    // A node sees the tokens before its position, and itself.
+    EXPECT_EQ(plan.Visible(0, TokenCount(node)), TokenCount(positions[node] + 1));
+  }
+}
+
 TEST(PlanTest, ALongSequenceIsSharedByAllWorkers) {
   SerialExecutor executor;
   const StepCapacity capacity{.num_seqs = 1,

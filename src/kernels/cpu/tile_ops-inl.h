@@ -171,27 +171,37 @@ HWY_INLINE void SoftmaxTile(const TileShape& shape, See see, float scale, int32_
   const DF d;
   const VF scale_v = hn::Set(d, scale);
   const VF lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  for (int64_t row = 0; row < shape.row_stride; row += kLanes) {
-    float* HWY_RESTRICT column = p + row / kBlockRows * (kBlockRows * kTileKeys) + row % kBlockRows;
-    const VF old_max = hn::LoadU(d, m + row);
-    VF new_max = old_max;
+  // A block's vectors side by side: one alone would wait for its own exp at every key.
+  for (int64_t row = 0; row < shape.row_stride; row += kBlockRows) {
+    float* HWY_RESTRICT block = p + row * kTileKeys;
+    VF top[kRowVecs], anchor[kRowVecs], sum[kRowVecs];
+    for (int r = 0; r < kRowVecs; ++r) top[r] = hn::LoadU(d, m + row + r * kLanes);
     for (int32_t k = 0; k < num_keys; ++k) {
-      const VF score = hn::Mul(scale_v, hn::LoadU(d, column + k * kBlockRows));
-      hn::StoreU(score, d, column + k * kBlockRows);
-      new_max = MaxOf(new_max, see.Keep(row, k, score, lowest));
+      for (int r = 0; r < kRowVecs; ++r) {
+        float* at = block + k * kBlockRows + r * kLanes;
+        const VF score = hn::Mul(scale_v, hn::LoadU(d, at));
+        hn::StoreU(score, d, at);
+        top[r] = MaxOf(top[r], see.Keep(row + r * kLanes, k, score, lowest));
+      }
     }
-    const VF anchor = Anchor(new_max);
-    const VF factor = ExpKeepNaN(hn::Sub(old_max, anchor));
-    VF sum = hn::Mul(factor, hn::LoadU(d, l + row));
+    for (int r = 0; r < kRowVecs; ++r) {
+      const int64_t at = row + r * kLanes;
+      anchor[r] = Anchor(top[r]);
+      const VF factor = ExpKeepNaN(hn::Sub(hn::LoadU(d, m + at), anchor[r]));
+      sum[r] = hn::Mul(factor, hn::LoadU(d, l + at));
+      hn::StoreU(factor, d, alpha + at);
+      hn::StoreU(top[r], d, m + at);
+    }
     for (int32_t k = 0; k < num_keys; ++k) {
-      const VF score = hn::LoadU(d, column + k * kBlockRows);
-      const VF weight = see.Keep(row, k, ExpKeepNaN(hn::Sub(score, anchor)), hn::Zero(d));
-      hn::StoreU(weight, d, column + k * kBlockRows);
-      sum = hn::Add(sum, weight);
+      for (int r = 0; r < kRowVecs; ++r) {
+        float* at = block + k * kBlockRows + r * kLanes;
+        const VF weight = see.Keep(row + r * kLanes, k,
+                                   ExpKeepNaN(hn::Sub(hn::LoadU(d, at), anchor[r])), hn::Zero(d));
+        hn::StoreU(weight, d, at);
+        sum[r] = hn::Add(sum[r], weight);
+      }
     }
-    hn::StoreU(new_max, d, m + row);
-    hn::StoreU(sum, d, l + row);
-    hn::StoreU(factor, d, alpha + row);
+    for (int r = 0; r < kRowVecs; ++r) hn::StoreU(sum[r], d, l + row + r * kLanes);
   }
 }
 
