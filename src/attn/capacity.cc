@@ -190,6 +190,13 @@ int64_t DraftSlotEntries(const StepCapacity& capacity, const DraftShape& shape) 
   return Product(Product(capacity.num_seqs, shape.branches), shape.steps);
 }
 
+TokenCount DraftReserve(PageSize page_size, const DraftShape& shape) {
+  // The worst case is a prefix that fills all but one token of its last page.
+  const TokenCount steps(shape.steps);
+  const PageCount branch_pages = page_size.PagesFor(page_size.tokens() - TokenCount(1) + steps);
+  return page_size.TokensIn(branch_pages * (shape.branches - 1)) + steps;
+}
+
 PageCount DraftPrefixWidth(const StepCapacity& capacity) {
   return capacity.page_size.FullPages(capacity.context);
 }

@@ -106,6 +106,9 @@ TokenCount DraftRowEntries(const StepCapacity& capacity, const DraftShape& shape
 int64_t DraftIndptrEntries(const StepCapacity& capacity, const DraftShape& shape);  // of one step
 int64_t DraftSlotEntries(const StepCapacity& capacity,
                          const DraftShape& shape);  // [num_seqs, branches, steps]
+// Tokens that a page list must reach beyond the committed ones before drafting in this form,
+// wherever they end in their page. Our own trees need branches * steps.
+TokenCount DraftReserve(PageSize page_size, const DraftShape& shape);
 
 // The two tables of paged drafting: the full pages of the prefix, once per sequence, and the pages
 // from there to the newest draft, once per branch.

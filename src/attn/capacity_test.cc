@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "attn/export.h"
 #include "base/error.h"
 
 namespace quire {
@@ -51,6 +52,20 @@ TEST(CapacityTest, QueryTilesAreBoundedByRoundingUpOncePerSequence) {
   EXPECT_EQ(MaxQueryTiles(kCapacity, work), 3 + 4);
   EXPECT_EQ(MaxSplits(kCapacity, work), 2);
   EXPECT_EQ(MaxPartials(kCapacity, work), 2 * 2);
+}
+
+TEST(CapacityTest, DraftReserveReachesTheLastBranchWhereverThePrefixEnds) {
+  for (int page_size : {1, 2, 3, 16, 61, 64, 256}) {
+    for (const DraftShape shape : {DraftShape{1, 5}, DraftShape{2, 3}, DraftShape{8, 70}}) {
+      TokenCount most{0};
+      for (int64_t committed = 1000; committed < 1000 + page_size; ++committed) {
+        const TokenCount start =
+            DraftStart(TokenCount(committed), shape.branches - 1, shape, PageSize(page_size));
+        most = Max(most, start + TokenCount(shape.steps) - TokenCount(committed));
+      }
+      EXPECT_EQ(DraftReserve(PageSize(page_size), shape), most) << page_size;
+    }
+  }
 }
 
 TEST(CapacityTest, AFactorThatCannotBeIsNamed) {

@@ -8,6 +8,7 @@
 //   Error(kOverflow)          an offset, length or slot that does not fit the kernel's int32
 //   Error(kCapacityExceeded)  more than the capacity: the buffer, the need with every factor, and
 //                             the capacity with its own
+// Tables bound every row by the capacity; flat forms, which have no rows, bound the sum.
 // A padded row (kv_len 0) has no keys. Fewer sequences than capacity.num_seqs are padded: offsets
 // repeat the total, lengths are 0, table rows hold only the fill value. Nothing is allocated.
 #ifndef QUIRE_ATTN_EXPORT_H_

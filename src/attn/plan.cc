@@ -264,8 +264,10 @@ void Plan::CheckInvariants() const {
 }
 
 void Plan::CheckRows() const {
-  for (int32_t b = 0; b < num_seqs; ++b) {
-    const PageCount used = page_size.PagesFor(kv_len[Index(b)]);
+  const int64_t num_rows =
+      table_width == PageCount(0) ? 0 : std::ssize(page_table) / table_width.raw();
+  for (int32_t b = 0; b < num_rows; ++b) {
+    const PageCount used = b < num_seqs ? page_size.PagesFor(kv_len[Index(b)]) : PageCount(0);
     for (PageCount j{0}; j < table_width; j += PageCount(1)) {
       const PageId page = Row(b)[Index(j.raw())];
       QUIRE_CHECK(j < used ? page > kScratchPage && PageCount(page.raw()) < pool_pages

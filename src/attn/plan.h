@@ -69,7 +69,7 @@ struct Plan {
   TokenCount KeyPosition(int32_t seq, TokenCount query, TokenCount p) const;
 
   // Throws InternalError unless:
-  // 1. Rows hold pages of the pool, then zeros.
+  // 1. Rows hold pages of the pool, then zeros; rows past num_seqs hold zeros.
   // 2. Tiles partition the query tokens in order, and each ends where its queries' sight ends.
   // 3. Worker starts ascend from the first split of the first tile to the end.
   // 4. Partials are numbered 0..num_partials - 1 in (tile, split) order.
