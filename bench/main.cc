@@ -1,0 +1,58 @@
+// quire_bench: CPU attention against this machine's roofs, then plans and exports.
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "bench/attention_bench.h"
+#include "bench/export_bench.h"
+#include "bench/tables.h"
+#include "device/thread_pool.h"
+
+namespace {
+
+void PrintHelp() {
+  fmt::print(
+      "quire_bench [--quick] [--benchmark_filter=REGEX] [--benchmark_out=FILE]\n"
+      "\n"
+      "Measures CPU attention against the roofs of this machine, and the time to plan and export\n"
+      "steps, on one thread and on all this process may use (taskset to change that).\n"
+      "\n"
+      "  --quick                   fewer shapes and repeats: about 10 s, not 2 minutes\n"
+      "  --benchmark_filter=REGEX  only the measurements whose names match, for instance\n"
+      "                            attention/v3  or  flat_indices/b64/.*/p16\n"
+      "  --benchmark_list_tests    the names\n"
+      "  --benchmark_out=FILE      all numbers as JSON as well\n"
+      "\n"
+      "Other flags of Google Benchmark that start with --benchmark_ work too.\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace quire;
+  using namespace quire::bench;
+  benchmark::Initialize(&argc, argv, PrintHelp);
+  Effort effort = Effort::kFull;
+  char** const end = std::remove_if(
+      argv + 1, argv + argc, [](const char* arg) { return std::strcmp(arg, "--quick") == 0; });
+  if (end != argv + argc) effort = Effort::kQuick;
+  argc = static_cast<int>(end - argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
+    fmt::print(stderr, "quire_bench --help lists the flags\n");
+    return 2;
+  }
+  try {
+    ThreadPool threads(ThreadPool::DefaultThreads());
+    RegisterAttention(effort, threads);
+    RegisterExports(effort, threads);
+    TableReporter reporter;
+    benchmark::RunSpecifiedBenchmarks(&reporter);
+    benchmark::Shutdown();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}
