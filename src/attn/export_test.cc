@@ -241,7 +241,7 @@ TEST(PageRangesTest, TokenFormsWriteABoundedNumberOfEntriesPerCell) {
 }
 
 TEST(PageRangesTest, LongRowsAreHandedOutRangeByRange) {
-  const RowLengths rows[] = {{.kv_len = 5000}, {.kv_len = 0}, {.kv_len = 1030}};
+  const RowLengths rows[] = {{.kv_len = 50000}, {.kv_len = 0}, {.kv_len = 1030}};
   const ScatteredBatch batch(PageSize(1), rows, 1);
   ThreadPool pool(3);
   std::mutex mutex;
@@ -254,7 +254,7 @@ TEST(PageRangesTest, LongRowsAreHandedOutRangeByRange) {
                          << "one worker walks " << (end - begin) << " pages of a row; the bound is "
                          << kMaxPagesPerRange;
                    });
-  EXPECT_EQ(walked, (std::map<int32_t, int64_t>{{0, 5000}, {2, 1030}}));
+  EXPECT_EQ(walked, (std::map<int32_t, int64_t>{{0, 50000}, {2, 1030}}));
 }
 
 class ForbiddenExecutor final : public Executor {
@@ -263,14 +263,14 @@ class ForbiddenExecutor final : public Executor {
   int num_threads() const override { return 8; }
 };
 
-TEST(PageRangesTest, OneRangesWorthOfWorkStaysOnTheCallingThread) {
-  const RowLengths rows[] = {{.kv_len = 1000}, {.kv_len = 24}};
+TEST(PageRangesTest, ShortWorkStaysOnTheCallingThread) {
+  const RowLengths rows[] = {{.kv_len = 1000}, {.kv_len = 32 * 1024 - 1000}};
   const ScatteredBatch batch(PageSize(1), rows, 1);
   ForbiddenExecutor executor;
   int64_t pages = 0;
   ForEachPageRange({.seqs = batch.seqs, .page_size = PageSize(1)}, executor,
                    [&](int32_t, PageCount begin, PageCount end) { pages += (end - begin).raw(); });
-  EXPECT_EQ(pages, 1024);
+  EXPECT_EQ(pages, 32 * 1024);
 }
 
 // ---- Flat forms ----
@@ -406,7 +406,7 @@ TEST(ExportTest, ParallelEqualsSerialBitForBit) {
   ThreadPool pool(4);
   SerialExecutor serial;
   for (int raw : {1, 3, 64}) {
-    const RowLengths rows[] = {{.kv_len = 20000, .room = 4096},
+    const RowLengths rows[] = {{.kv_len = 200000, .room = 4096},
                                {.kv_len = 0},
                                {.kv_len = 4097, .room = 4096},
                                {.kv_len = 1, .room = 4096}};

@@ -5,11 +5,11 @@
 namespace quire {
 namespace {
 
-bool FitsOneRange(const PageGrid& grid, FunctionRef<PageCount(int64_t)> pages_of_row) {
+bool IsShort(const PageGrid& grid, FunctionRef<PageCount(int64_t)> pages_of_row) {
   PageCount total{0};
   for (int64_t row = 0; row < grid.num_rows; ++row) {
     total += pages_of_row(row);
-    if (total > grid.bound) return false;
+    if (total > grid.bound * kInlineRanges) return false;
   }
   return true;
 }
@@ -29,7 +29,7 @@ void ForEachPageRange(const PageGrid& grid, FunctionRef<PageCount(int64_t)> page
     if (!range.empty()) fn(row, range.begin, range.end);
   };
   const int64_t num_cells = grid.num_rows * cells_per_row;
-  if (FitsOneRange(grid, pages_of_row)) {
+  if (IsShort(grid, pages_of_row)) {
     for (int64_t index = 0; index < num_cells; ++index) run_cell(index);
   } else {
     executor.Run(num_cells, run_cell);

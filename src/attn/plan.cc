@@ -47,12 +47,16 @@ void CheckTree(size_t b, const SequenceStep& seq) {
 }
 
 void CheckPages(int32_t b, std::span<const PageId> pages, PageCount pool_pages) {
-  const auto [low, high] = std::minmax_element(pages.begin(), pages.end());
-  if (low == pages.end()) return;
-  const PageId bad = *low <= kScratchPage ? *low : *high;
-  Require(*low > kScratchPage && PageCount(high->raw()) < pool_pages,
+  if (pages.empty()) return;
+  // Both bounds in one plain loop, which compilers turn into vector code.
+  int32_t low = pages[0].raw(), high = low;
+  for (PageId page : pages) {
+    low = std::min(low, page.raw());
+    high = std::max(high, page.raw());
+  }
+  Require(low > kScratchPage.raw() && PageCount(high) < pool_pages,
           "sequence {}: page ids: expected 1..{} (a pool of {} pages), got {}", b,
-          pool_pages.raw() - 1, pool_pages, bad);
+          pool_pages.raw() - 1, pool_pages, low <= kScratchPage.raw() ? low : high);
 }
 
 // What SGLang's planner did before #25556: it counted the keys in pages, with a granularity of

@@ -15,8 +15,8 @@
 namespace quire {
 
 // The thread that calls Run works too, so a pool of n has n - 1 threads of its own. Indices are
-// handed out one by one, in order, to whichever thread is free. Run may be called from one thread
-// at a time, and not from inside a loop body.
+// handed out in order, in short runs, to whichever thread is free. Run may be called from one
+// thread at a time, and not from inside a loop body.
 class ThreadPool final : public Executor {
  public:
   // Throws Error(kInvalidArgument) unless 1 <= num_threads <= kMaxThreads.
