@@ -107,7 +107,7 @@ class AttentionStep {
   }
 
   double Bytes() const {
-    return static_cast<double>(MlaAttentionBytes(plan_, Layer(0), shape_).raw());
+    return static_cast<double>(MlaAttentionBytes(plan_, Layer(0), shape_, DType::kF32).raw());
   }
   double Flops() const { return MlaAttentionFlops(plan_, shape_); }
 

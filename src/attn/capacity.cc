@@ -4,14 +4,12 @@
 #include <initializer_list>
 #include <numeric>
 
+#include "attn/checks.h"
 #include "base/error.h"
 #include "base/maths.h"
 
 namespace quire {
 namespace {
-
-// Plain products of a capacity's factors go through the unit types' overflow checks.
-int64_t Product(int64_t a, int64_t b) { return (TokenCount(a) * b).raw(); }
 
 void RequirePageSize(BlockTableRule rule, PageSize page_size,
                      std::initializer_list<int32_t> allowed) {

@@ -28,8 +28,8 @@ struct StepCapacity {
   TokenCount KvTokens() const { return context + tree_nodes; }
 };
 
-// How a kernel wants its work cut. The first two are the kernel's constants, the worker count is
-// the machine's; none of them changes a result.
+// How a kernel wants its work cut: the first two are the kernel's constants, the worker count is the
+// machine's. Only the split is part of the order of summation.
 struct WorkShape {
   TokenCount query_tile{1};  // query tokens that share one pass over the keys
   TokenCount split{1024};    // splits begin at multiples of this, a multiple of kKeyTile

@@ -6,20 +6,12 @@
 #include <vector>
 
 #include "attn/export.h"
-#include "base/error.h"
+#include "testing/error_message.h"
 
 namespace quire {
 namespace {
 
-template <class Fn>
-std::string MessageOf(Fn fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using testing::ErrorMessage;
 
 const StepCapacity kCapacity{.num_seqs = 4,
                              .query_tokens = TokenCount(10),
@@ -71,17 +63,17 @@ TEST(CapacityTest, DraftReserveReachesTheLastBranchWhereverThePrefixEnds) {
 TEST(CapacityTest, AFactorThatCannotBeIsNamed) {
   StepCapacity capacity = kCapacity;
   capacity.context = TokenCount(-5);
-  EXPECT_EQ(MessageOf([&] { Validate(capacity); }), "capacity.context: expected >= 0, got -5");
-  EXPECT_EQ(MessageOf([] { Validate(WorkShape{.split = TokenCount(100)}); }),
+  EXPECT_EQ(ErrorMessage([&] { Validate(capacity); }), "capacity.context: expected >= 0, got -5");
+  EXPECT_EQ(ErrorMessage([] { Validate(WorkShape{.split = TokenCount(100)}); }),
             "work.split: expected a positive multiple of 64, got 100");
-  EXPECT_EQ(MessageOf([] { Validate(DraftShape{.branches = 0}); }),
+  EXPECT_EQ(ErrorMessage([] { Validate(DraftShape{.branches = 0}); }),
             "draft.branches: expected >= 1, got 0");
 }
 
 TEST(CapacityTest, ASizeThatOverflowsIsRefusedAndNotWrapped) {
   StepCapacity capacity = kCapacity;
   capacity.context = TokenCount(int64_t{1} << 61);
-  EXPECT_EQ(MessageOf([&] { (void)FlatIndexEntries(capacity); }),
+  EXPECT_EQ(ErrorMessage([&] { (void)FlatIndexEntries(capacity); }),
             "TokenCount: 2305843009213694022 * 4 does not fit");
 }
 

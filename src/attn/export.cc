@@ -1,93 +1,28 @@
 #include "attn/export.h"
 
 #include <algorithm>
-#include <limits>
 
+#include "attn/checks.h"
 #include "attn/page_ranges.h"
-#include "base/error.h"
+#include "base/format.h"
 
 namespace quire {
 namespace {
 
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-
-size_t Index(int64_t i) { return static_cast<size_t>(i); }
 int64_t Size(std::span<const SequenceStep> seqs) { return static_cast<int64_t>(seqs.size()); }
 int32_t ToInt32(TokenCount tokens) { return static_cast<int32_t>(tokens.raw()); }
 
 bool IsPadding(const SequenceStep& seq) { return seq.kv_len == TokenCount(0); }
 
-// ---- Checks: all of them before the first write ----
-
-void RequireInt32(const char* buffer, const char* what, int64_t value) {
-  if (value > kMaxInt32) {
-    throw Error(ErrorCode::kOverflow, "{}: {} {} does not fit int32", buffer, what, value);
-  }
-}
-
-void RequireEntries(const char* buffer, size_t actual, int64_t sized) {
-  Require(static_cast<int64_t>(actual) >= sized, "{}: expected a span of {} entries, got {}",
-          buffer, sized, actual);
-}
-
-void CheckCapacity(const char* buffer, std::span<const SequenceStep> seqs,
-                   const StepCapacity& capacity) {
+// What every exporter checks of a step, before the first write.
+void CheckStep(const char* buffer, std::span<const SequenceStep> seqs,
+               const StepCapacity& capacity) {
   Validate(capacity);
-  if (Size(seqs) > capacity.num_seqs) {
-    ThrowCapacity(buffer, Size(seqs), "num_seqs", capacity.num_seqs,
-                  fmt::format("num_seqs ({})", ToString(capacity)));
-  }
+  CheckNumSeqs(buffer, seqs, capacity);
   RequireInt32(buffer, "slots of the pool",
                capacity.page_size.TokensIn(capacity.pool_pages).raw() - 1);
-}
-
-void CheckLengths(const char* buffer, std::span<const SequenceStep> seqs) {
-  for (size_t b = 0; b < seqs.size(); ++b) {
-    Require(seqs[b].kv_len >= TokenCount(0), "{}: sequence {}: kv_len: expected >= 0, got {}",
-            buffer, b, seqs[b].kv_len);
-    Require(seqs[b].committed() >= TokenCount(0),
-            "{}: sequence {}: tree nodes: expected at most kv_len {}, got {}", buffer, b,
-            seqs[b].kv_len, seqs[b].num_nodes());
-    RequireInt32(buffer, "kv_len", seqs[b].kv_len.raw());
-  }
-}
-
-void CheckPageIds(const char* buffer, int64_t b, std::span<const PageId> pages,
-                  PageCount pool_pages) {
-  const auto bad = std::find_if_not(pages.begin(), pages.end(), [&](PageId page) {
-    return page > kScratchPage && page.raw() < pool_pages.raw();
-  });
-  if (bad == pages.end()) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              "{}: sequence {}: page ids: expected 1..{} (a pool of {} pages), got {}", buffer, b,
-              pool_pages.raw() - 1, pool_pages, *bad);
-}
-
-// How many pages of each row an exporter reads, and what for.
-struct PageNeed {
-  const char* buffer;
-  const char* reach;  // "kv_len", or what lies behind it
-  FunctionRef<PageCount(int64_t)> pages_of_row;
-};
-
-// Every row lists the pages it needs, and those lie in the pool.
-void CheckPages(const PageNeed& need, std::span<const SequenceStep> seqs,
-                const StepCapacity& capacity, Executor& executor) {
-  PageGrid grid{.num_rows = Size(seqs)};
-  for (int64_t b = 0; b < Size(seqs); ++b) {
-    const SequenceStep& seq = seqs[Index(b)];
-    const PageCount pages = need.pages_of_row(b);
-    Require(PageCount(seq.pages.size()) >= pages,
-            "{}: sequence {}: pages: expected {} ({} {}, page_size {}), got {}", need.buffer, b,
-            pages, need.reach, seq.kv_len, capacity.page_size, seq.pages.size());
-    grid.longest_row = Max(grid.longest_row, pages);
-  }
-  ForEachPageRange(
-      grid, need.pages_of_row, executor, [&](int64_t b, PageCount begin, PageCount end) {
-        const auto pages =
-            seqs[Index(b)].pages.subspan(Index(begin.raw()), Index((end - begin).raw()));
-        CheckPageIds(need.buffer, b, pages, capacity.pool_pages);
-      });
+  CheckLengths(buffer, seqs);
+  for (const SequenceStep& seq : seqs) RequireInt32(buffer, "kv_len", seq.kv_len.raw());
 }
 
 // ---- Writers ----
@@ -161,8 +96,7 @@ void ExportTable(std::span<const SequenceStep> seqs, const StepCapacity& capacit
   const PaddedTable& table = out.table;
   const PageSize page_size = capacity.page_size;
   const auto pages_of = [&](int64_t b) { return page_size.PagesFor(seqs[Index(b)].kv_len); };
-  CheckCapacity(buffer, seqs, capacity);
-  CheckLengths(buffer, seqs);
+  CheckStep(buffer, seqs, capacity);
   for (int64_t b = 0; b < Size(seqs); ++b) {
     if (pages_of(b) > table.width) {
       ThrowCapacity(buffer, pages_of(b).raw(),
@@ -173,8 +107,7 @@ void ExportTable(std::span<const SequenceStep> seqs, const StepCapacity& capacit
   }
   RequireEntries(buffer, table.entries.size(), (table.width * table.num_rows).raw());
   RequireEntries("kv_lens", out.kv_lens.size(), capacity.num_seqs);
-  CheckPages({.buffer = buffer, .reach = "kv_len", .pages_of_row = pages_of}, seqs, capacity,
-             executor);
+  CheckPages(buffer, seqs, capacity, executor);
 
   WriteKvLens(seqs, out.kv_lens.first(Index(capacity.num_seqs)));
   const auto pages_of_row = [&](int64_t row) -> std::span<const PageId> {
@@ -209,8 +142,7 @@ void CheckDraftRows(std::span<const SequenceStep> seqs, const StepCapacity& capa
   const char* buffer = "draft_rows";
   const DraftShape& shape = out.shape;
   Validate(shape);
-  CheckCapacity(buffer, seqs, capacity);
-  CheckLengths(buffer, seqs);
+  CheckStep(buffer, seqs, capacity);
   const TokenCount committed = SumOfCommitted(seqs);
   const TokenCount need =
       (committed + TokenCount(shape.steps) * seqs.size()) * int64_t{shape.branches};
@@ -226,13 +158,13 @@ void CheckDraftRows(std::span<const SequenceStep> seqs, const StepCapacity& capa
   }
   RequireEntries(buffer, out.kv_indices.size(), (sized * shape.steps).raw());
   RequireEntries("draft_rows.kv_indptr", out.kv_indptr.size(),
-                 DraftIndptrEntries(capacity, shape) * shape.steps);
+                 Product(DraftIndptrEntries(capacity, shape), shape.steps));
   RequireEntries("draft_rows.write_slots", out.write_slots.size(),
                  DraftSlotEntries(capacity, shape));
   const auto pages_of = [&](int64_t b) {
     return DraftPages(seqs[Index(b)], shape, capacity.page_size);
   };
-  CheckPages({.buffer = buffer, .reach = "drafts behind kv_len", .pages_of_row = pages_of}, seqs,
+  CheckPages({.consumer = buffer, .reach = "drafts behind kv_len", .pages_of_row = pages_of}, seqs,
              capacity, executor);
 }
 
@@ -280,8 +212,7 @@ void CheckDraftTables(std::span<const SequenceStep> seqs, const StepCapacity& ca
   const DraftShape& shape = out.shape;
   const PageSize page_size = capacity.page_size;
   Validate(shape);
-  CheckCapacity(buffer, seqs, capacity);
-  CheckLengths(buffer, seqs);
+  CheckStep(buffer, seqs, capacity);
   const PageCount width = DraftPrefixWidth(capacity);
   for (size_t b = 0; b < seqs.size(); ++b) {
     const PageCount need = page_size.FullPages(seqs[b].committed());
@@ -295,10 +226,10 @@ void CheckDraftTables(std::span<const SequenceStep> seqs, const StepCapacity& ca
   RequireEntries(buffer, out.prefix_table.size(), DraftPrefixEntries(capacity));
   RequireEntries("draft_prefix_lens", out.prefix_lens.size(), capacity.num_seqs);
   RequireEntries("draft_branch_table", out.branch_table.size(),
-                 DraftBranchEntries(capacity, shape) * shape.steps);
+                 Product(DraftBranchEntries(capacity, shape), shape.steps));
   RequireEntries("draft_branch_lens", out.branch_lens.size(), DraftSlotEntries(capacity, shape));
   const auto pages_of = [&](int64_t b) { return DraftPages(seqs[Index(b)], shape, page_size); };
-  CheckPages({.buffer = buffer, .reach = "drafts behind kv_len", .pages_of_row = pages_of}, seqs,
+  CheckPages({.consumer = buffer, .reach = "drafts behind kv_len", .pages_of_row = pages_of}, seqs,
              capacity, executor);
 }
 
@@ -330,9 +261,7 @@ void ExportFlatIndices(std::span<const SequenceStep> seqs, const StepCapacity& c
                        const FlatIndices& out, Executor& executor, Faults faults) {
   const char* buffer = "flat_token_indices";
   const PageSize page_size = capacity.page_size;
-  const auto pages_of = [&](int64_t b) { return page_size.PagesFor(seqs[Index(b)].kv_len); };
-  CheckCapacity(buffer, seqs, capacity);
-  CheckLengths(buffer, seqs);
+  CheckStep(buffer, seqs, capacity);
   TokenCount need{0};
   for (const SequenceStep& seq : seqs) need += seq.kv_len;
   const TokenCount sized = FlatIndexEntries(capacity, faults);
@@ -343,8 +272,7 @@ void ExportFlatIndices(std::span<const SequenceStep> seqs, const StepCapacity& c
   }
   RequireEntries(buffer, out.kv_indices.size(), sized.raw());
   RequireEntries("flat_token_indices.kv_indptr", out.kv_indptr.size(), IndptrEntries(capacity));
-  CheckPages({.buffer = buffer, .reach = "kv_len", .pages_of_row = pages_of}, seqs, capacity,
-             executor);
+  CheckPages(buffer, seqs, capacity, executor);
 
   WriteIndptr(
       Size(seqs), [&](int64_t b) { return seqs[Index(b)].kv_len.raw(); },
@@ -365,8 +293,7 @@ void ExportFlatPages(std::span<const SequenceStep> seqs, const StepCapacity& cap
   const char* buffer = "flat_page_indices";
   const PageSize page_size = capacity.page_size;
   const auto pages_of = [&](int64_t b) { return page_size.PagesFor(seqs[Index(b)].kv_len); };
-  CheckCapacity(buffer, seqs, capacity);
-  CheckLengths(buffer, seqs);
+  CheckStep(buffer, seqs, capacity);
   PageCount need{0};
   for (int64_t b = 0; b < Size(seqs); ++b) need += pages_of(b);
   const PageCount sized = FlatPageEntries(capacity);
@@ -378,8 +305,7 @@ void ExportFlatPages(std::span<const SequenceStep> seqs, const StepCapacity& cap
   RequireEntries(buffer, out.kv_pages.size(), sized.raw());
   RequireEntries("flat_page_indices.kv_indptr", out.kv_indptr.size(), IndptrEntries(capacity));
   RequireEntries("flat_page_indices.last_page_len", out.last_page_len.size(), capacity.num_seqs);
-  CheckPages({.buffer = buffer, .reach = "kv_len", .pages_of_row = pages_of}, seqs, capacity,
-             executor);
+  CheckPages(buffer, seqs, capacity, executor);
 
   WriteIndptr(
       Size(seqs), [&](int64_t b) { return pages_of(b).raw(); },

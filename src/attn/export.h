@@ -3,8 +3,8 @@
 // Every exporter takes the step's sequences, the capacity its output was sized for, and the output:
 // spans of the caller's, at least as long as the sizing functions of attn/capacity.h say. Before it
 // writes anything it throws
-//   Error(kInvalidArgument)   a negative length, a page list too short, a page outside the pool, a
-//                             span shorter than its sizing function
+//   Error(kInvalidArgument)   a negative length, a tree longer than its row, a page list too short,
+//                             a page outside the pool, a span shorter than its sizing function
 //   Error(kOverflow)          an offset, length or slot that does not fit the kernel's int32
 //   Error(kCapacityExceeded)  more than the capacity: the buffer, the need with every factor, and
 //                             the capacity with its own

@@ -14,7 +14,9 @@
 #include "base/error.h"
 #include "device/thread_pool.h"
 #include "testing/active_faults.h"
+#include "testing/error_message.h"
 #include "testing/export_kernels.h"
+#include "testing/red_zone.h"
 
 namespace quire {
 namespace {
@@ -24,10 +26,12 @@ using testing::AttentionOutput;
 using testing::BlockTableAttention;
 using testing::CausalKeys;
 using testing::Difference;
+using testing::ErrorMessage;
 using testing::FlatIndexAttention;
 using testing::KeyMask;
 using testing::KeyName;
 using testing::NamedAttention;
+using testing::RedZone;
 using testing::RowLengths;
 using testing::ScatteredBatch;
 
@@ -35,44 +39,6 @@ constexpr int kPageSizes[] = {1, 2, 3, 16, 61, 64, 128, 256};
 constexpr double kTolerance = 1e-12;  // double sums of at most a thousand terms
 
 size_t Index(int64_t i) { return static_cast<size_t>(i); }
-
-// A span between red zones, all of it a value that no exporter writes.
-template <class T>
-class Guarded {
- public:
-  explicit Guarded(int64_t size) : entries_(Index(size) + 2 * kZone, kUntouched) {}
-
-  std::span<T> span() { return std::span(entries_).subspan(kZone, size()); }
-  std::vector<T> values() { return {span().begin(), span().end()}; }
-  size_t size() const { return entries_.size() - 2 * kZone; }
-  bool untouched() const { return AllUntouched(0, entries_.size()); }
-  bool zones_untouched() const {
-    return AllUntouched(0, kZone) && AllUntouched(entries_.size() - kZone, entries_.size());
-  }
-
-  static constexpr T kUntouched = 0x5a5a5a5a;
-
- private:
-  static constexpr size_t kZone = 64;
-  bool AllUntouched(size_t begin, size_t end) const {
-    return std::all_of(entries_.begin() + static_cast<int64_t>(begin),
-                       entries_.begin() + static_cast<int64_t>(end),
-                       [](T entry) { return entry == kUntouched; });
-  }
-  std::vector<T> entries_;
-};
-
-template <class Fn>
-std::string ErrorOf(ErrorCode code, Fn fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an Error";
-  return {};
-}
 
 template <class T>
 std::vector<T> Slice(std::span<T> entries, int64_t begin, int64_t count) {
@@ -91,26 +57,28 @@ std::vector<int32_t> QueryOffsets(std::span<const SequenceStep> seqs) {
 // Outputs of every exporter, sized for a capacity by the sizing functions and nothing else.
 struct FlatBuffers {
   explicit FlatBuffers(const StepCapacity& capacity)
-      : kv_indptr(IndptrEntries(capacity)),
-        kv_indices(FlatIndexEntries(capacity, ActiveFaults()).raw()) {}
+      : kv_indptr(Index(IndptrEntries(capacity))),
+        kv_indices(Index(FlatIndexEntries(capacity, ActiveFaults()).raw())) {}
   FlatIndices out() { return {.kv_indptr = kv_indptr.span(), .kv_indices = kv_indices.span()}; }
-  bool untouched() const { return kv_indptr.untouched() && kv_indices.untouched(); }
+  bool Untouched() const { return kv_indptr.Untouched() && kv_indices.Untouched(); }
 
-  Guarded<int32_t> kv_indptr;
-  Guarded<int32_t> kv_indices;
+  RedZone<int32_t> kv_indptr;
+  RedZone<int32_t> kv_indices;
 };
 
 struct TableBuffers {
   TableBuffers(BlockTableRule rule_in, const StepCapacity& capacity)
-      : rule(rule_in), table(BlockTableEntries(rule, capacity)), kv_lens(capacity.num_seqs) {}
+      : rule(rule_in),
+        table(Index(BlockTableEntries(rule, capacity))),
+        kv_lens(Index(capacity.num_seqs)) {}
   BlockTable out(int32_t fill = 0) {
     return {.rule = rule, .fill = fill, .table = table.span(), .kv_lens = kv_lens.span()};
   }
-  bool untouched() const { return table.untouched() && kv_lens.untouched(); }
+  bool Untouched() const { return table.Untouched() && kv_lens.Untouched(); }
 
   BlockTableRule rule;
-  Guarded<int32_t> table;
-  Guarded<int32_t> kv_lens;
+  RedZone<int32_t> table;
+  RedZone<int32_t> kv_lens;
 };
 
 struct DraftRowBuffers {
@@ -118,9 +86,9 @@ struct DraftRowBuffers {
       : shape(shape_in),
         row_entries(DraftRowEntries(capacity, shape, ActiveFaults()).raw()),
         indptr_entries(DraftIndptrEntries(capacity, shape)),
-        kv_indptr(indptr_entries * shape.steps),
-        kv_indices(row_entries * shape.steps),
-        write_slots(DraftSlotEntries(capacity, shape)) {}
+        kv_indptr(Index(indptr_entries * shape.steps)),
+        kv_indices(Index(row_entries * shape.steps)),
+        write_slots(Index(DraftSlotEntries(capacity, shape))) {}
   DraftRows out() {
     return {.shape = shape,
             .kv_indptr = kv_indptr.span(),
@@ -133,16 +101,16 @@ struct DraftRowBuffers {
   std::vector<int32_t> Row(int64_t step) {
     return Slice(kv_indices.span(), step * row_entries, row_entries);
   }
-  bool untouched() const {
-    return kv_indptr.untouched() && kv_indices.untouched() && write_slots.untouched();
+  bool Untouched() const {
+    return kv_indptr.Untouched() && kv_indices.Untouched() && write_slots.Untouched();
   }
 
   DraftShape shape;
   int64_t row_entries;
   int64_t indptr_entries;
-  Guarded<int32_t> kv_indptr;
-  Guarded<int32_t> kv_indices;
-  Guarded<int64_t> write_slots;
+  RedZone<int32_t> kv_indptr;
+  RedZone<int32_t> kv_indices;
+  RedZone<int64_t> write_slots;
 };
 
 struct DraftTableBuffers {
@@ -151,10 +119,10 @@ struct DraftTableBuffers {
         prefix_width(DraftPrefixWidth(capacity).raw()),
         branch_width(DraftBranchWidth(capacity, shape).raw()),
         rows(int64_t{capacity.num_seqs} * shape.branches),
-        prefix_table(DraftPrefixEntries(capacity)),
-        prefix_lens(capacity.num_seqs),
-        branch_table(DraftBranchEntries(capacity, shape) * shape.steps),
-        branch_lens(rows * shape.steps) {}
+        prefix_table(Index(DraftPrefixEntries(capacity))),
+        prefix_lens(Index(capacity.num_seqs)),
+        branch_table(Index(DraftBranchEntries(capacity, shape) * shape.steps)),
+        branch_lens(Index(rows * shape.steps)) {}
   DraftTables out(int32_t fill = 0) {
     return {.shape = shape,
             .fill = fill,
@@ -163,14 +131,14 @@ struct DraftTableBuffers {
             .branch_table = branch_table.span(),
             .branch_lens = branch_lens.span()};
   }
-  bool untouched() const {
-    return prefix_table.untouched() && prefix_lens.untouched() && branch_table.untouched() &&
-           branch_lens.untouched();
+  bool Untouched() const {
+    return prefix_table.Untouched() && prefix_lens.Untouched() && branch_table.Untouched() &&
+           branch_lens.Untouched();
   }
 
   DraftShape shape;
   int64_t prefix_width, branch_width, rows;
-  Guarded<int32_t> prefix_table, prefix_lens, branch_table, branch_lens;
+  RedZone<int32_t> prefix_table, prefix_lens, branch_table, branch_lens;
 };
 
 // Lengths around the edges of a page, an empty row among them, one or two queries each.
@@ -281,7 +249,7 @@ TEST_F(WorkedExample, FlatIndicesListTheSlotOfEveryToken) {
   EXPECT_EQ(flat.kv_indptr.values(), (std::vector{0, 8, 13}));
   EXPECT_EQ(Slice(flat.kv_indices.span(), 0, 13),
             (std::vector{4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}));
-  EXPECT_TRUE(flat.kv_indices.zones_untouched());
+  EXPECT_EQ(flat.kv_indices.Damage(), "");
 }
 
 TEST_F(WorkedExample, BlockTableListsThePagesAndThenTheFillValue) {
@@ -292,8 +260,9 @@ TEST_F(WorkedExample, BlockTableListsThePagesAndThenTheFillValue) {
 }
 
 TEST_F(WorkedExample, FlatPagesListThePagesAndTheLastPagesLength) {
-  Guarded<int32_t> kv_indptr(IndptrEntries(capacity_)), last_page_len(capacity_.num_seqs);
-  Guarded<int32_t> kv_pages(FlatPageEntries(capacity_).raw());
+  RedZone<int32_t> kv_indptr(Index(IndptrEntries(capacity_)));
+  RedZone<int32_t> last_page_len(Index(capacity_.num_seqs));
+  RedZone<int32_t> kv_pages(Index(FlatPageEntries(capacity_).raw()));
   ExportFlatPages(seqs_, capacity_,
                   {.kv_indptr = kv_indptr.span(),
                    .kv_pages = kv_pages.span(),
@@ -360,11 +329,11 @@ TEST(ExportTest, AttentionOverEveryFormEqualsAttentionOverPositions) {
                               KeyMask::kCausal);
       EXPECT_LE(Difference(from_table, expected), kTolerance)
           << BlockTableRuleName(rule) << ", page size " << raw;
-      EXPECT_TRUE(table.table.zones_untouched());
+      EXPECT_EQ(table.table.Damage(), "");
     }
 
-    Guarded<int32_t> unified(UnifiedPageTableEntries(batch.capacity));
-    Guarded<int32_t> kv_lens(batch.capacity.num_seqs);
+    RedZone<int32_t> unified(Index(UnifiedPageTableEntries(batch.capacity)));
+    RedZone<int32_t> kv_lens(Index(batch.capacity.num_seqs));
     ExportUnifiedPageTable(batch.seqs, batch.capacity,
                            {.table = unified.span(), .kv_lens = kv_lens.span()}, serial,
                            ActiveFaults());
@@ -445,15 +414,15 @@ TEST(ExportTest, EveryFormHoldsARowAtTheContextLimitWithItsDraftTokens) {
       };
       if (past == 0) {
         export_flat();
-        EXPECT_TRUE(flat.kv_indices.zones_untouched());
+        EXPECT_EQ(flat.kv_indices.Damage(), "");
       } else {
-        ErrorOf(ErrorCode::kCapacityExceeded, export_flat);
-        EXPECT_TRUE(flat.untouched());
+        ErrorMessage(ErrorCode::kCapacityExceeded, export_flat);
+        EXPECT_TRUE(flat.Untouched());
       }
       if (raw != 32 && raw != 64) continue;
       TableBuffers table(BlockTableRule::kTrtllm, batch.capacity);
       ExportBlockTable(batch.seqs, batch.capacity, table.out(), serial, ActiveFaults());
-      EXPECT_TRUE(table.table.zones_untouched());
+      EXPECT_EQ(table.table.Damage(), "");
     }
   }
 }
@@ -464,15 +433,15 @@ TEST(ExportTest, FlatIndicesRefuseMoreKeysThanTheCapacityAndWriteNothing) {
   batch.capacity.context = TokenCount(64);
   FlatBuffers flat(batch.capacity);
   SerialExecutor serial;
-  EXPECT_EQ(ErrorOf(ErrorCode::kCapacityExceeded,
-                    [&] {
-                      ExportFlatIndices(batch.seqs, batch.capacity, flat.out(), serial,
-                                        ActiveFaults());
-                    }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kCapacityExceeded,
+                         [&] {
+                           ExportFlatIndices(batch.seqs, batch.capacity, flat.out(), serial,
+                                             ActiveFaults());
+                         }),
             "flat_token_indices: need 129 = sum of kv_len over num_seqs 2, capacity 128 = "
             "FlatIndexEntries (num_seqs 2, query_tokens 2, context 64, tree_nodes 0, page_size 1, "
             "pool_pages 138)");
-  EXPECT_TRUE(flat.untouched());
+  EXPECT_TRUE(flat.Untouched());
 }
 
 TEST_F(WorkedExample, MoreSequencesThanTheBucketAreRefusedByEveryForm) {
@@ -484,7 +453,7 @@ TEST_F(WorkedExample, MoreSequencesThanTheBucketAreRefusedByEveryForm) {
   DraftRowBuffers rows({.branches = 2, .steps = 1}, capacity);
   DraftTableBuffers tables({.branches = 2, .steps = 1}, capacity);
   const auto expect_refused = [&](const char* buffer, auto fn) {
-    EXPECT_EQ(ErrorOf(ErrorCode::kCapacityExceeded, fn),
+    EXPECT_EQ(ErrorMessage(ErrorCode::kCapacityExceeded, fn),
               std::string(buffer) +
                   ": need 2 = num_seqs, capacity 1 = num_seqs (num_seqs 1, query_tokens 2, context "
                   "1000, tree_nodes 0, page_size 4, pool_pages 17)");
@@ -495,7 +464,7 @@ TEST_F(WorkedExample, MoreSequencesThanTheBucketAreRefusedByEveryForm) {
   expect_refused("draft_rows", [&] { ExportDraftRows(seqs_, capacity, rows.out(), serial_); });
   expect_refused("draft_prefix_table",
                  [&] { ExportDraftTables(seqs_, capacity, tables.out(), serial_); });
-  EXPECT_TRUE(flat.untouched() && table.untouched() && rows.untouched() && tables.untouched());
+  EXPECT_TRUE(flat.Untouched() && table.Untouched() && rows.Untouched() && tables.Untouched());
 }
 
 TEST_F(WorkedExample, BadSequencesAreRefusedByNameAndNothingIsWritten) {
@@ -505,8 +474,8 @@ TEST_F(WorkedExample, BadSequencesAreRefusedByNameAndNothingIsWritten) {
     change(seqs, capacity);
     TableBuffers table(BlockTableRule::kCeil, capacity);
     const std::string message =
-        ErrorOf(code, [&] { ExportBlockTable(seqs, capacity, table.out(), serial_); });
-    EXPECT_TRUE(table.untouched()) << message;
+        ErrorMessage(code, [&] { ExportBlockTable(seqs, capacity, table.out(), serial_); });
+    EXPECT_TRUE(table.Untouched()) << message;
     return message;
   };
   EXPECT_EQ(message_of(ErrorCode::kInvalidArgument,
@@ -537,23 +506,23 @@ TEST_F(WorkedExample, FlatOffsetsPastInt32AreRefused) {
   std::vector<SequenceStep> seqs = seqs_;
   for (SequenceStep& seq : seqs) seq.kv_len = TokenCount(int64_t{1} << 30);
   FlatBuffers flat(capacity_);
-  EXPECT_EQ(ErrorOf(ErrorCode::kOverflow,
-                    [&] { ExportFlatIndices(seqs, capacity_, flat.out(), serial_); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kOverflow,
+                         [&] { ExportFlatIndices(seqs, capacity_, flat.out(), serial_); }),
             "flat_token_indices: entries 2147483648 does not fit int32");
-  EXPECT_TRUE(flat.untouched());
+  EXPECT_TRUE(flat.Untouched());
 }
 
 TEST_F(WorkedExample, SpansShorterThanTheirSizingFunctionAreRefused) {
-  Guarded<int32_t> kv_indptr(3), kv_indices(23);
-  EXPECT_EQ(ErrorOf(ErrorCode::kInvalidArgument,
-                    [&] {
-                      ExportFlatIndices(
-                          seqs_, capacity_,
-                          {.kv_indptr = kv_indptr.span(), .kv_indices = kv_indices.span()},
-                          serial_);
-                    }),
+  RedZone<int32_t> kv_indptr(3), kv_indices(23);
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument,
+                         [&] {
+                           ExportFlatIndices(
+                               seqs_, capacity_,
+                               {.kv_indptr = kv_indptr.span(), .kv_indices = kv_indices.span()},
+                               serial_);
+                         }),
             "flat_token_indices: expected a span of 24 entries, got 23");
-  EXPECT_TRUE(kv_indptr.untouched() && kv_indices.untouched());
+  EXPECT_TRUE(kv_indptr.Untouched() && kv_indices.Untouched());
 }
 
 // ---- Tables ----
@@ -594,8 +563,8 @@ TEST(BlockTableTest, WidthsOfACapacityHaveRoomForTheDraftTokens) {
 
 TEST(BlockTableTest, PageSizesTheKernelCannotTakeAreRefused) {
   const auto message_of = [](BlockTableRule rule, int page_size) {
-    return ErrorOf(ErrorCode::kInvalidArgument,
-                   [&] { (void)BlockTableWidth(rule, PageSize(page_size), TokenCount(1)); });
+    return ErrorMessage(ErrorCode::kInvalidArgument,
+                        [&] { (void)BlockTableWidth(rule, PageSize(page_size), TokenCount(1)); });
   };
   EXPECT_EQ(message_of(BlockTableRule::kFlashMlaGraph, 128),
             "block table (flashmla graph): page_size: expected 64, got 128");
@@ -609,18 +578,19 @@ TEST_F(WorkedExample, ARowWiderThanTheTableIsRefusedAndNoRowIsWritten) {
   StepCapacity capacity = capacity_;
   capacity.context = TokenCount(4);
   TableBuffers table(BlockTableRule::kCeil, capacity);
-  EXPECT_EQ(ErrorOf(ErrorCode::kCapacityExceeded,
-                    [&] { ExportBlockTable(seqs_, capacity, table.out(), serial_); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kCapacityExceeded,
+                         [&] { ExportBlockTable(seqs_, capacity, table.out(), serial_); }),
             "block_table: need 2 = pages of kv_len 8 at page_size 4 (row 0), capacity 1 = width "
             "(num_seqs 2, query_tokens 2, context 4, tree_nodes 0, page_size 4, pool_pages 17)");
-  EXPECT_TRUE(table.untouched());
-  Guarded<int32_t> unified(UnifiedPageTableEntries(capacity)), kv_lens(capacity.num_seqs);
-  const std::string message = ErrorOf(ErrorCode::kCapacityExceeded, [&] {
+  EXPECT_TRUE(table.Untouched());
+  RedZone<int32_t> unified(Index(UnifiedPageTableEntries(capacity)));
+  RedZone<int32_t> kv_lens(Index(capacity.num_seqs));
+  const std::string message = ErrorMessage(ErrorCode::kCapacityExceeded, [&] {
     ExportUnifiedPageTable(seqs_, capacity, {.table = unified.span(), .kv_lens = kv_lens.span()},
                            serial_);
   });
   EXPECT_EQ(message.substr(0, 26), "unified_page_table: need 2");
-  EXPECT_TRUE(unified.untouched() && kv_lens.untouched());
+  EXPECT_TRUE(unified.Untouched() && kv_lens.Untouched());
 }
 
 TEST(BlockTableTest, AWideTableIsDefinedToItsLastEntry) {
@@ -630,7 +600,7 @@ TEST(BlockTableTest, AWideTableIsDefinedToItsLastEntry) {
   ThreadPool pool(2);
   TableBuffers table(BlockTableRule::kTrtllm, batch.capacity);
   ExportBlockTable(batch.seqs, batch.capacity, table.out(/*fill=*/1), pool, ActiveFaults());
-  std::vector<int32_t> expected(table.table.size(), 1);
+  std::vector<int32_t> expected(table.table.span().size(), 1);
   expected[0] = batch.pages[0][0].raw();
   expected[1] = batch.pages[0][1].raw();
   EXPECT_EQ(table.table.values(), expected);
@@ -772,8 +742,9 @@ TEST(DraftRowsTest, EveryStepAttendsToItsPrefixAndItsOwnBranch) {
                   kTolerance)
             << "page size " << raw << ", branches " << shape.branches << ", step " << i;
       }
-      EXPECT_TRUE(draft.kv_indices.zones_untouched() && draft.kv_indptr.zones_untouched() &&
-                  draft.write_slots.zones_untouched());
+      EXPECT_EQ(draft.kv_indices.Damage(), "");
+      EXPECT_EQ(draft.kv_indptr.Damage(), "");
+      EXPECT_EQ(draft.write_slots.Damage(), "");
     }
   }
 }
@@ -805,7 +776,7 @@ TEST(DraftRowsTest, OrdinaryBatchAtTheContextLimitFitsItsRows) {
   ExportDraftRows(batch.seqs, batch.capacity, draft.out(), serial, ActiveFaults());
   EXPECT_EQ(draft.Indptr(4).back(), 8 * (2 * 300 + 2 * 5));
   EXPECT_EQ(draft.Indptr(4).back(), draft.row_entries);
-  EXPECT_TRUE(draft.kv_indices.zones_untouched());
+  EXPECT_EQ(draft.kv_indices.Damage(), "");
 }
 
 TEST(DraftRowsTest, MoreThanTheCapacityIsRefusedWithEveryFactor) {
@@ -814,12 +785,12 @@ TEST(DraftRowsTest, MoreThanTheCapacityIsRefusedWithEveryFactor) {
   batch.capacity.context = TokenCount(54);
   DraftRowBuffers draft({.branches = 3, .steps = 4}, batch.capacity);
   SerialExecutor serial;
-  EXPECT_EQ(ErrorOf(ErrorCode::kCapacityExceeded,
-                    [&] { ExportDraftRows(batch.seqs, batch.capacity, draft.out(), serial); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kCapacityExceeded,
+                         [&] { ExportDraftRows(batch.seqs, batch.capacity, draft.out(), serial); }),
             "draft_rows: need 354 = branches 3 * (sum of committed 110 + num_seqs 2 * steps 4), "
             "capacity 348 = DraftRowEntries (branches 3, steps 4, num_seqs 2, query_tokens 2, "
             "context 54, tree_nodes 0, page_size 1, pool_pages 159)");
-  EXPECT_TRUE(draft.untouched());
+  EXPECT_TRUE(draft.Untouched());
 }
 
 TEST(DraftRowsTest, APageListThatEndsBeforeTheLastBranchIsRefused) {
@@ -829,16 +800,17 @@ TEST(DraftRowsTest, APageListThatEndsBeforeTheLastBranchIsRefused) {
   const DraftShape shape{.branches = 2, .steps = 3};
   DraftRowBuffers rows(shape, example.capacity);
   EXPECT_EQ(
-      ErrorOf(ErrorCode::kInvalidArgument,
-              [&] { ExportDraftRows(example.seqs, example.capacity, rows.out(), serial); }),
+      ErrorMessage(ErrorCode::kInvalidArgument,
+                   [&] { ExportDraftRows(example.seqs, example.capacity, rows.out(), serial); }),
       "draft_rows: sequence 1: pages: expected 4 (drafts behind kv_len 8, page_size 4), got 3");
   DraftTableBuffers tables(shape, example.capacity);
   EXPECT_EQ(
-      ErrorOf(ErrorCode::kInvalidArgument,
-              [&] { ExportDraftTables(example.seqs, example.capacity, tables.out(), serial); }),
+      ErrorMessage(
+          ErrorCode::kInvalidArgument,
+          [&] { ExportDraftTables(example.seqs, example.capacity, tables.out(), serial); }),
       "draft_prefix_table: sequence 1: pages: expected 4 (drafts behind kv_len 8, page_size 4), "
       "got 3");
-  EXPECT_TRUE(rows.untouched() && tables.untouched());
+  EXPECT_TRUE(rows.Untouched() && tables.Untouched());
 }
 
 TEST(DraftRowsTest, RowsPastInt32AreRefused) {
@@ -847,10 +819,10 @@ TEST(DraftRowsTest, RowsPastInt32AreRefused) {
   DraftRows out = draft.out();
   out.shape.branches = 1 << 30;
   SerialExecutor serial;
-  EXPECT_EQ(ErrorOf(ErrorCode::kOverflow,
-                    [&] { ExportDraftRows(example.seqs, example.capacity, out, serial); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kOverflow,
+                         [&] { ExportDraftRows(example.seqs, example.capacity, out, serial); }),
             "draft_rows: entries of one step 17179869184 does not fit int32");
-  EXPECT_TRUE(draft.untouched());
+  EXPECT_TRUE(draft.Untouched());
 }
 
 TEST(DraftRowsTest, TreeNodesOfTheStepAreNotCommitted) {
@@ -938,8 +910,10 @@ TEST(DraftTablesTest, TwoPassesEqualAttentionOverPositions) {
                   kTolerance)
             << "page size " << raw << ", branches " << shape.branches << ", step " << i;
       }
-      EXPECT_TRUE(tables.prefix_table.zones_untouched() && tables.branch_table.zones_untouched() &&
-                  tables.branch_lens.zones_untouched() && tables.prefix_lens.zones_untouched());
+      EXPECT_EQ(tables.prefix_table.Damage(), "");
+      EXPECT_EQ(tables.branch_table.Damage(), "");
+      EXPECT_EQ(tables.branch_lens.Damage(), "");
+      EXPECT_EQ(tables.prefix_lens.Damage(), "");
     }
   }
 }
@@ -950,11 +924,12 @@ TEST(DraftTablesTest, APrefixPastTheContextIsRefused) {
   DraftTableBuffers tables({.branches = 2, .steps = 3}, example.capacity);
   SerialExecutor serial;
   EXPECT_EQ(
-      ErrorOf(ErrorCode::kCapacityExceeded,
-              [&] { ExportDraftTables(example.seqs, example.capacity, tables.out(), serial); }),
+      ErrorMessage(
+          ErrorCode::kCapacityExceeded,
+          [&] { ExportDraftTables(example.seqs, example.capacity, tables.out(), serial); }),
       "draft_prefix_table: need 2 = full pages of committed 8 at page_size 4 (row 1), capacity 1 "
       "= width (num_seqs 2, query_tokens 2, context 7, tree_nodes 0, page_size 4, pool_pages 65)");
-  EXPECT_TRUE(tables.untouched());
+  EXPECT_TRUE(tables.Untouched());
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 //   kLatentF32, kLatentBf16    [latent | rope], contiguous, in that type
 //   kLatentFp8                 latent as e4m3, one f32 scale per 128 values, rope as bf16;
 //                              row stride rounded up to 16 bytes (656 for 512 + 64)
-//   kIndexKeyFp8               per page: the keys as e4m3, row after row, then one f32 scale per
-//   row kIndexKeyFp8Preshuffled    the same, but keys in tiles of 16 tokens x 16 bytes
+//   kIndexKeyFp8               per page: the keys as e4m3, row after row, then a f32 scale per row
+//   kIndexKeyFp8Preshuffled    the same, but keys in tiles of 16 tokens x 16 bytes
 #ifndef QUIRE_ATTN_KV_LAYOUT_H_
 #define QUIRE_ATTN_KV_LAYOUT_H_
 

@@ -31,6 +31,9 @@ KvStore::KvStore(std::span<std::byte> memory, PageCount num_pages, const KvLayou
           "kv store: expected {} bytes ({} pages of {} bytes, {}, page_size {}), got {}",
           KvStoreBytes(layout, num_pages), num_pages, layout.page_bytes(),
           KvFormatName(layout.format()), layout.page_size(), memory.size());
+  Require(reinterpret_cast<uintptr_t>(memory.data()) % kKvAlignment == 0,
+          "kv store: expected an address that is a multiple of {}, got {}", kKvAlignment,
+          fmt::ptr(memory.data()));
 }
 
 void KvStore::RequireInPool(const char* what, std::span<const Slot> slots) const {

@@ -15,10 +15,14 @@ namespace quire {
 // Bytes of a pool of `num_pages` pages, the scratch page included.
 ByteOffset KvStoreBytes(const KvLayout& layout, PageCount num_pages);
 
+// Where a store's memory begins: on a multiple of this, so that scales and values are aligned.
+inline constexpr size_t kKvAlignment = 4;
+
 // A view: the memory belongs to the caller and outlives it. Copies view the same pages.
 class KvStore {
  public:
-  // Throws Error(kInvalidArgument) if `memory` is not KvStoreBytes(layout, num_pages) long.
+  // Throws Error(kInvalidArgument) if `memory` is not KvStoreBytes(layout, num_pages) long and
+  // aligned to kKvAlignment.
   KvStore(std::span<std::byte> memory, PageCount num_pages, const KvLayout& layout,
           Faults faults = {});
 

@@ -1,8 +1,9 @@
-// How the pages of many rows are shared out: a grid of rows x ranges.
+// How the pages of many rows are shared out: in ranges of a bounded number of pages.
 //
-// Cell (row, i) handles the i-th range of its row and nothing when the row ends before it, so a
-// long row is walked by as many workers as it has ranges (sglang #27320: one worker per row took 15
-// us where one per range takes 1-2). A device maps the same grid over its CTAs.
+// A long row is walked by as many workers as it has ranges (sglang #27320: one worker per row took
+// 15 us where one per range takes 1-2). A device maps a grid of rows x ranges over its CTAs, and
+// cells past a row's end do nothing; the host lines up the ranges that exist and cuts the line into
+// even shares, so one long row among many short ones costs no more than its pages.
 #ifndef QUIRE_ATTN_PAGE_RANGES_H_
 #define QUIRE_ATTN_PAGE_RANGES_H_
 
@@ -22,7 +23,7 @@ inline constexpr PageCount kMaxPagesPerRange{1024};
 // The most tokens of a row that one cell handles where it writes one entry per token.
 inline constexpr TokenCount kMaxTokensPerRange{4096};
 // Up to this many ranges' worth of pages, of all rows together, are walked by the calling thread:
-// 32k entries take it about 20 us, less than it takes to wake others and wait for them.
+// that takes it 10 to 40 us, about what it takes to wake others and wait for them.
 inline constexpr int64_t kInlineRanges = 32;
 
 // Pages [begin, end) of a row, by position in the row.

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <bit>
 
+#include "attn/checks.h"
 #include "attn/page_ranges.h"
 #include "base/error.h"
 #include "base/maths.h"
 
 namespace quire {
 namespace {
-
-size_t Index(int64_t i) { return static_cast<size_t>(i); }
 
 // Calls fn(node) for every node of `mask`, in ascending order; a path's nodes ascend with depth.
 template <class Fn>
@@ -28,35 +27,17 @@ int64_t Depth(std::span<const uint64_t> mask) {
   return nodes;
 }
 
-void CheckLengths(size_t b, const SequenceStep& seq) {
-  Require(seq.q_len >= TokenCount(0), "sequence {}: q_len: expected >= 0, got {}", b, seq.q_len);
-  Require(seq.kv_len >= TokenCount(0), "sequence {}: kv_len: expected >= 0, got {}", b, seq.kv_len);
-}
-
 void CheckTree(size_t b, const SequenceStep& seq) {
   if (seq.tree_parents.empty()) return;
-  Require(seq.num_nodes() >= seq.q_len && seq.num_nodes() <= seq.kv_len,
-          "sequence {}: tree nodes: expected q_len {} .. kv_len {}, got {}", b, seq.q_len,
-          seq.kv_len, seq.num_nodes());
+  Require(seq.num_nodes() >= seq.q_len,
+          "plan: sequence {}: tree nodes: expected at least q_len {}, got {}", b, seq.q_len,
+          seq.num_nodes());
   for (size_t i = 0; i < seq.tree_parents.size(); ++i) {
     const int32_t parent = seq.tree_parents[i];
     Require(parent >= kTreeRoot && parent < static_cast<int32_t>(i),
-            "sequence {}: tree_parents[{}]: expected {}..{}, got {}", b, i, kTreeRoot,
+            "plan: sequence {}: tree_parents[{}]: expected {}..{}, got {}", b, i, kTreeRoot,
             static_cast<int64_t>(i) - 1, parent);
   }
-}
-
-void CheckPages(int32_t b, std::span<const PageId> pages, PageCount pool_pages) {
-  if (pages.empty()) return;
-  // Both bounds in one plain loop, which compilers turn into vector code.
-  int32_t low = pages[0].raw(), high = low;
-  for (PageId page : pages) {
-    low = std::min(low, page.raw());
-    high = std::max(high, page.raw());
-  }
-  Require(low > kScratchPage.raw() && PageCount(high) < pool_pages,
-          "sequence {}: page ids: expected 1..{} (a pool of {} pages), got {}", b,
-          pool_pages.raw() - 1, pool_pages, low <= kScratchPage.raw() ? low : high);
 }
 
 // What SGLang's planner did before #25556: it counted the keys in pages, with a granularity of
@@ -132,19 +113,12 @@ const Plan& PlanStorage::Make(std::span<const SequenceStep> seqs, Executor& exec
 }
 
 void PlanStorage::Check(std::span<const SequenceStep> seqs, Executor& executor) const {
+  CheckNumSeqs("plan", seqs, capacity_);
+  CheckLengths("plan", seqs);
   TokenCount query_tokens{0};
-  if (static_cast<int64_t>(seqs.size()) > capacity_.num_seqs) {
-    ThrowCapacity("plan", static_cast<int64_t>(seqs.size()), "sequences", capacity_.num_seqs,
-                  ToString(capacity_));
-  }
   for (size_t b = 0; b < seqs.size(); ++b) {
     const SequenceStep& seq = seqs[b];
-    CheckLengths(b, seq);
     CheckTree(b, seq);
-    const PageCount pages_needed = capacity_.page_size.PagesFor(seq.kv_len);
-    Require(PageCount(seq.pages.size()) >= pages_needed,
-            "sequence {}: pages: expected {} (kv_len {} at page_size {}), got {}", b, pages_needed,
-            seq.kv_len, capacity_.page_size, seq.pages.size());
     if (seq.kv_len > capacity_.KvTokens()) {
       ThrowCapacity("plan.page_table", seq.kv_len.raw(), fmt::format("kv_len of sequence {}", b),
                     capacity_.KvTokens().raw(),
@@ -162,13 +136,7 @@ void PlanStorage::Check(std::span<const SequenceStep> seqs, Executor& executor) 
                   fmt::format("sum of q_len over {} sequences", seqs.size()),
                   capacity_.query_tokens.raw(), "query_tokens (" + ToString(capacity_) + ")");
   }
-  ForEachPageRange({.seqs = seqs, .page_size = capacity_.page_size}, executor,
-                   [&](int32_t b, PageCount begin, PageCount end) {
-                     const SequenceStep& seq = seqs[Index(b)];
-                     CheckPages(b,
-                                seq.pages.subspan(Index(begin.raw()), Index((end - begin).raw())),
-                                capacity_.pool_pages);
-                   });
+  CheckPages("plan", seqs, capacity_, executor);
 }
 
 // Only entries that change hands are written: a row's pages, and zeros over what an earlier plan

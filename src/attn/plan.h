@@ -1,6 +1,6 @@
 // The plan of a step: everything the attention kernels of every layer need to know of the batch.
 //
-// MakePlan is pure: the same sequences and shapes give the same plan. It is made once per step, and
+// Making one is pure: the same sequences and shapes give the same plan. It is made once per step, and
 // const from then on. Order of summation (exact mode, docs/numerics.md): keys in tiles of kKeyTile
 // at absolute positions; tiles folded into splits that begin at multiples of WorkShape::split;
 // splits folded in ascending order. How splits are dealt to workers changes no bit.
@@ -87,6 +87,8 @@ class PlanStorage {
  public:
   // Throws Error(kInvalidArgument) if a factor is out of range.
   PlanStorage(const StepCapacity& capacity, const WorkShape& shape);
+  PlanStorage(PlanStorage&&) = default;  // not copied: plans view this storage's memory
+  PlanStorage& operator=(PlanStorage&&) = default;
 
   const StepCapacity& capacity() const { return capacity_; }
   const WorkShape& work() const { return shape_; }

@@ -1,7 +1,7 @@
 // The plan, element by element: a pure function per output entry, for host loops and device maps.
 //
 // A plan is three short scans (sequences -> query tiles, tiles -> cost, workers -> partials) and
-// these functions between them; MakePlan in attn/plan.cc is the host's loop over them.
+// these functions between them; PlanStorage::Make is the host's loop over them.
 #ifndef QUIRE_ATTN_PLAN_ELEMENTS_H_
 #define QUIRE_ATTN_PLAN_ELEMENTS_H_
 

@@ -7,14 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "device/thread_pool.h"
 #include "testing/active_faults.h"
+#include "testing/error_message.h"
 
 namespace quire {
 namespace {
 
 using testing::ActiveFaults;
+using testing::ErrorMessage;
 
 std::vector<PageId> Pages(int32_t first, int64_t count) {
   std::vector<PageId> pages;
@@ -192,26 +193,34 @@ TEST(PlanTest, WorkersCoverEverySplitOnceAndEvenly) {
 
 // ---- Bad input ----
 
+// Copies of what a plan views.
+struct PlanArrays {
+  explicit PlanArrays(const Plan& plan)
+      : page_table(plan.page_table.begin(), plan.page_table.end()),
+        kv_len(plan.kv_len.begin(), plan.kv_len.end()),
+        q_offset(plan.q_offset.begin(), plan.q_offset.end()),
+        tiles(plan.tiles.begin(), plan.tiles.end()),
+        workers(plan.workers.begin(), plan.workers.end()) {}
+  friend bool operator==(const PlanArrays&, const PlanArrays&) = default;
+
+  std::vector<PageId> page_table;
+  std::vector<TokenCount> kv_len, q_offset;
+  std::vector<QueryTile> tiles;
+  std::vector<WorkerStart> workers;
+};
+
 class BadPlan : public ::testing::Test {
  protected:
   BadPlan() : storage_(kCapacity, kWork), pages_(Pages(1, 188)) {
     good_ = {.q_len = TokenCount(2), .kv_len = TokenCount(40), .pages = pages_};
-    storage_.Make({&good_, 1}, executor_);
+    plan_ = &storage_.Make({&good_, 1}, executor_);
   }
 
+  // The message of the Error; and the plan made before is still whole.
   std::string MessageOf(const std::vector<SequenceStep>& seqs) {
-    std::string message = "no error";
-    try {
-      storage_.Make(seqs, executor_);
-    } catch (const Error& error) {
-      message = error.what();
-    }
-    // Nothing was written: the storage still makes the same plan of the same input.
-    PlanStorage fresh(kCapacity, kWork);
-    const Plan& expected = fresh.Make({&good_, 1}, executor_);
-    const Plan& actual = storage_.Make({&good_, 1}, executor_);
-    EXPECT_TRUE(std::equal(actual.page_table.begin(), actual.page_table.end(),
-                           expected.page_table.begin(), expected.page_table.end()));
+    const PlanArrays before(*plan_);
+    const std::string message = ErrorMessage([&] { storage_.Make(seqs, executor_); });
+    EXPECT_TRUE(PlanArrays(*plan_) == before) << "the plan changed: " << message;
     return message;
   }
 
@@ -219,6 +228,7 @@ class BadPlan : public ::testing::Test {
   PlanStorage storage_;
   std::vector<PageId> pages_;
   SequenceStep good_;
+  const Plan* plan_;
 };
 
 TEST_F(BadPlan, APageOutsideThePoolIsRefused) {
@@ -227,29 +237,30 @@ TEST_F(BadPlan, APageOutsideThePoolIsRefused) {
   seq.pages = pages;
   pages[2] = PageId(1000);
   EXPECT_EQ(MessageOf({seq}),
-            "sequence 0: page ids: expected 1..999 (a pool of 1000 pages), got 1000");
+            "plan: sequence 0: page ids: expected 1..999 (a pool of 1000 pages), got 1000");
   pages[2] = kScratchPage;
   EXPECT_EQ(MessageOf({seq}),
-            "sequence 0: page ids: expected 1..999 (a pool of 1000 pages), got 0");
+            "plan: sequence 0: page ids: expected 1..999 (a pool of 1000 pages), got 0");
   pages[2] = PageId(-7);
   EXPECT_EQ(MessageOf({seq}),
-            "sequence 0: page ids: expected 1..999 (a pool of 1000 pages), got -7");
+            "plan: sequence 0: page ids: expected 1..999 (a pool of 1000 pages), got -7");
   pages[2] = PageId(3);
   pages[3] = PageId(5000);  // past the row's last page: ignored
-  EXPECT_EQ(MessageOf({seq}), "no error");
+  storage_.Make({&seq, 1}, executor_).CheckInvariants();
 }
 
 TEST_F(BadPlan, TooFewPagesAreRefused) {
   SequenceStep seq = good_;
   seq.pages = seq.pages.first(2);
-  EXPECT_EQ(MessageOf({seq}), "sequence 0: pages: expected 3 (kv_len 40 at page_size 16), got 2");
+  EXPECT_EQ(MessageOf({seq}),
+            "plan: sequence 0: pages: expected 3 (kv_len 40, page_size 16), got 2");
 }
 
 TEST_F(BadPlan, MoreThanTheCapacityIsRefusedWithEveryFactor) {
   const std::string factors =
       "num_seqs 4, query_tokens 40, context 3000, tree_nodes 8, page_size 16, pool_pages 1000";
   EXPECT_EQ(MessageOf(std::vector<SequenceStep>(5, good_)),
-            "plan: need 5 = sequences, capacity 4 = " + factors);
+            "plan: need 5 = num_seqs, capacity 4 = num_seqs (" + factors + ")");
   SequenceStep wide = good_;
   wide.q_len = TokenCount(20);
   wide.kv_len = TokenCount(20);
@@ -276,17 +287,20 @@ TEST_F(BadPlan, MoreThanTheCapacityIsRefusedWithEveryFactor) {
 TEST_F(BadPlan, LengthsAndTreesThatCannotBeAreRefused) {
   SequenceStep seq = good_;
   seq.q_len = TokenCount(-1);
-  EXPECT_EQ(MessageOf({seq}), "sequence 0: q_len: expected >= 0, got -1");
+  EXPECT_EQ(MessageOf({seq}), "plan: sequence 0: q_len: expected >= 0, got -1");
   seq = good_;
   seq.kv_len = TokenCount(-2);
-  EXPECT_EQ(MessageOf({good_, seq}), "sequence 1: kv_len: expected >= 0, got -2");
+  EXPECT_EQ(MessageOf({good_, seq}), "plan: sequence 1: kv_len: expected >= 0, got -2");
   seq = good_;
   const std::vector<int32_t> cycle = {-1, 1};
   seq.tree_parents = cycle;
-  EXPECT_EQ(MessageOf({seq}), "sequence 0: tree_parents[1]: expected -1..0, got 1");
+  EXPECT_EQ(MessageOf({seq}), "plan: sequence 0: tree_parents[1]: expected -1..0, got 1");
   const std::vector<int32_t> one = {-1};
   seq.tree_parents = one;
-  EXPECT_EQ(MessageOf({seq}), "sequence 0: tree nodes: expected q_len 2 .. kv_len 40, got 1");
+  EXPECT_EQ(MessageOf({seq}), "plan: sequence 0: tree nodes: expected at least q_len 2, got 1");
+  const std::vector<int32_t> many(41, kTreeRoot);
+  seq.tree_parents = many;
+  EXPECT_EQ(MessageOf({seq}), "plan: sequence 0: tree nodes: expected at most kv_len 40, got 41");
 }
 
 TEST(PlanStorageTest, ParallelPlansEqualSerialOnes) {

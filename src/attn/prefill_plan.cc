@@ -5,19 +5,15 @@
 #include <numeric>
 #include <type_traits>
 
+#include "attn/checks.h"
 #include "base/error.h"
 #include "base/maths.h"
 
 namespace quire {
 namespace {
 
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 // Two head numbers share a positive int32.
 constexpr int64_t kMaxHeads = std::numeric_limits<int16_t>::max();
-
-size_t Index(int64_t i) { return static_cast<size_t>(i); }
-// Through the unit types' overflow check.
-int64_t Product(int64_t a, int64_t b) { return (TokenCount(a) * b).raw(); }
 
 // Clusters of workers share nothing; each deals all tiles of its own heads to its own workers.
 int32_t NumClusters(const PrefillShape& shape) {
@@ -229,25 +225,11 @@ void WriteReduceMaps(const Job& job) {
   std::fill(job.out.reduce_partial_map.begin() + total, job.out.reduce_partial_map.end(), 0);
 }
 
-void RequireInt32(const char* what, int64_t value) {
-  if (value > kMaxInt32) {
-    throw Error(ErrorCode::kOverflow, "prefill_plan: {} {} does not fit int32", what, value);
-  }
-}
-
-void RequireEntries(const char* buffer, std::span<const int32_t> entries, int64_t sized) {
-  Require(static_cast<int64_t>(entries.size()) >= sized,
-          "prefill_plan.{}: expected a span of {} entries, got {}", buffer, sized, entries.size());
-}
-
 void CheckSequences(std::span<const SequenceStep> seqs, const PrefillShape& shape,
                     const StepCapacity& capacity) {
+  CheckLengths("prefill_plan", seqs);
   TokenCount queries{0}, keys{0}, longest{0};
   for (size_t b = 0; b < seqs.size(); ++b) {
-    Require(seqs[b].q_len >= TokenCount(0),
-            "prefill_plan: sequence {}: q_len: expected >= 0, got {}", b, seqs[b].q_len);
-    Require(seqs[b].kv_len >= TokenCount(0),
-            "prefill_plan: sequence {}: kv_len: expected >= 0, got {}", b, seqs[b].kv_len);
     Require(seqs[b].tree_parents.empty(),
             "prefill_plan: sequence {}: expected no tree, got {} nodes", b, seqs[b].num_nodes());
     queries += seqs[b].q_len;
@@ -263,10 +245,11 @@ void CheckSequences(std::span<const SequenceStep> seqs, const PrefillShape& shap
   check("prefill_plan.reduce_final_map", needed.Tiles(), sized.Tiles());
   check("prefill_plan.work_info", needed.Works(), sized.Works());
   check("prefill_plan.reduce_partial_map", needed.Partials(), sized.Partials());
-  RequireInt32("query tokens", queries.raw());
-  RequireInt32("keys", keys.raw());
-  RequireInt32("works", needed.Works());
-  RequireInt32("partial rows", Product(needed.Partials(), shape.query_granularity.raw()));
+  RequireInt32("prefill_plan", "query tokens", queries.raw());
+  RequireInt32("prefill_plan", "keys", keys.raw());
+  RequireInt32("prefill_plan", "works", needed.Works());
+  RequireInt32("prefill_plan", "partial rows",
+               Product(needed.Partials(), shape.query_granularity.raw()));
 }
 
 // The parts of the caller's spans that the sizing functions speak of.
@@ -276,17 +259,21 @@ PrefillArrays SizedArrays(const PrefillArrays& out, const PrefillShape& shape,
   const int64_t works = PrefillWorks(capacity, shape);
   const int64_t partials = PrefillPartials(capacity, shape);
   const auto sized = [](const char* buffer, std::span<int32_t> entries, int64_t size) {
-    RequireEntries(buffer, entries, size);
+    RequireEntries(buffer, entries.size(), size);
     return entries.first(Index(size));
   };
-  return {.qo_indptr = sized("qo_indptr", out.qo_indptr, IndptrEntries(capacity)),
-          .kv_indptr = sized("kv_indptr", out.kv_indptr, IndptrEntries(capacity)),
-          .kv_lens = sized("kv_lens", out.kv_lens, capacity.num_seqs),
-          .work_indptr = sized("work_indptr", out.work_indptr, int64_t{shape.num_workers} + 1),
-          .work_info = sized("work_info", out.work_info, works * kNumWorkFields),
-          .reduce_indptr = sized("reduce_indptr", out.reduce_indptr, tiles + 1),
-          .reduce_final_map = sized("reduce_final_map", out.reduce_final_map, 2 * tiles),
-          .reduce_partial_map = sized("reduce_partial_map", out.reduce_partial_map, partials)};
+  return {
+      .qo_indptr = sized("prefill_plan.qo_indptr", out.qo_indptr, IndptrEntries(capacity)),
+      .kv_indptr = sized("prefill_plan.kv_indptr", out.kv_indptr, IndptrEntries(capacity)),
+      .kv_lens = sized("prefill_plan.kv_lens", out.kv_lens, capacity.num_seqs),
+      .work_indptr =
+          sized("prefill_plan.work_indptr", out.work_indptr, int64_t{shape.num_workers} + 1),
+      .work_info = sized("prefill_plan.work_info", out.work_info, Product(works, kNumWorkFields)),
+      .reduce_indptr = sized("prefill_plan.reduce_indptr", out.reduce_indptr, tiles + 1),
+      .reduce_final_map =
+          sized("prefill_plan.reduce_final_map", out.reduce_final_map, Product(tiles, 2)),
+      .reduce_partial_map =
+          sized("prefill_plan.reduce_partial_map", out.reduce_partial_map, partials)};
 }
 
 template <class Block>
@@ -317,10 +304,14 @@ void Validate(const PrefillShape& shape) {
   Require(shape.num_workers >= 1, "prefill.num_workers: expected >= 1, got {}", shape.num_workers);
   Require(shape.max_q_len >= TokenCount(0), "prefill.max_q_len: expected >= 0, got {}",
           shape.max_q_len);
-  Require(shape.query_granularity >= TokenCount(1),
-          "prefill.query_granularity: expected >= 1, got {}", shape.query_granularity);
-  Require(shape.kv_granularity >= TokenCount(1), "prefill.kv_granularity: expected >= 1, got {}",
-          shape.kv_granularity);
+  // Token numbers are int32, so a larger granularity means nothing; and up to here the planner's
+  // int64 sums and products of granularities and block counts cannot wrap.
+  const auto require_granularity = [](const char* name, TokenCount granularity) {
+    Require(granularity >= TokenCount(1) && granularity <= TokenCount(kMaxInt32),
+            "prefill.{}: expected 1..{}, got {}", name, kMaxInt32, granularity);
+  };
+  require_granularity("query_granularity", shape.query_granularity);
+  require_granularity("kv_granularity", shape.kv_granularity);
 }
 
 int64_t PrefillQueryTiles(const StepCapacity& capacity, const PrefillShape& shape) {

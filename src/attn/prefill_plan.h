@@ -45,7 +45,7 @@ struct PrefillShape {
   TokenCount kv_granularity{128};     // keys: tiles are cut at multiples; a multiple of the block
   PrefillMask mask = PrefillMask::kCausal;
 };
-// Throws Error(kInvalidArgument) naming the field and its value.
+// Throws Error(kInvalidArgument) naming the field and its value. Granularities are 1..INT32_MAX.
 void Validate(const PrefillShape& shape);
 
 // Values of one work_info record, in order.

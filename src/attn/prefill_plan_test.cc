@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
+#include <limits>
 #include <map>
 #include <random>
 #include <string>
@@ -12,7 +14,9 @@
 #include "attn/export.h"
 #include "base/error.h"
 #include "testing/active_faults.h"
+#include "testing/error_message.h"
 #include "testing/export_kernels.h"
+#include "testing/red_zone.h"
 
 namespace quire {
 namespace {
@@ -21,18 +25,19 @@ using testing::ActiveFaults;
 using testing::AttentionOutput;
 using testing::CausalKeys;
 using testing::Difference;
+using testing::ErrorMessage;
 using testing::KeyName;
 using testing::NamedAttention;
 using testing::PrefillAttention;
+using testing::RedZone;
 using testing::RowLengths;
 using testing::ScatteredBatch;
 
-constexpr int32_t kUntouched = 0x5a5a5a5a;
 constexpr double kTolerance = 1e-12;  // double sums of at most a thousand terms
 
 size_t Index(int64_t i) { return static_cast<size_t>(i); }
 
-// The arrays of a plan, each with a red zone behind it.
+// The arrays of a plan, each between red zones.
 template <class Block>
 class PlanBuffers {
  public:
@@ -55,25 +60,20 @@ class PlanBuffers {
   std::span<const int32_t> Work(int64_t work) const {
     return arrays().work_info.subspan(Index(work * kNumWorkFields), kNumWorkFields);
   }
-  bool zones_untouched() const {
-    return std::all_of(arrays_.begin(), arrays_.end(), [](const std::vector<int32_t>& array) {
-      return std::all_of(array.end() - kZone, array.end(), IsUntouched);
-    });
+  // "" if all red zones are whole.
+  std::string Damage() const {
+    std::string damage;
+    for (const RedZone<int32_t>& zone : zones_) damage += zone.Damage();
+    return damage;
   }
-  bool untouched() const {
-    return std::all_of(arrays_.begin(), arrays_.end(), [](const std::vector<int32_t>& array) {
-      return std::all_of(array.begin(), array.end(), IsUntouched);
-    });
+  bool Untouched() const {
+    return std::all_of(zones_.begin(), zones_.end(),
+                       [](const RedZone<int32_t>& zone) { return zone.Untouched(); });
   }
 
  private:
-  static constexpr int64_t kZone = 32;
-  static bool IsUntouched(int32_t entry) { return entry == kUntouched; }
-  std::span<int32_t> Add(int64_t size) {
-    arrays_.emplace_back(Index(size + kZone), kUntouched);
-    return std::span(arrays_.back()).first(Index(size));
-  }
-  std::vector<std::vector<int32_t>> arrays_;
+  std::span<int32_t> Add(int64_t size) { return zones_.emplace_back(Index(size)).span(); }
+  std::deque<RedZone<int32_t>> zones_;
   PrefillPlan<Block> plan_;
 };
 
@@ -172,18 +172,6 @@ void ExpectReduceMapsMatchTheWorks(const PlanBuffers<Block>& buffers) {
   EXPECT_EQ(values(arrays.reduce_partial_map), partial_map);
 }
 
-template <class Fn>
-std::string ErrorOf(ErrorCode code, Fn fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an Error";
-  return {};
-}
-
 // {query begin, query end, kv begin, kv end, partial row, kv offset} of every work.
 using WorkNumbers = std::vector<std::array<int32_t, 6>>;
 
@@ -242,7 +230,7 @@ TEST(PrefillPlanTest, ManyWorkersAndHeads) {
   EXPECT_EQ(std::find(reduce_indptr.begin(), reduce_indptr.end(), 22) - reduce_indptr.begin(), 6);
   ExpectPiecesPartitionTheirTiles(buffers, seqs, capacity.page_size);
   ExpectReduceMapsMatchTheWorks(buffers);
-  EXPECT_TRUE(buffers.zones_untouched());
+  EXPECT_EQ(buffers.Damage(), "");
 }
 
 TEST(PrefillPlanTest, SizingFunctionsAreThoseOfThePlanner) {
@@ -262,7 +250,7 @@ void ExpectPlanIsSound(std::span<const SequenceStep> seqs, const StepCapacity& c
   PlanPrefill(seqs, capacity, buffers.plan(), ActiveFaults());
   ExpectPiecesPartitionTheirTiles(buffers, seqs, capacity.page_size);
   ExpectReduceMapsMatchTheWorks(buffers);
-  EXPECT_TRUE(buffers.zones_untouched());
+  EXPECT_EQ(buffers.Damage(), "");
 }
 
 TEST(PrefillPlanTest, PiecesOfEveryTilePartitionTheKeysItSees) {
@@ -291,6 +279,21 @@ TEST(PrefillPlanTest, PiecesOfEveryTilePartitionTheKeysItSees) {
     ExpectPlanIsSound<PageBlocks>(seqs, capacity, shape);
     if (HasFailure()) return;
   }
+}
+
+TEST(PrefillPlanTest, PlansOfTheLargestGranularitiesAreSound) {
+  const std::vector<SequenceStep> seqs =
+      StepsOf(std::array{RowLengths{600, 700}, RowLengths{1, 1}, RowLengths{3, 0}});
+  const StepCapacity capacity = CapacityOf(seqs, PageSize(64), PageCount(1));
+  const TokenCount most(std::numeric_limits<int32_t>::max());
+  PrefillShape shape{.max_q_len = TokenCount(600), .kv_granularity = most};
+  for (int32_t num_workers : {1, 2, 7}) {
+    shape.num_workers = num_workers;
+    ExpectPlanIsSound<TokenBlocks>(seqs, capacity, shape);
+  }
+  shape.num_workers = 1;  // with more, partial rows do not fit int32
+  shape.query_granularity = most;
+  ExpectPlanIsSound<TokenBlocks>(seqs, capacity, shape);
 }
 
 const RowLengths kAttentionRows[] = {{.q_len = 70, .kv_len = 70}, {.q_len = 0, .kv_len = 9},
@@ -404,20 +407,21 @@ TEST(PrefillPlanTest, MoreThanTheCapacityIsRefusedWithEveryFactorAndNothingIsWri
   StepCapacity capacity = CapacityOf(seqs, PageSize(64), PageCount(1));
   PrefillShape shape{.num_heads_k = 4, .num_workers = 8, .max_q_len = TokenCount(512)};
   PlanBuffers<TokenBlocks> narrow(capacity, shape);
-  EXPECT_EQ(
-      ErrorOf(ErrorCode::kCapacityExceeded, [&] { PlanPrefill(seqs, capacity, narrow.plan()); }),
-      "prefill_plan.reduce_final_map: need 8 = num_seqs 2, query tiles 4 of a sequence, "
-      "workers 2 of a cluster, num_heads_k 4, capacity 4 = num_seqs 2, query tiles 2 of a "
-      "sequence, workers 2 of a cluster, num_heads_k 4");
-  EXPECT_TRUE(narrow.untouched());
+  EXPECT_EQ(ErrorMessage(ErrorCode::kCapacityExceeded,
+                         [&] { PlanPrefill(seqs, capacity, narrow.plan()); }),
+            "prefill_plan.reduce_final_map: need 8 = num_seqs 2, query tiles 4 of a sequence, "
+            "workers 2 of a cluster, num_heads_k 4, capacity 4 = num_seqs 2, query tiles 2 of a "
+            "sequence, workers 2 of a cluster, num_heads_k 4");
+  EXPECT_TRUE(narrow.Untouched());
   capacity.num_seqs = 1;
   shape.max_q_len = TokenCount(4096);
   PlanBuffers<TokenBlocks> few(capacity, shape);
-  EXPECT_EQ(ErrorOf(ErrorCode::kCapacityExceeded, [&] { PlanPrefill(seqs, capacity, few.plan()); }),
-            "prefill_plan.qo_indptr: need 3 = num_seqs 2, query tiles 4 of a sequence, workers 2 "
-            "of a cluster, num_heads_k 4, capacity 2 = num_seqs 1, query tiles 16 of a sequence, "
-            "workers 2 of a cluster, num_heads_k 4");
-  EXPECT_TRUE(few.untouched());
+  EXPECT_EQ(
+      ErrorMessage(ErrorCode::kCapacityExceeded, [&] { PlanPrefill(seqs, capacity, few.plan()); }),
+      "prefill_plan.qo_indptr: need 3 = num_seqs 2, query tiles 4 of a sequence, workers 2 "
+      "of a cluster, num_heads_k 4, capacity 2 = num_seqs 1, query tiles 16 of a sequence, "
+      "workers 2 of a cluster, num_heads_k 4");
+  EXPECT_TRUE(few.Untouched());
 }
 
 TEST(PrefillPlanTest, BadInputIsRefusedByNameAndNothingIsWritten) {
@@ -428,8 +432,8 @@ TEST(PrefillPlanTest, BadInputIsRefusedByNameAndNothingIsWritten) {
     change(shape);
     PlanBuffers<PageBlocks> buffers(capacity, PrefillShape{.max_q_len = TokenCount(256)});
     const PrefillPlan<PageBlocks> plan{.shape = shape, .arrays = buffers.arrays()};
-    const std::string message = ErrorOf(code, [&] { PlanPrefill(seqs, capacity, plan); });
-    EXPECT_TRUE(buffers.untouched()) << message;
+    const std::string message = ErrorMessage(code, [&] { PlanPrefill(seqs, capacity, plan); });
+    EXPECT_TRUE(buffers.Untouched()) << message;
     return message;
   };
   const auto pages_of_61 = [](PrefillShape& shape) { shape.kv_granularity = TokenCount(122); };
@@ -450,6 +454,27 @@ TEST(PrefillPlanTest, BadInputIsRefusedByNameAndNothingIsWritten) {
                          shape.num_workers = 2;
                        }),
             "prefill_plan.work_indptr: expected a span of 3 entries, got 2");
+}
+
+// They wrapped the planner's sums: it wrote past its arrays, or dealt no work and said nothing.
+TEST(PrefillPlanTest, GranularitiesPastInt32AreRefusedAndNothingIsWritten) {
+  const std::vector<SequenceStep> seqs =
+      StepsOf(std::array{RowLengths{100, 100}, RowLengths{100, 100}});
+  const StepCapacity capacity = CapacityOf(seqs, PageSize(64), PageCount(1));
+  const auto message_of = [&](PrefillShape shape) {
+    shape.max_q_len = TokenCount(100);
+    PlanBuffers<TokenBlocks> buffers(capacity, {.max_q_len = TokenCount(100)});
+    const PrefillPlan<TokenBlocks> plan{.shape = shape, .arrays = buffers.arrays()};
+    const std::string message = ErrorMessage([&] { PlanPrefill(seqs, capacity, plan); });
+    EXPECT_TRUE(buffers.Untouched()) << message;
+    return message;
+  };
+  for (int64_t bad :
+       {int64_t{0}, int64_t{1} << 31, int64_t{1} << 62, std::numeric_limits<int64_t>::max()}) {
+    const std::string expected = fmt::format("_granularity: expected 1..2147483647, got {}", bad);
+    EXPECT_EQ(message_of({.query_granularity = TokenCount(bad)}), "prefill.query" + expected);
+    EXPECT_EQ(message_of({.kv_granularity = TokenCount(bad)}), "prefill.kv" + expected);
+  }
 }
 
 }  // namespace

@@ -36,8 +36,8 @@ class Executor {
   virtual ~Executor() = default;
 
   // Calls fn(0) .. fn(count - 1), each once, in any order and possibly at the same time, and
-  // returns when all have returned. If any throws, one of the exceptions is rethrown after all have
-  // ended.
+  // returns when all have returned. If any throws, others may not be called any more, and one of
+  // the exceptions is rethrown once every call that began has ended.
   virtual void Run(int64_t count, FunctionRef<void(int64_t)> fn) = 0;
 
   virtual int num_threads() const = 0;

@@ -1,7 +1,6 @@
 #include "base/tensor_view.h"
 
-#include <algorithm>
-#include <vector>
+#include <fmt/ranges.h>
 
 namespace quire {
 
@@ -27,8 +26,9 @@ void RequireShape(const char* name, const ConstTensorView& view,
     equal = equal && view.dim(d) == extent;
     ++d;
   }
-  Require(equal, "{}: expected shape [{}], got {}", name, fmt::join(expected, ", "),
-          view.ShapeString());
+  if (equal) return;  // spelling out a shape allocates
+  throw Error(ErrorCode::kInvalidArgument, "{}: expected shape [{}], got {}", name,
+              fmt::join(expected, ", "), view.ShapeString());
 }
 
 }  // namespace quire

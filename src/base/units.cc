@@ -4,11 +4,11 @@
 
 namespace quire::internal {
 
-void ThrowUnitOverflow(const char* unit, char op, int64_t a, int64_t b) {
+void ThrowUnitOverflow(const char* unit, char op, AnyInteger a, AnyInteger b) {
   throw Error(ErrorCode::kOverflow, "{}: {} {} {} does not fit", unit, a, op, b);
 }
 
-void ThrowUnitRange(const char* unit, int64_t value) {
+void ThrowUnitRange(const char* unit, AnyInteger value) {
   throw Error(ErrorCode::kOverflow, "{}: {} does not fit", unit, value);
 }
 

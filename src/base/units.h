@@ -28,8 +28,9 @@
 namespace quire {
 namespace internal {
 
-[[noreturn]] void ThrowUnitOverflow(const char* unit, char op, int64_t a, int64_t b);
-[[noreturn]] void ThrowUnitRange(const char* unit, int64_t value);
+using AnyInteger = __int128;  // holds what was given, signed or not, for the message
+[[noreturn]] void ThrowUnitOverflow(const char* unit, char op, AnyInteger a, AnyInteger b);
+[[noreturn]] void ThrowUnitRange(const char* unit, AnyInteger value);
 [[noreturn]] void ThrowPageSize(int64_t value);
 [[noreturn]] void ThrowPageOffset(int64_t offset, int64_t page_size);
 
@@ -54,8 +55,8 @@ QUIRE_HD constexpr Rep SubtractChecked(const char* unit, Rep a, Rep b) {
   (void)unit;
   QUIRE_UNIT_OP(-, __builtin_sub_overflow, unit, Rep, a, b);
 }
-template <class Rep>
-QUIRE_HD constexpr Rep MultiplyChecked(const char* unit, Rep a, int64_t b) {
+template <class Rep, std::integral I>
+QUIRE_HD constexpr Rep MultiplyChecked(const char* unit, Rep a, I b) {
   (void)unit;
   QUIRE_UNIT_OP(*, __builtin_mul_overflow, unit, Rep, a, b);
 }
@@ -72,7 +73,7 @@ class Unit {
   template <std::integral I>
   QUIRE_HD constexpr explicit Unit(I value) : value_(static_cast<Rep>(value)) {
 #ifndef __CUDA_ARCH__
-    if (!std::in_range<Rep>(value)) ThrowUnitRange(Tag::kName, static_cast<int64_t>(value));
+    if (!std::in_range<Rep>(value)) ThrowUnitRange(Tag::kName, value);
 #endif
   }
 
@@ -102,7 +103,7 @@ class Count : public internal::Unit<Tag> {
   }
   template <std::integral I>
   QUIRE_HD friend constexpr Count operator*(Count a, I times) {
-    return Count(internal::MultiplyChecked<Rep>(Tag::kName, a.raw(), static_cast<int64_t>(times)));
+    return Count(internal::MultiplyChecked<Rep>(Tag::kName, a.raw(), times));
   }
   template <std::integral I>
   QUIRE_HD friend constexpr Count operator*(I times, Count a) {

@@ -7,21 +7,12 @@
 #include <string>
 
 #include "base/error.h"
+#include "testing/error_message.h"
 
 namespace quire {
 namespace {
 
-template <class Fn>
-std::string ErrorOf(ErrorCode code, Fn fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an Error";
-  return {};
-}
+using testing::ErrorMessage;
 
 TEST(UnitsTest, PageSizeConvertsBetweenTokensAndPages) {
   for (int raw : {1, 2, 3, 16, 61, 64, 128, 256}) {
@@ -41,29 +32,36 @@ TEST(UnitsTest, PageSizeConvertsBetweenTokensAndPages) {
 
 TEST(UnitsTest, PageSizeOutsideOneTo256IsRefusedWithTheValue) {
   for (int64_t bad : {int64_t{0}, int64_t{-1}, int64_t{257}, int64_t{1} << 32}) {
-    const std::string message = ErrorOf(ErrorCode::kInvalidArgument, [&] { (void)PageSize(bad); });
+    const std::string message =
+        ErrorMessage(ErrorCode::kInvalidArgument, [&] { (void)PageSize(bad); });
     EXPECT_EQ(message, "page_size: expected 1..256 tokens per page, got " + std::to_string(bad));
   }
 }
 
 TEST(UnitsTest, OffsetOutsideThePageIsRefused) {
   const PageSize page_size(64);
-  EXPECT_EQ(ErrorOf(ErrorCode::kInvalidArgument, [&] { (void)page_size.SlotOf(PageId(1), 64); }),
-            "page offset: expected 0..63 (page_size 64 - 1), got 64");
+  EXPECT_EQ(
+      ErrorMessage(ErrorCode::kInvalidArgument, [&] { (void)page_size.SlotOf(PageId(1), 64); }),
+      "page offset: expected 0..63 (page_size 64 - 1), got 64");
 }
 
 TEST(UnitsTest, OverflowIsAnErrorThatNamesTheOperands) {
   const TokenCount most(std::numeric_limits<int64_t>::max());
-  EXPECT_EQ(ErrorOf(ErrorCode::kOverflow, [&] { (void)(most + TokenCount(1)); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kOverflow, [&] { (void)(most + TokenCount(1)); }),
             "TokenCount: 9223372036854775807 + 1 does not fit");
-  EXPECT_EQ(ErrorOf(ErrorCode::kOverflow, [&] { (void)(most * 2); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kOverflow, [&] { (void)(most * 2); }),
             "TokenCount: 9223372036854775807 * 2 does not fit");
-  EXPECT_EQ(ErrorOf(ErrorCode::kOverflow, [&] { (void)(TokenCount(0) - most - TokenCount(2)); }),
-            "TokenCount: -9223372036854775807 - 2 does not fit");
-  EXPECT_EQ(ErrorOf(ErrorCode::kOverflow, [&] { (void)PageId(int64_t{1} << 31); }),
+  EXPECT_EQ(
+      ErrorMessage(ErrorCode::kOverflow, [&] { (void)(TokenCount(0) - most - TokenCount(2)); }),
+      "TokenCount: -9223372036854775807 - 2 does not fit");
+  EXPECT_EQ(ErrorMessage(ErrorCode::kOverflow, [&] { (void)(TokenCount(2) * SIZE_MAX); }),
+            "TokenCount: 2 * 18446744073709551615 does not fit");
+  EXPECT_EQ(ErrorMessage(ErrorCode::kOverflow, [&] { (void)TokenCount(SIZE_MAX); }),
+            "TokenCount: 18446744073709551615 does not fit");
+  EXPECT_EQ(ErrorMessage(ErrorCode::kOverflow, [&] { (void)PageId(int64_t{1} << 31); }),
             "PageId: 2147483648 does not fit");
-  EXPECT_EQ(ErrorOf(ErrorCode::kOverflow,
-                    [&] { (void)PageSize(256).TokensIn(PageCount(int64_t{1} << 56)); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kOverflow,
+                         [&] { (void)PageSize(256).TokensIn(PageCount(int64_t{1} << 56)); }),
             "TokenCount: 256 * 72057594037927936 does not fit");
 }
 

@@ -13,21 +13,12 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "testing/error_message.h"
 
 namespace quire {
 namespace {
 
-template <class Fn>
-std::string InvalidArgument(Fn fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an Error";
-  return {};
-}
+using testing::ErrorMessage;
 
 std::optional<PageCount> Extend(PagePool& pool, std::initializer_list<ExtendRequest> requests) {
   return ExtendLists(pool, {requests.begin(), requests.size()});
@@ -175,28 +166,32 @@ TEST(PageListTest, ImpossibleArgumentsAreRefused) {
   PageList list(pool.page_size());
   ASSERT_TRUE(Extend(pool, {{&list, TokenCount(5)}}).has_value());
   std::vector<Slot> slots;
-  EXPECT_EQ(InvalidArgument([&] { (void)list.SlotAt(TokenCount(5)); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { (void)list.SlotAt(TokenCount(5)); }),
             "position: expected 0 or more and less than the list's 5 tokens, got 5");
-  EXPECT_EQ(InvalidArgument([&] { (void)list.SlotAt(TokenCount(-1)); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { (void)list.SlotAt(TokenCount(-1)); }),
             "position: expected 0 or more and less than the list's 5 tokens, got -1");
-  EXPECT_EQ(InvalidArgument([&] { list.AppendSlots(TokenCount(6), slots); }),
-            "first position: expected 0..5 (the list's tokens), got 6");
-  EXPECT_EQ(InvalidArgument([&] { list.Truncate(TokenCount(6)); }),
+  EXPECT_EQ(
+      ErrorMessage(ErrorCode::kInvalidArgument, [&] { list.AppendSlots(TokenCount(6), slots); }),
+      "first position: expected 0..5 (the list's tokens), got 6");
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { list.Truncate(TokenCount(6)); }),
             "new length: expected 0..5 (the list's tokens), got 6");
-  EXPECT_EQ(InvalidArgument([&] { (void)list.SharePage(PageCount(2)); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { (void)list.SharePage(PageCount(2)); }),
             "page index: expected 0 or more and less than the list's 2 pages, got 2");
-  EXPECT_EQ(InvalidArgument([&] {
-              (void)Extend(pool, {{&list, TokenCount(4)}});
-            }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument,
+                         [&] {
+                           (void)Extend(pool, {{&list, TokenCount(4)}});
+                         }),
             "new length: expected 5 or more (the list's tokens), got 4");
-  EXPECT_EQ(InvalidArgument([&] {
-              (void)Extend(pool, {{&list, TokenCount(6)}, {&list, TokenCount(7)}});
-            }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument,
+                         [&] {
+                           (void)Extend(pool, {{&list, TokenCount(6)}, {&list, TokenCount(7)}});
+                         }),
             "extend requests: expected each page list once, got one twice among 2");
   PageList other(PageSize(8));
-  EXPECT_EQ(InvalidArgument([&] {
-              (void)Extend(pool, {{&other, TokenCount(4)}});
-            }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument,
+                         [&] {
+                           (void)Extend(pool, {{&other, TokenCount(4)}});
+                         }),
             "page list: expected the pool's page_size 4, got 8");
 }
 
@@ -252,7 +247,7 @@ TEST(PageListTest, RandomUseAgreesWithATableOfSlots) {
   constexpr PageCount kNumPages(12);
   for (int page_size : {1, 2, 3, 16, 64}) {
     for (uint32_t seed = 0; seed < 5; ++seed) {
-      SCOPED_TRACE(testing::Message() << "page_size " << page_size << " seed " << seed);
+      SCOPED_TRACE(::testing::Message() << "page_size " << page_size << " seed " << seed);
       std::mt19937 random(seed);
       const auto below = [&](size_t n) { return random() % n; };
       PagePool pool(kNumPages, PageSize(page_size));

@@ -13,21 +13,12 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "testing/error_message.h"
 
 namespace quire {
 namespace {
 
-template <class Fn>
-std::string InvalidArgument(Fn fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an Error";
-  return {};
-}
+using testing::ErrorMessage;
 
 std::vector<int32_t> Ids(const std::vector<PageLease>& leases) {
   std::vector<int32_t> ids;
@@ -117,21 +108,22 @@ TEST(PagePoolTest, ALeaseMayOutliveItsPool) {
 
 TEST(PagePoolTest, APageThePoolDoesNotHandOutIsRefused) {
   const PagePool pool(PageCount(7), PageSize(4));
-  EXPECT_EQ(InvalidArgument([&] { (void)pool.refcount(kScratchPage); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { (void)pool.refcount(kScratchPage); }),
             "page id: expected 1..7 (page 0 is the scratch page), got 0");
-  EXPECT_EQ(InvalidArgument([&] { (void)pool.refcount(PageId(8)); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { (void)pool.refcount(PageId(8)); }),
             "page id: expected 1..7 (page 0 is the scratch page), got 8");
-  EXPECT_EQ(InvalidArgument([&] { (void)pool.refcount(PageId(-1)); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { (void)pool.refcount(PageId(-1)); }),
             "page id: expected 1..7 (page 0 is the scratch page), got -1");
 }
 
 TEST(PagePoolTest, ImpossibleCountsAreRefused) {
-  EXPECT_EQ(InvalidArgument([] { PagePool(PageCount(0), PageSize(4)); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [] { PagePool(PageCount(0), PageSize(4)); }),
             "num_pages: expected 1..2147483647 pages in a pool, got 0");
-  EXPECT_EQ(InvalidArgument([] { PagePool(PageCount(int64_t{1} << 31), PageSize(4)); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument,
+                         [] { PagePool(PageCount(int64_t{1} << 31), PageSize(4)); }),
             "num_pages: expected 1..2147483647 pages in a pool, got 2147483648");
   PagePool pool(PageCount(1), PageSize(4));
-  EXPECT_EQ(InvalidArgument([&] { (void)pool.Allocate(PageCount(-1)); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { (void)pool.Allocate(PageCount(-1)); }),
             "page count: expected 0 or more pages, got -1");
 }
 
@@ -139,7 +131,7 @@ TEST(PagePoolTest, ImpossibleCountsAreRefused) {
 TEST(PagePoolTest, RandomUseAgreesWithAPlainFreeList) {
   constexpr int kNumPages = 9;
   for (uint32_t seed = 0; seed < 20; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     const auto below = [&](size_t n) { return random() % n; };
     PagePool pool(PageCount(kNumPages), PageSize(16));

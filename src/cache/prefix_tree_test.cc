@@ -20,24 +20,15 @@
 #include "base/format.h"
 #include "cache/page_list.h"
 #include "cache/page_pool.h"
+#include "testing/error_message.h"
 
 namespace quire {
 namespace {
 
+using testing::ErrorMessage;
+
 using TokenList = std::vector<int32_t>;
 using Pages = std::vector<int32_t>;
-
-template <class Fn>
-std::string InvalidArgument(Fn fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an Error";
-  return {};
-}
 
 Pages Ids(const std::vector<PageLease>& leases) {
   Pages ids;
@@ -51,7 +42,7 @@ TokenList Prefix(const TokenList& tokens, size_t count) {
 }
 
 // A pool and a tree of page size 4, and sequences without a scheduler.
-class PrefixTreeTest : public testing::Test {
+class PrefixTreeTest : public ::testing::Test {
  protected:
   static constexpr PageSize kPageSize{4};
 
@@ -295,14 +286,16 @@ TEST_F(PrefixTreeTest, CountersTellMatchesHitsAndTokens) {
 }
 
 TEST_F(PrefixTreeTest, ImpossibleArgumentsAreRefused) {
-  EXPECT_EQ(InvalidArgument([&] { Match({}); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { Match({}); }),
             "tokens: expected at least one to match, got none");
-  EXPECT_EQ(InvalidArgument([&] { tree_.Evict(PageCount(-1)); }),
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { tree_.Evict(PageCount(-1)); }),
             "wanted pages: expected 0 or more, got -1");
   const TokenList tokens = {1, 2, 3};
-  EXPECT_EQ(InvalidArgument([&] { tree_.Publish("", tokens, ListOf(2)); }),
-            "page list: expected room for the 3 tokens to publish, got 2");
-  EXPECT_EQ(InvalidArgument([&] { tree_.PublishFinished("", tokens, PageList(PageSize(8))); }),
+  EXPECT_EQ(
+      ErrorMessage(ErrorCode::kInvalidArgument, [&] { tree_.Publish("", tokens, ListOf(2)); }),
+      "page list: expected room for the 3 tokens to publish, got 2");
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument,
+                         [&] { tree_.PublishFinished("", tokens, PageList(PageSize(8))); }),
             "page list: expected the tree's page_size 4, got 8");
   EXPECT_EQ(tree_.num_pages(), PageCount(0));
 }
@@ -723,7 +716,7 @@ TEST(PrefixTreeRandomTest, RandomUseAgreesWithAModelOfSinglePages) {
     for (uint32_t seed = 0; seed < 15; ++seed) {
       Simulation simulation(PageSize(page_size), PageCount(24), seed);
       for (int step = 0; step < 500; ++step) {
-        SCOPED_TRACE(testing::Message()
+        SCOPED_TRACE(::testing::Message()
                      << "page_size " << page_size << " seed " << seed << " step " << step);
         simulation.Step();
         simulation.Check();

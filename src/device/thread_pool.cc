@@ -1,6 +1,7 @@
 #include "device/thread_pool.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include <sched.h>
@@ -20,10 +21,19 @@ ThreadPool::ThreadPool(int num_threads) {
   Require(num_threads >= 1 && num_threads <= kMaxThreads, "threads: expected 1..{}, got {}",
           kMaxThreads, num_threads);
   threads_.reserve(static_cast<size_t>(num_threads - 1));
-  for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { ThreadMain(); });
+  try {
+    for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { ThreadMain(); });
+  } catch (const std::system_error& error) {
+    const size_t started = threads_.size();
+    StopThreads();
+    throw Error(ErrorCode::kCapacityExceeded, "threads: only {} of {} could be started: {}",
+                started + 1, num_threads, error.what());
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { StopThreads(); }
+
+void ThreadPool::StopThreads() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;

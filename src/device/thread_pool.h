@@ -19,7 +19,8 @@ namespace quire {
 // thread at a time, and not from inside a loop body.
 class ThreadPool final : public Executor {
  public:
-  // Throws Error(kInvalidArgument) unless 1 <= num_threads <= kMaxThreads.
+  // Throws Error(kInvalidArgument) unless 1 <= num_threads <= kMaxThreads, and
+  // Error(kCapacityExceeded) if the machine does not start that many.
   explicit ThreadPool(int num_threads);
   ~ThreadPool() override;
   ThreadPool(const ThreadPool&) = delete;
@@ -34,6 +35,7 @@ class ThreadPool final : public Executor {
 
  private:
   void ThreadMain();
+  void StopThreads();
   void DrainLoop(const FunctionRef<void(int64_t)>& fn, int64_t count);
 
   // Invariants, under mutex_:

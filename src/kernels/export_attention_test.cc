@@ -1,4 +1,5 @@
 // Other engines' kernels, given our exported arrays and our store's rows, compute our attention.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -154,6 +155,90 @@ TEST(ExportAttentionTest, ThePrefillPlanReproducesOurAttention) {
                       step.executor());
     step.ExpectOurs(testing::PrefillAttention(step.inputs(), plan, indices));
   });
+}
+
+TEST(ExportAttentionTest, UnifiedTablesReproduceOurAttention) {
+  ForEachPageSize([](ExportedStep& step) {
+    const StepCapacity capacity = step.capacity();
+    std::vector<int32_t> table = Array(UnifiedPageTableEntries(capacity));
+    std::vector<int32_t> lens = Array(capacity.num_seqs);
+    ExportUnifiedPageTable(step.batch().seqs(), capacity, {.table = table, .kv_lens = lens},
+                           step.executor(), ActiveFaults());
+    step.ExpectOurs(testing::BlockTableAttention(step.inputs(), step.qo_indptr(),
+                                                 {.table = table,
+                                                  .kv_lens = lens,
+                                                  .width = UnifiedPageTableWidth(capacity).raw(),
+                                                  .page_size = capacity.page_size},
+                                                 KeyMask::kCausal));
+  });
+}
+
+// Drafting in our form is one tree query per sequence; in SGLang's it is an index row per branch,
+// over slots of its own. Both see the same keys, so they give the same answer, at every step.
+TEST(ExportAttentionTest, DraftRowsReproduceOurTreeQueries) {
+  constexpr int32_t kBranches = 3, kSteps = 4;
+  constexpr int64_t kCommitted = 77;
+  const DraftShape shape{.branches = kBranches, .steps = kSteps};
+  ThreadPool executor(2);
+  for (int page_size : {1, 3, 16, 64}) {
+    const testing::RowLengths lengths[] = {
+        {.kv_len = kCommitted, .room = DraftReserve(PageSize(page_size), shape).raw()}};
+    const testing::ScatteredBatch list(PageSize(page_size), lengths, 3);
+    std::vector<int32_t> indptr = Array(kSteps * DraftIndptrEntries(list.capacity, shape));
+    const int64_t row_entries = DraftRowEntries(list.capacity, shape, ActiveFaults()).raw();
+    std::vector<int32_t> indices = Array(kSteps * row_entries);
+    std::vector<int64_t> slots(static_cast<size_t>(DraftSlotEntries(list.capacity, shape)));
+    ExportDraftRows(
+        list.seqs, list.capacity,
+        {.shape = shape, .kv_indptr = indptr, .kv_indices = indices, .write_slots = slots},
+        executor, ActiveFaults());
+    for (int32_t level = 0; level < kSteps; ++level) {
+      SCOPED_TRACE(fmt::format("page size {}, step {}", page_size, level));
+      // Node s * branches + t is draft s of branch t; the queries are the last level.
+      std::vector<int32_t> parents;
+      for (int32_t node = 0; node < kBranches * (level + 1); ++node) {
+        parents.push_back(node < kBranches ? kTreeRoot : node - kBranches);
+      }
+      const int64_t nodes = static_cast<int64_t>(parents.size());
+      const PagedBatch tree({{kBranches, kCommitted + nodes, parents, 3}},
+                            {.page_size = PageSize(page_size), .dims = kDims, .num_heads = 3});
+      const AttentionResult ours =
+          testing::RunMla(tree, {.scale = kScale, .faults = ActiveFaults()}, executor);
+      // The same rows where the draft indices point.
+      const auto contents = tree.Rows();
+      std::vector<float> rows(
+          static_cast<size_t>(list.capacity.pool_pages.raw() * page_size * kDims.values()));
+      auto put = [&](int64_t slot, int64_t position) {
+        const std::vector<double>& row = contents[0][static_cast<size_t>(position)];
+        std::copy(row.begin(), row.end(), rows.begin() + slot * kDims.values());
+      };
+      for (int64_t p = 0; p < kCommitted; ++p) put(list.SlotAt(0, p).raw(), p);
+      for (int64_t t = 0; t < kBranches; ++t) {
+        for (int64_t s = 0; s <= level; ++s) {
+          put(slots[static_cast<size_t>(t * kSteps + s)], kCommitted + s * kBranches + t);
+        }
+      }
+      const std::vector<int32_t> qo_indptr = {0, 1, 2, 3};
+      const AttentionOutput theirs = testing::FlatIndexAttention(
+          {.rows = rows,
+           .queries = tree.q(),
+           .num_heads = 3,
+           .values_per_row = kDims.values(),
+           .latent_dim = kDims.latent_dim,
+           .scale = double{kScale}},
+          qo_indptr,
+          std::span<const int32_t>(indptr).subspan(
+              static_cast<size_t>(level * DraftIndptrEntries(list.capacity, shape)),
+              static_cast<size_t>(kBranches + 1)),
+          std::span<const int32_t>(indices).subspan(static_cast<size_t>(level * row_entries),
+                                                    static_cast<size_t>(row_entries)),
+          KeyMask::kFull);
+      const testing::ReferenceAttention reference =
+          testing::ReferenceMla(tree.seqs(), contents, tree.q(), 3, kDims, kScale);
+      EXPECT_EQ(testing::Mismatch(ours.out, theirs.out, reference.out_bound), "");
+      EXPECT_EQ(testing::Mismatch(ours.lse, theirs.lse, reference.lse_bound), "");
+    }
+  }
 }
 
 }  // namespace

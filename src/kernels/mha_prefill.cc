@@ -1,20 +1,32 @@
 #include "kernels/mha_prefill.h"
 
+#include <tuple>
+
 #include "base/error.h"
-#include "kernels/plan_store.h"
+#include "kernels/attention_checks.h"
 
 namespace quire {
 
+void Validate(const MhaShape& shape) {
+  Require(shape.num_heads >= 1, "shape.num_heads: expected >= 1, got {}", shape.num_heads);
+  // kMaxRowValues keeps sums and products of dims far inside 32 bits.
+  for (const auto& [name, dim, least] :
+       {std::tuple("nope_dim", shape.nope_dim, 1), std::tuple("value_dim", shape.value_dim, 1),
+        std::tuple("latent_dim", shape.dims.latent_dim, 1),
+        std::tuple("rope_dim", shape.dims.rope_dim, 0)}) {
+    Require(dim >= least && dim <= kMaxRowValues, "shape.{}: expected {}..{}, got {}", name, least,
+            kMaxRowValues, dim);
+  }
+}
+
 void Validate(const MhaPrefillArgs& args, ByteOffset workspace_bytes) {
   const MhaShape& shape = args.shape;
+  Validate(shape);
   RequireLatentStore(args.plan, args.store);
   Require(shape.dims == args.store.layout().dims(),
           "shape.dims: expected the store's {} + {}, got {} + {}",
           args.store.layout().dims().latent_dim, args.store.layout().dims().rope_dim,
           shape.dims.latent_dim, shape.dims.rope_dim);
-  Require(shape.num_heads >= 1 && shape.nope_dim >= 1 && shape.value_dim >= 1,
-          "shape: expected positive num_heads, nope_dim and value_dim, got {}, {} and {}",
-          shape.num_heads, shape.nope_dim, shape.value_dim);
   Require(args.chunk > TokenCount(0) && args.chunk.raw() % kKeyTile.raw() == 0,
           "chunk: expected a positive multiple of {}, got {}", kKeyTile, args.chunk);
   for (int32_t b = 0; b < args.plan.num_seqs; ++b) {
@@ -27,8 +39,10 @@ void Validate(const MhaPrefillArgs& args, ByteOffset workspace_bytes) {
       {int64_t{shape.num_heads} * (shape.nope_dim + shape.value_dim), shape.dims.latent_dim});
   RequireShape("out", args.out, {num_tokens, shape.num_heads, shape.value_dim});
   RequireLse(args.lse, num_tokens, shape.num_heads);
-  Require(ByteOffset(args.workspace.size()) >= workspace_bytes,
-          "workspace: expected {} bytes, got {}", workspace_bytes, args.workspace.size());
+  RequireWorkspace(args.workspace, workspace_bytes, [&] {
+    return fmt::format("{} heads, {} + {} -> {} + {} values", shape.num_heads,
+                       shape.dims.latent_dim, shape.dims.rope_dim, shape.nope_dim, shape.value_dim);
+  });
 }
 
 }  // namespace quire

@@ -29,6 +29,9 @@ struct MhaShape {
   KvDims dims = {};         // of a cache row
 };
 
+// Throws Error(kInvalidArgument) naming the field and its value.
+void Validate(const MhaShape& shape);
+
 struct MhaPrefillArgs {
   const Plan& plan;
   const KvStore& store;  // a latent format

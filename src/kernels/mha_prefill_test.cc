@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "device/thread_pool.h"
 #include "kernels/cpu/mha_prefill.h"
 #include "kernels/cpu/store.h"
 #include "testing/active_faults.h"
 #include "testing/compare.h"
+#include "testing/error_message.h"
 #include "testing/paged_batch.h"
 #include "testing/red_zone.h"
 #include "testing/reference.h"
@@ -18,6 +18,7 @@ namespace quire {
 namespace {
 
 using testing::AttentionResult;
+using testing::ErrorMessage;
 using testing::PagedBatch;
 using testing::RedZone;
 using testing::SequenceCase;
@@ -179,15 +180,73 @@ TEST(MhaPrefillTest, AKeyThatIsNotFiniteReachesOnlyTheQueriesThatSeeIt) {
   mha.ExpectNearReference(result);
 }
 
+TEST(MhaPrefillTest, Bf16InputsAndOutputsAreTheRoundedOnes) {
+  SerialExecutor executor;
+  const PagedBatch batch({{5, 90, {}, 3}}, {.dims = kSmall.dims});
+  PlanStorage storage(batch.Capacity(), {});
+  const Plan& plan = storage.Make(batch.seqs(), executor, testing::ActiveFaults());
+  std::vector<std::byte> workspace(
+      static_cast<size_t>(cpu::MhaPrefillWorkspace(kSmall, TokenCount(5), 1).raw()));
+  std::vector<Bf16> q, w;
+  std::vector<float> q_wide, w_wide;
+  for (float value : testing::MadeUpValues(1, 1, 5 * 3 * 48)) {
+    q.push_back(ToBf16(value));
+    q_wide.push_back(ToFloat(q.back()));
+  }
+  for (float value : testing::MadeUpValues(2, 2, 3 * 80 * 64)) {
+    w.push_back(ToBf16(value * 0.05f));
+    w_wide.push_back(ToFloat(w.back()));
+  }
+  std::vector<Bf16> out(5 * 3 * 48);
+  std::vector<float> out_wide(5 * 3 * 48);
+  MhaPrefillArgs args{.plan = plan,
+                      .store = batch.store(),
+                      .shape = kSmall,
+                      .q = ConstTensorView(q_wide.data(), {5, 3, 48}),
+                      .w_kv_b = ConstTensorView(w_wide.data(), {3 * 80, 64}),
+                      .out = TensorView(out_wide.data(), {5, 3, 48}),
+                      .scale = kScale,
+                      .chunk = TokenCount(64),
+                      .workspace = workspace};
+  cpu::MhaPrefill(args, executor);
+  args.q = ConstTensorView(q.data(), {5, 3, 48});
+  args.w_kv_b = ConstTensorView(w.data(), {3 * 80, 64});
+  args.out = TensorView(out.data(), {5, 3, 48});
+  cpu::MhaPrefill(args, executor);
+  for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i].bits, ToBf16(out_wide[i]).bits) << i;
+
+  // And with shapes that do not fit, nothing is written.
+  const std::vector<float> before = out_wide;
+  auto message = [&](auto change) -> std::string {
+    MhaPrefillArgs bad = args;
+    bad.out = TensorView(out_wide.data(), {5, 3, 48});
+    change(bad);
+    return ErrorMessage([&] { cpu::MhaPrefill(bad, executor); });
+  };
+  EXPECT_EQ(message([&](auto& a) {
+              a.q = ConstTensorView(q.data(), {5, 3, 47});
+            }),
+            "q: expected shape [5, 3, 48], got [5, 3, 47]");
+  EXPECT_EQ(message([&](auto& a) {
+              a.w_kv_b = ConstTensorView(w.data(), {3 * 80, 63});
+            }),
+            "w_kv_b: expected shape [240, 64], got [240, 63]");
+  EXPECT_EQ(message([&](auto& a) {
+              a.out = TensorView(out_wide.data(), {5, 3, 40});
+            }),
+            "out: expected shape [5, 3, 48], got [5, 3, 40]");
+  EXPECT_EQ(message([&](auto& a) { a.shape.nope_dim = 2147483647; }),
+            "shape.nope_dim: expected 1..4096, got 2147483647");
+  EXPECT_EQ(message([&](auto& a) { a.shape.dims.latent_dim = 60; }),
+            "shape.dims: expected the store's 64 + 16, got 60 + 16");
+  EXPECT_EQ(message([&](auto& a) { a.workspace = a.workspace.first(16); }).find("workspace: "), 0u);
+  EXPECT_EQ(out_wide, before);
+}
+
 TEST(MhaPrefillTest, BadArgumentsAreNamed) {
   SerialExecutor executor;
   auto message = [&](MhaCase mha, TokenCount chunk) -> std::string {
-    try {
-      mha.Attend(executor, chunk);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return ErrorMessage([&] { mha.Attend(executor, chunk); });
   };
   EXPECT_EQ(message(MhaCase({{2, 9, {-1, 0}, 3}}, kSmall), TokenCount(64)),
             "sequence 0: a tree; expected a causal sequence");

@@ -1,34 +1,46 @@
 #include "kernels/mla_attention.h"
 
+#include <algorithm>
+
 #include "base/error.h"
-#include "kernels/plan_store.h"
+#include "kernels/attention_checks.h"
 
 namespace quire {
+
+void Validate(const MlaShape& shape) {
+  Require(shape.num_heads >= 1, "shape.num_heads: expected >= 1, got {}", shape.num_heads);
+  Require(shape.dims.latent_dim >= 1 && shape.dims.rope_dim >= 0,
+          "shape.dims: expected latent_dim >= 1 and rope_dim >= 0, got {} and {}",
+          shape.dims.latent_dim, shape.dims.rope_dim);
+}
 
 void Validate(const MlaAttentionArgs& args, ByteOffset workspace_bytes) {
   const KvDims dims = args.store.layout().dims();
   RequireLatentStore(args.plan, args.store);
-  Require(args.q.rank() == 3, "q: expected [num_query_tokens, num_heads, {}], got {}",
-          dims.values(), args.q.ShapeString());
   const int64_t num_tokens = args.plan.num_query_tokens.raw();
-  const int64_t num_heads = args.q.dim(1);
-  Require(num_heads >= 1, "q: expected at least one head, got {}", args.q.ShapeString());
+  const int64_t num_heads = std::max<int64_t>(1, args.q.dim(1));
   RequireShape("q", args.q, {num_tokens, num_heads, dims.values()});
   RequireShape("out", args.out, {num_tokens, num_heads, dims.latent_dim});
   RequireLse(args.lse, num_tokens, num_heads);
-  Require(
-      ByteOffset(args.workspace.size()) >= workspace_bytes,
-      "workspace: expected {} bytes ({} workers, {} heads, {} + {} values, {} partials), got {}",
-      workspace_bytes, args.plan.work.num_workers, num_heads, dims.latent_dim, dims.rope_dim,
-      args.plan.num_partials, args.workspace.size());
+  RequireWorkspace(args.workspace, workspace_bytes, [&] {
+    return fmt::format("{} workers, {} heads, {} + {} values, {} partials",
+                       args.plan.work.num_workers, num_heads, dims.latent_dim, dims.rope_dim,
+                       args.plan.num_partials);
+  });
 }
 
-ByteOffset MlaAttentionBytes(const Plan& plan, const KvStore& store, const MlaShape& shape) {
-  const int64_t row_bytes = store.layout().packed_row_bytes();
+ByteOffset MlaAttentionBytes(const Plan& plan, const KvStore& store, const MlaShape& shape,
+                             DType q_and_out) {
+  const ByteOffset row_bytes(store.layout().packed_row_bytes());
   ByteOffset bytes{0};
-  for (TokenCount kv_len : plan.kv_len) bytes += ByteOffset(row_bytes) * kv_len.raw();
+  for (int32_t b = 0; b < plan.num_seqs; ++b) {
+    if (plan.QLen(b) > TokenCount(0)) {
+      bytes += row_bytes * plan.kv_len[static_cast<size_t>(b)].raw();
+    }
+  }
   const int64_t values_per_head = shape.dims.values() + shape.dims.latent_dim;
-  return bytes + ByteOffset(4 * values_per_head * shape.num_heads) * plan.num_query_tokens.raw();
+  return bytes + ByteOffset(DTypeBytes(q_and_out) * values_per_head * shape.num_heads) *
+                     plan.num_query_tokens.raw();
 }
 
 double MlaAttentionFlops(const Plan& plan, const MlaShape& shape) {

@@ -4,15 +4,19 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
+#include <random>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "device/thread_pool.h"
 #include "kernels/cpu/mla_attention.h"
 #include "kernels/cpu/store.h"
 #include "testing/active_faults.h"
 #include "testing/compare.h"
+#include "testing/error_message.h"
 #include "testing/paged_batch.h"
 #include "testing/reference.h"
 
@@ -22,6 +26,7 @@ namespace {
 using testing::ActiveFaults;
 using testing::AttentionResult;
 using testing::BitMismatch;
+using testing::ErrorMessage;
 using testing::MlaRun;
 using testing::PagedBatch;
 using testing::PagedBatchShape;
@@ -181,17 +186,30 @@ TEST(MlaAttentionTest, TheRestOfTheBatchChangesNoBit) {
   const std::vector<SequenceCase> seqs = MixedSequences();
   const PagedBatch whole(seqs, {.num_heads = 6});
   const AttentionResult together = Attend(whole, executor, 4);
-  // Reversed, and each alone.
-  const PagedBatch reversed({seqs.rbegin(), seqs.rend()}, {.num_heads = 6, .page_seed = 5});
-  const AttentionResult backwards = Attend(reversed, executor, 4);
+  // Shuffled, and each alone.
+  std::vector<size_t> order(seqs.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::shuffle(order.begin(), order.end(), std::mt19937_64(11));
+  std::vector<SequenceCase> mixed;
+  std::vector<int64_t> first_token(seqs.size());
+  int64_t next = 0;
+  for (size_t i : order) {
+    mixed.push_back(seqs[i]);
+    first_token[i] = next;
+    next += seqs[i].q_len;
+  }
+  const PagedBatch shuffled(mixed, {.num_heads = 6, .page_seed = 5});
+  const AttentionResult elsewhere = Attend(shuffled, executor, 4);
   int64_t token = 0;
+  size_t index = 0;
   for (const SequenceCase& seq : seqs) {
     const AttentionResult expected = Tokens(together, whole.shape(), token, seq.q_len);
     const PagedBatch alone({seq}, {.num_heads = 6, .page_seed = 9});
     EXPECT_EQ(BitMismatch(Attend(alone, executor, 2), expected), "") << "alone, seed " << seq.seed;
-    const int64_t mirrored = whole.num_tokens() - token - seq.q_len;
-    EXPECT_EQ(BitMismatch(Tokens(backwards, whole.shape(), mirrored, seq.q_len), expected), "")
-        << "reversed, seed " << seq.seed;
+    EXPECT_EQ(
+        BitMismatch(Tokens(elsewhere, whole.shape(), first_token[index++], seq.q_len), expected),
+        "")
+        << "shuffled, seed " << seq.seed;
     token += seq.q_len;
   }
 }
@@ -240,6 +258,8 @@ TEST(MlaAttentionTest, FixedCapacityAndPaddedRowsChangeNoBit) {
         << "page size " << page_size;
     const AttentionResult padding = Tokens(result, shape, eager.num_tokens(), 6);
     EXPECT_EQ(padding.out, std::vector<float>(padding.out.size(), 0.0f));
+    EXPECT_EQ(padding.lse,
+              std::vector<float>(padding.lse.size(), -std::numeric_limits<float>::infinity()));
   }
 }
 
@@ -284,6 +304,16 @@ TEST(MlaAttentionTest, ATreeRowEqualsPlainDecodeOverItsPath) {
   ExpectTreeRowsEqualDecode(60, comb, 16);    // paths cross a tile
   ExpectTreeRowsEqualDecode(1020, comb, 64);  // and a split
   ExpectTreeRowsEqualDecode(1024, comb, 3);   // which begins just where the tree does
+}
+
+TEST(MlaAttentionTest, TreesOfManyRootsAndMoreThanSixtyFourNodesAreTreesToo) {
+  // 150 nodes, three words of mask: every seventh hangs on the committed tokens, the others on one of
+  // the ten before them.
+  std::vector<int32_t> parents;
+  for (int32_t i = 0; i < 150; ++i) {
+    parents.push_back(i % 7 == 0 ? kTreeRoot : std::max(0, i - 1 - (i * 37) % 10));
+  }
+  ExpectTreeRowsEqualDecode(1000, parents, 61);
 }
 
 TEST(MlaAttentionTest, ADraftLevelSeesItsOwnAncestorsOnly) {
@@ -377,6 +407,53 @@ TEST(MlaAttentionTest, Bf16QueriesAndOutputsAreTheRoundedOnes) {
   }
 }
 
+TEST(MlaAttentionTest, QueriesAndOutputsMayBeSlicesOfWiderArrays) {
+  SerialExecutor executor;
+  const PagedBatch batch({{3, 150, {}, 3}}, {.num_heads = 4});
+  const AttentionResult expected = Attend(batch, executor);
+  const MlaShape shape{.num_heads = 4};
+  const StepCapacity capacity = batch.Capacity();
+  PlanStorage first_storage(capacity, cpu::MlaWorkShape(shape, 1));
+  PlanStorage storage = std::move(first_storage);  // a storage may move before its plans are made
+  const Plan& plan = storage.Make(batch.seqs(), executor, ActiveFaults());
+  std::vector<std::byte> workspace(
+      static_cast<size_t>(cpu::MlaAttentionWorkspace(capacity, plan.work, shape).raw()));
+  const int64_t q_stride = 4 * 576 + 100, out_stride = 4 * 512 + 36, lse_stride = 7;
+  std::vector<float> q(static_cast<size_t>(3 * q_stride)), out(static_cast<size_t>(3 * out_stride)),
+      lse(static_cast<size_t>(3 * lse_stride));
+  for (int64_t t = 0; t < 3; ++t) {
+    std::copy_n(batch.q().begin() + t * 4 * 576, 4 * 576, q.begin() + t * q_stride);
+  }
+  cpu::MlaAttention({.plan = plan,
+                     .store = batch.store(),
+                     .q = ConstTensorView(q.data(), {3, 4, 576}).WithRowStride(q_stride),
+                     .out = TensorView(out.data(), {3, 4, 512}).WithRowStride(out_stride),
+                     .lse = TensorView(lse.data(), {3, 4}).WithRowStride(lse_stride),
+                     .scale = kScale,
+                     .workspace = workspace},
+                    executor);
+  for (int64_t t = 0; t < 3; ++t) {
+    const AttentionResult row = Tokens(expected, batch.shape(), t, 1);
+    EXPECT_EQ(
+        BitMismatch(std::span(out).subspan(static_cast<size_t>(t * out_stride), 4 * 512), row.out),
+        "");
+    EXPECT_EQ(BitMismatch(std::span(lse).subspan(static_cast<size_t>(t * lse_stride), 4), row.lse),
+              "");
+  }
+}
+
+static_assert(!std::is_copy_constructible_v<PlanStorage>, "plans view their own storage's memory");
+
+TEST(MlaAttentionTest, ShapesThatCannotBeAreRefusedBeforeTheySizeAnything) {
+  EXPECT_EQ(ErrorMessage([] { (void)cpu::MlaWorkShape({.num_heads = 0}, 2); }),
+            "shape.num_heads: expected >= 1, got 0");
+  EXPECT_EQ(ErrorMessage(
+                [] { (void)cpu::MlaAttentionWorkspace({}, {.num_workers = 0}, {.num_heads = 4}); }),
+            "work.num_workers: expected >= 1, got 0");
+  EXPECT_EQ(ErrorMessage([] { (void)cpu::MlaAttentionWorkspace({}, {}, {.num_heads = -16}); }),
+            "shape.num_heads: expected >= 1, got -16");
+}
+
 TEST(MlaAttentionTest, PagesBeyondTwoGibibytesAreRead) {
   SerialExecutor executor;
   // The same sequence in the first pages of a small pool and in the last of one of 2.2e9 bytes.
@@ -429,12 +506,7 @@ TEST(MlaAttentionTest, BadArgumentsAreNamedAndNothingIsWritten) {
   auto message = [&](auto change) -> std::string {
     MlaAttentionArgs args = good;
     change(args);
-    try {
-      cpu::MlaAttention(args, executor);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return ErrorMessage([&] { cpu::MlaAttention(args, executor); });
   };
   EXPECT_EQ(message([&](auto& a) {
               a.q = ConstTensorView(batch.q().data(), {3, 4, 575});
@@ -457,6 +529,12 @@ TEST(MlaAttentionTest, BadArgumentsAreNamedAndNothingIsWritten) {
             std::string::npos)
       << workspace_message;
 
+  std::vector<std::byte> longer(workspace.size() + 1);
+  EXPECT_EQ(message([&](auto& a) {
+              a.workspace = std::span(longer).subspan(1);
+            }).find("workspace: expected an address that is a multiple of 16, got "),
+            0u);
+
   const PagedBatch other({{3, 150, {}, 3}}, {.page_size = PageSize(16), .num_heads = 4});
   const PagedBatch fewer({{1, 1, {}, 3}}, {.num_heads = 4, .spare_pages = 0});
   const KvLayout index(KvFormat::kIndexKeyFp8, {576, 0}, PageSize(64));
@@ -464,7 +542,7 @@ TEST(MlaAttentionTest, BadArgumentsAreNamedAndNothingIsWritten) {
       static_cast<size_t>(KvStoreBytes(index, batch.pool_pages()).raw()));
   const KvStore index_store(index_memory, batch.pool_pages(), index);
   auto store_message = [&](const KvStore& store) -> std::string {
-    try {
+    return ErrorMessage([&] {
       cpu::MlaAttention({.plan = plan,
                          .store = store,
                          .q = good.q,
@@ -473,10 +551,7 @@ TEST(MlaAttentionTest, BadArgumentsAreNamedAndNothingIsWritten) {
                          .scale = kScale,
                          .workspace = workspace},
                         executor);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    });
   };
   EXPECT_EQ(store_message(other.store()), "store: expected the plan's page_size 64, got 16");
   EXPECT_EQ(store_message(fewer.store()), "store: expected the plan's pool of 7 pages, got 2");

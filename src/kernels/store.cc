@@ -14,7 +14,7 @@ void RequireRowViews(const KvStore& store, std::span<const Slot> slots,
   if (dims.rope_dim > 0) {
     RequireShape("rope", rope, {num_tokens, dims.rope_dim});
   } else {
-    Require(rope.empty(), "rope: expected none (rope_dim 0), got {}", rope.ShapeString());
+    Require(rope.empty(), "rope: expected none (rope_dim 0), got {} dimensions", rope.rank());
   }
   store.RequireInPool("slots", slots);
 }

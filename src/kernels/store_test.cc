@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "device/buffer.h"
 #include "device/thread_pool.h"
 #include "kernels/cpu/store.h"
 #include "testing/active_faults.h"
 #include "testing/compare.h"
+#include "testing/error_message.h"
 #include "testing/paged_batch.h"
 #include "testing/reference.h"
 
@@ -21,6 +21,7 @@ namespace quire {
 namespace {
 
 using testing::ActiveFaults;
+using testing::ErrorMessage;
 using testing::MadeUpValues;
 using testing::ReferenceRow;
 
@@ -316,12 +317,7 @@ class BadStoreCall : public ::testing::Test {
   // The message of the Error that fn throws; and nothing may have been written.
   template <class Fn>
   std::string MessageOf(Fn fn) {
-    std::string message = "no error";
-    try {
-      fn();
-    } catch (const Error& error) {
-      message = error.what();
-    }
+    const std::string message = ErrorMessage(fn);
     EXPECT_TRUE(std::equal(before_.begin(), before_.end(), pool_.bytes().begin()));
     return message;
   }
@@ -338,6 +334,25 @@ TEST_F(BadStoreCall, ASlotPastThePoolIsNamedAndNothingIsWritten) {
   const std::vector<Slot> negative = {Slot(5), Slot(-1)};
   EXPECT_EQ(MessageOf([&] { pool_.Write(negative, RowsFor(negative, 576), executor_); }),
             "slots[1]: expected a slot in 0..11 (3 pages of 4), got -1");
+}
+
+TEST_F(BadStoreCall, GatherAndMoveCheckTheirSlotsToo) {
+  const std::vector<Slot> good = {Slot(5)}, bad = {Slot(99)};
+  std::vector<std::byte> workspace(1152);
+  EXPECT_EQ(MessageOf([&] { (void)pool_.Gather(bad, executor_); }),
+            "slots[0]: expected a slot in 0..11 (3 pages of 4), got 99");
+  EXPECT_EQ(MessageOf([&] {
+              cpu::StoreMove(
+                  {.store = pool_.store(), .from = bad, .to = good, .workspace = workspace},
+                  executor_);
+            }),
+            "from[0]: expected a slot in 0..11 (3 pages of 4), got 99");
+  EXPECT_EQ(MessageOf([&] {
+              cpu::StoreMove(
+                  {.store = pool_.store(), .from = good, .to = bad, .workspace = workspace},
+                  executor_);
+            }),
+            "to[0]: expected a slot in 0..11 (3 pages of 4), got 99");
 }
 
 TEST_F(BadStoreCall, MismatchedShapesAreNamed) {
@@ -368,12 +383,7 @@ TEST_F(BadStoreCall, MismatchedShapesAreNamed) {
 
 TEST(KvLayoutTest, WhatAFormatCannotHaveIsRefused) {
   auto message = [](KvFormat format, KvDims dims, int page_size) -> std::string {
-    try {
-      KvLayout layout(format, dims, PageSize(page_size));
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return ErrorMessage([&] { KvLayout(format, dims, PageSize(page_size)); });
   };
   EXPECT_EQ(message(KvFormat::kIndexKeyFp8Preshuffled, {128, 0}, 24),
             "index_key_fp8_preshuffled: page_size: expected a multiple of 16, got 24");
@@ -389,16 +399,10 @@ TEST(KvLayoutTest, WhatAFormatCannotHaveIsRefused) {
 
 TEST(KvStoreTest, MemoryOfTheWrongSizeIsRefusedWithEveryFactor) {
   std::vector<std::byte> memory(100);
-  try {
-    const KvStore store(memory, PageCount(3),
-                        KvLayout(KvFormat::kLatentBf16, {512, 64}, PageSize(4)));
-    FAIL() << "expected an Error";
-  } catch (const Error& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "kv store: expected 13824 bytes (3 pages of 4608 bytes, latent_bf16, page_size 4), "
-        "got 100");
-  }
+  const KvLayout layout(KvFormat::kLatentBf16, {512, 64}, PageSize(4));
+  EXPECT_EQ(ErrorMessage([&] { KvStore(memory, PageCount(3), layout); }),
+            "kv store: expected 13824 bytes (3 pages of 4608 bytes, latent_bf16, page_size 4), "
+            "got 100");
 }
 
 }  // namespace

@@ -10,17 +10,10 @@
 #include "kernels/cpu/mla_attention.h"
 #include "kernels/cpu/store.h"
 #include "testing/red_zone.h"
+#include "testing/splitmix64.h"
 
 namespace quire::testing {
 namespace {
-
-// A well-mixed 64-bit step (the constants of splitmix64).
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 std::vector<std::vector<PageId>> DealPages(const std::vector<SequenceCase>& cases,
                                            const PagedBatchShape& shape) {
@@ -50,9 +43,9 @@ PageCount PoolPages(const std::vector<std::vector<PageId>>& pages, int64_t spare
 
 std::vector<float> MadeUpValues(uint64_t seed, int64_t position, int64_t n) {
   std::vector<float> values(static_cast<size_t>(n));
-  uint64_t state = Mix(seed * 0x100000001b3u + static_cast<uint64_t>(position));
+  uint64_t state = SplitMix64(seed * 0x100000001b3u + static_cast<uint64_t>(position));
   for (float& value : values) {
-    state = Mix(state);
+    state = SplitMix64(state);
     // Two uniforms summed: bell enough, and exactly reproducible everywhere.
     value = (static_cast<float>(state & 0xffff) + static_cast<float>((state >> 16) & 0xffff)) /
                 0x1p16f -

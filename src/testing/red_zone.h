@@ -24,6 +24,7 @@ class RedZone {
 
   std::span<T> span() { return {reinterpret_cast<T*>(memory_.data()) + kGuard, size_}; }
   T* data() { return span().data(); }
+  std::vector<T> values() { return {span().begin(), span().end()}; }
 
   // "" if both guards are whole.
   std::string Damage() const {

@@ -257,6 +257,7 @@ HWY_EXPORT(RunHead);
 }  // namespace
 
 ByteOffset MhaPrefillWorkspace(const MhaShape& shape, TokenCount max_q_len, int32_t num_threads) {
+  Validate(shape);
   const int64_t blocks = CeilDiv(max_q_len.raw(), kBlockRows);
   return ByteOffset(4 * HeadScratch::Floats(HeadShape::Of(shape), blocks)) * num_threads;
 }

@@ -267,6 +267,7 @@ ByteOffset WorkspaceFor(int64_t num_workers, int64_t num_partials, int64_t query
 }  // namespace
 
 WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_workers) {
+  Validate(shape);
   return {.query_tile = TokenCount(std::max(1, kRowsPerTile / shape.num_heads)),
           .split = kSplitKeys,
           .num_workers = num_workers};
@@ -274,6 +275,9 @@ WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_workers) {
 
 ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& work,
                                  const MlaShape& shape) {
+  Validate(capacity);
+  Validate(work);
+  Validate(shape);
   return WorkspaceFor(work.num_workers, MaxPartials(capacity, work), work.query_tile.raw(),
                       ShapeOf(shape.num_heads, shape.dims));
 }

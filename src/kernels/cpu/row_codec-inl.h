@@ -83,7 +83,9 @@ HWY_INLINE bool HasFp8NaN(const uint8_t* codes, int32_t n) {
 HWY_INLINE void WidenFp8(const uint8_t* HWY_RESTRICT from, float scale, int32_t first, int32_t n,
                          RowTarget to) {
   int32_t i = 0;
-  if (first % RowTarget::kBlock == 0 && !HasFp8NaN(from, n)) {
+#if HWY_TARGET != HWY_SCALAR  // which has no halves of vectors
+  const bool fits = scale <= std::numeric_limits<float>::max() / 256;  // else one by one
+  if (first % RowTarget::kBlock == 0 && fits && !HasFp8NaN(from, n)) {
     // Moved into the bits of a half float the value is 2^8 too small, subnormals included, and the
     // machine widens halves. Both factors of the product below are exact, so it rounds once.
     const hn::CappedTag<uint16_t, RowTarget::kBlock> d16;
@@ -107,6 +109,7 @@ HWY_INLINE void WidenFp8(const uint8_t* HWY_RESTRICT from, float scale, int32_t 
       }
     }
   }
+#endif
   for (; i < n; ++i) *to.At(first + i) = ToFloat(Fp8E4m3{from[i]}) * scale;
 }
 

@@ -41,7 +41,7 @@ using VF = hn::Vec<DF>;
 
 // Registers decide the shape of the inner blocks: 32 on AArch64 and AVX-512, 16 before. Sixteen
 // accumulators hide the latency of four FMA pipes of four cycles, eight that of two.
-#if HWY_TARGET == HWY_NEON
+#if HWY_TARGET == HWY_NEON || HWY_TARGET <= HWY_AVX3
 inline constexpr int kAccumulators = 16;
 #else
 inline constexpr int kAccumulators = 8;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "testing/splitmix64.h"
 
 namespace quire::testing {
 namespace {
@@ -134,11 +135,9 @@ static_assert(std::size(kFactRules) == kNumFacts);
 }  // namespace
 
 uint64_t Random::Next() {
-  state_ += 0x9e3779b97f4a7c15u;
-  uint64_t x = state_;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
+  const uint64_t number = SplitMix64(state_);
+  state_ += kSplitMix64Step;
+  return number;
 }
 
 int64_t Random::Between(int64_t low, int64_t high) {

@@ -15,7 +15,7 @@
 
 namespace quire::testing {
 
-// splitmix64: the same numbers on every platform, unlike the distributions of <random>.
+// A generator of splitmix64 numbers.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}

@@ -1,4 +1,4 @@
-#include "kernels/plan_store.h"
+#include "kernels/attention_checks.h"
 
 #include "base/error.h"
 
@@ -18,6 +18,17 @@ void RequireLse(const TensorView& lse, int64_t num_tokens, int64_t num_heads) {
   if (lse.empty()) return;
   RequireShape("lse", lse, {num_tokens, num_heads});
   Require(lse.dtype() == DType::kF32, "lse: expected f32, got {}", DTypeName(lse.dtype()));
+}
+
+void RequireWorkspace(std::span<const std::byte> workspace, ByteOffset bytes,
+                      FunctionRef<std::string()> factors) {
+  if (ByteOffset(workspace.size()) < bytes) {
+    throw Error(ErrorCode::kInvalidArgument, "workspace: expected {} bytes ({}), got {}", bytes,
+                factors(), workspace.size());
+  }
+  Require(reinterpret_cast<uintptr_t>(workspace.data()) % kWorkspaceAlignment == 0,
+          "workspace: expected an address that is a multiple of {}, got {}", kWorkspaceAlignment,
+          fmt::ptr(workspace.data()));
 }
 
 }  // namespace quire
