@@ -202,14 +202,14 @@ TEST(PageRangesTest, CellsPastAShortRowAreEmpty) {
 TEST(PageRangesTest, TokenFormsWriteABoundedNumberOfEntriesPerCell) {
   for (int page_size : kPageSizes) {
     const PageCount pages = TokenRangePages(PageSize(page_size));
-    EXPECT_GE(pages, PageCount(16));
+    EXPECT_GE(pages, PageCount(8));
     EXPECT_LE(pages, kMaxPagesPerRange);
     EXPECT_LE(PageSize(page_size).TokensIn(pages), kMaxTokensPerRange);
   }
 }
 
 TEST(PageRangesTest, LongRowsAreHandedOutRangeByRange) {
-  const RowLengths rows[] = {{.kv_len = 50000}, {.kv_len = 0}, {.kv_len = 1030}};
+  const RowLengths rows[] = {{.kv_len = 80000}, {.kv_len = 0}, {.kv_len = 1030}};
   const ScatteredBatch batch(PageSize(1), rows, 1);
   ThreadPool pool(3);
   std::mutex mutex;
@@ -222,7 +222,7 @@ TEST(PageRangesTest, LongRowsAreHandedOutRangeByRange) {
                          << "one worker walks " << (end - begin) << " pages of a row; the bound is "
                          << kMaxPagesPerRange;
                    });
-  EXPECT_EQ(walked, (std::map<int32_t, int64_t>{{0, 50000}, {2, 1030}}));
+  EXPECT_EQ(walked, (std::map<int32_t, int64_t>{{0, 80000}, {2, 1030}}));
 }
 
 class ForbiddenExecutor final : public Executor {
@@ -232,13 +232,13 @@ class ForbiddenExecutor final : public Executor {
 };
 
 TEST(PageRangesTest, ShortWorkStaysOnTheCallingThread) {
-  const RowLengths rows[] = {{.kv_len = 1000}, {.kv_len = 32 * 1024 - 1000}};
+  const RowLengths rows[] = {{.kv_len = 1000}, {.kv_len = 64 * 1024 - 1000}};
   const ScatteredBatch batch(PageSize(1), rows, 1);
   ForbiddenExecutor executor;
   int64_t pages = 0;
   ForEachPageRange({.seqs = batch.seqs, .page_size = PageSize(1)}, executor,
                    [&](int32_t, PageCount begin, PageCount end) { pages += (end - begin).raw(); });
-  EXPECT_EQ(pages, 32 * 1024);
+  EXPECT_EQ(pages, 64 * 1024);
 }
 
 // ---- Flat forms ----

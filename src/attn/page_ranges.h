@@ -21,10 +21,10 @@ namespace quire {
 // The most pages of a row that one cell handles: 4 KiB of int32 page entries.
 inline constexpr PageCount kMaxPagesPerRange{1024};
 // The most tokens of a row that one cell handles where it writes one entry per token.
-inline constexpr TokenCount kMaxTokensPerRange{4096};
+inline constexpr TokenCount kMaxTokensPerRange{2048};
 // Up to this many ranges' worth of pages, of all rows together, are walked by the calling thread:
 // that takes it 10 to 40 us, about what it takes to wake others and wait for them.
-inline constexpr int64_t kInlineRanges = 32;
+inline constexpr int64_t kInlineRanges = 64;
 
 // Pages [begin, end) of a row, by position in the row.
 struct PageRange {
@@ -36,7 +36,7 @@ struct PageRange {
   friend bool operator==(const PageRange&, const PageRange&) = default;
 };
 
-// The bound for writers of one entry per token: both constants hold. At least 16.
+// The bound for writers of one entry per token: both constants hold. At least 8.
 QUIRE_HD constexpr PageCount TokenRangePages(PageSize page_size) {
   return Min(kMaxPagesPerRange, page_size.FullPages(kMaxTokensPerRange));
 }

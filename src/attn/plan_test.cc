@@ -306,13 +306,14 @@ TEST_F(BadPlan, LengthsAndTreesThatCannotBeAreRefused) {
 TEST(PlanStorageTest, ParallelPlansEqualSerialOnes) {
   const StepCapacity capacity{.num_seqs = 8,
                               .query_tokens = TokenCount(8),
-                              .context = TokenCount(9000),
+                              .context = TokenCount(19000),
                               .page_size = PageSize(1),
-                              .pool_pages = PageCount(10000)};
-  const std::vector<PageId> pages = Pages(1, 9000);
+                              .pool_pages = PageCount(20000)};
+  const std::vector<PageId> pages = Pages(1, 19000);
   std::vector<SequenceStep> seqs;
   for (int64_t b = 0; b < 8; ++b) {
-    seqs.push_back({.q_len = TokenCount(1), .kv_len = TokenCount(9000 - 1000 * b), .pages = pages});
+    seqs.push_back(
+        {.q_len = TokenCount(1), .kv_len = TokenCount(19000 - 1000 * b), .pages = pages});
   }
   ThreadPool pool(3);
   SerialExecutor serial;

@@ -72,42 +72,54 @@ HWY_INLINE void WidenBf16(const uint8_t* HWY_RESTRICT from, int32_t first, int32
       [&](int32_t i, float* at) { *at = ToFloat(Bf16{values[i]}); });
 }
 
-// Whether any of n codes is NaN.
-HWY_INLINE bool HasFp8NaN(const uint8_t* codes, int32_t n) {
-  bool found = false;
-  for (int32_t i = 0; i < n; ++i) found |= (codes[i] & 0x7f) == 0x7f;
-  return found;
+#if HWY_TARGET != HWY_SCALAR  // which has no halves of vectors
+// Whether any of 16 * num_blocks codes is NaN.
+HWY_INLINE bool HasFp8NaN(const uint8_t* codes, int32_t num_blocks) {
+  const hn::Full128<uint8_t> d;
+  auto found = hn::Zero(d);
+  for (int32_t i = 0; i < num_blocks; ++i) {
+    const auto magnitude = hn::And(hn::LoadU(d, codes + 16 * i), hn::Set(d, uint8_t{0x7f}));
+    found = hn::Or(found, hn::VecFromMask(d, hn::Eq(magnitude, hn::Set(d, uint8_t{0x7f}))));
+  }
+  return !hn::AllFalse(d, hn::MaskFromVec(found));
 }
+
+// Whole blocks of e4m3 without NaN, times one scale <= 128. In the upper half of a float's bits the
+// value is 2^120 too small, subnormals included; scale * 2^120 is finite and exact, so the one
+// product rounds as value * scale does.
+HWY_INLINE void WidenFp8Blocks(const uint8_t* HWY_RESTRICT from, float scale, int32_t num_blocks,
+                               float* HWY_RESTRICT block, int64_t block_stride) {
+  const hn::CappedTag<uint16_t, RowTarget::kBlock> d16;
+  const hn::Rebind<uint8_t, decltype(d16)> d8;
+  const hn::Half<decltype(d16)> d16_half;
+  const hn::Rebind<uint32_t, decltype(d16_half)> d32;
+  const hn::Rebind<float, decltype(d16_half)> df;
+  const int32_t step = static_cast<int32_t>(hn::Lanes(d16));
+  const auto factor = hn::Set(df, scale * 0x1p120f);
+  for (int32_t i = 0; i < num_blocks; ++i, block += block_stride) {
+    for (int32_t j = 0; j < RowTarget::kBlock; j += step) {
+      const auto code = hn::PromoteTo(d16, hn::LoadU(d8, from + RowTarget::kBlock * i + j));
+      const auto sign = hn::ShiftLeft<8>(hn::And(code, hn::Set(d16, uint16_t{0x80})));
+      const auto magnitude = hn::ShiftLeft<4>(hn::And(code, hn::Set(d16, uint16_t{0x7f})));
+      const auto upper = hn::Or(sign, magnitude);
+      const auto low = hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LowerHalf(d16_half, upper)));
+      const auto high = hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::UpperHalf(d16_half, upper)));
+      hn::StoreU(hn::Mul(hn::BitCast(df, low), factor), df, block + j);
+      hn::StoreU(hn::Mul(hn::BitCast(df, high), factor), df, block + j + step / 2);
+    }
+  }
+}
+#endif
 
 // e4m3 times one scale. NaN codes stay NaN.
 HWY_INLINE void WidenFp8(const uint8_t* HWY_RESTRICT from, float scale, int32_t first, int32_t n,
                          RowTarget to) {
   int32_t i = 0;
-#if HWY_TARGET != HWY_SCALAR  // which has no halves of vectors
-  const bool fits = scale <= std::numeric_limits<float>::max() / 256;  // else one by one
-  if (first % RowTarget::kBlock == 0 && fits && !HasFp8NaN(from, n)) {
-    // Moved into the bits of a half float the value is 2^8 too small, subnormals included, and the
-    // machine widens halves. Both factors of the product below are exact, so it rounds once.
-    const hn::CappedTag<uint16_t, RowTarget::kBlock> d16;
-    const hn::Rebind<uint8_t, decltype(d16)> d8;
-    const hn::Half<decltype(d16)> d16_half;
-    const hn::Rebind<hwy::float16_t, decltype(d16_half)> dh;
-    const hn::Rebind<float, decltype(d16_half)> df;
-    const int32_t step = static_cast<int32_t>(hn::Lanes(d16));
-    const auto factor = hn::Set(df, scale * 256.0f);
-    float* block = to.At(first);
-    for (; i + RowTarget::kBlock <= n; i += RowTarget::kBlock, block += to.block_stride) {
-      for (int32_t j = 0; j < RowTarget::kBlock; j += step) {
-        const auto code = hn::PromoteTo(d16, hn::LoadU(d8, from + i + j));
-        const auto sign = hn::ShiftLeft<8>(hn::And(code, hn::Set(d16, uint16_t{0x80})));
-        const auto magnitude = hn::ShiftLeft<7>(hn::And(code, hn::Set(d16, uint16_t{0x7f})));
-        const auto bits = hn::Or(sign, magnitude);
-        const auto low = hn::PromoteTo(df, hn::BitCast(dh, hn::LowerHalf(d16_half, bits)));
-        const auto high = hn::PromoteTo(df, hn::BitCast(dh, hn::UpperHalf(d16_half, bits)));
-        hn::StoreU(hn::Mul(low, factor), df, block + j);
-        hn::StoreU(hn::Mul(high, factor), df, block + j + step / 2);
-      }
-    }
+#if HWY_TARGET != HWY_SCALAR
+  const int32_t num_blocks = first % RowTarget::kBlock == 0 ? n / RowTarget::kBlock : 0;
+  if (scale <= 128.0f && !HasFp8NaN(from, num_blocks)) {
+    WidenFp8Blocks(from, scale, num_blocks, to.At(first), to.block_stride);
+    i = num_blocks * RowTarget::kBlock;
   }
 #endif
   for (; i < n; ++i) *to.At(first + i) = ToFloat(Fp8E4m3{from[i]}) * scale;
