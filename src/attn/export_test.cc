@@ -231,6 +231,36 @@ class ForbiddenExecutor final : public Executor {
   int num_threads() const override { return 8; }
 };
 
+// Runs serially, and counts the cells it was asked to run.
+class CountingExecutor final : public Executor {
+ public:
+  void Run(int64_t count, FunctionRef<void(int64_t)> fn) override {
+    cells += count;
+    for (int64_t i = 0; i < count; ++i) fn(i);
+  }
+  int num_threads() const override { return 4; }
+  int64_t cells = 0;
+};
+
+TEST(PageRangesTest, OneLongRowAmongShortOnesCostsItsPagesOnly) {
+  std::vector<RowLengths> rows(256, RowLengths{.kv_len = 100});
+  rows[77].kv_len = 131072;
+  const ScatteredBatch batch(PageSize(1), rows, 1);
+  CountingExecutor executor;
+  std::map<int32_t, int64_t> walked;
+  int64_t calls = 0;
+  ForEachPageRange({.seqs = batch.seqs, .page_size = PageSize(1)}, executor,
+                   [&](int32_t row, PageCount begin, PageCount end) {
+                     ++calls;
+                     walked[row] += (end - begin).raw();
+                   });
+  EXPECT_EQ(calls, 255 + 128);  // one for each range there is
+  EXPECT_LE(executor.cells, 4 * 8);
+  EXPECT_EQ(walked[77], 131072);
+  EXPECT_EQ(walked[78], 100);
+  EXPECT_EQ(walked.size(), 256u);
+}
+
 TEST(PageRangesTest, ShortWorkStaysOnTheCallingThread) {
   const RowLengths rows[] = {{.kv_len = 1000}, {.kv_len = 64 * 1024 - 1000}};
   const ScatteredBatch batch(PageSize(1), rows, 1);

@@ -10,6 +10,14 @@
 #include "base/format.h"
 
 namespace quire {
+
+void PageCopy::AppendSlots(PageSize page_size, std::vector<Slot>& from_slots,
+                           std::vector<Slot>& to_slots) const {
+  for (int32_t offset = 0; offset < count.raw(); ++offset) {
+    from_slots.push_back(page_size.SlotOf(from, offset));
+    to_slots.push_back(page_size.SlotOf(to, offset));
+  }
+}
 namespace {
 
 using Tokens = std::span<const int32_t>;

@@ -46,6 +46,10 @@ struct PageCopy {
   PageId to;
   TokenCount count;
 
+  // The copy as rows to move, slot by slot: what a store's Move takes.
+  void AppendSlots(PageSize page_size, std::vector<Slot>& from_slots,
+                   std::vector<Slot>& to_slots) const;
+
   friend bool operator==(const PageCopy&, const PageCopy&) = default;
 };
 

@@ -94,6 +94,10 @@ TEST_F(PrefixTreeTest, AMatchThatEndsInAPublishedTailIsCopied) {
   ASSERT_TRUE(match.partial.has_value());
   EXPECT_EQ(match.partial->CopyTo(PageId(9)),
             (PageCopy{.from = PageId(2), .to = PageId(9), .count = TokenCount(2)}));
+  std::vector<Slot> from, to;
+  match.partial->CopyTo(PageId(9)).AppendSlots(PageSize(4), from, to);
+  EXPECT_EQ(from, (std::vector<Slot>{Slot(8), Slot(9)}));
+  EXPECT_EQ(to, (std::vector<Slot>{Slot(36), Slot(37)}));
 }
 
 TEST_F(PrefixTreeTest, AMatchThatPartsInsideAFullPageIsCopied) {
