@@ -43,7 +43,7 @@ std::vector<int32_t> Ids(const PageList& list) {
 using Slots = std::vector<int64_t>;
 using Pages = std::vector<int32_t>;
 
-// SEMANTICS.md section 1.2, page size 4.
+// A worked example at page size 4: two sequences extend, then decode twice.
 TEST(PageListTest, TheWorkedExampleOfTheSemanticsHolds) {
   PagePool pool(PageCount(16), PageSize(4));
   PageList a(pool.page_size());
@@ -195,7 +195,7 @@ TEST(PageListTest, ImpossibleArgumentsAreRefused) {
             "page list: expected the pool's page_size 4, got 8");
 }
 
-// The allocator of oracle.py: a free list of pages, and for each sequence the slot of every token.
+// A naive allocator: a free list of pages, and for each sequence the slot of every token.
 class SlotOracle {
  public:
   SlotOracle(int64_t num_pages, int64_t page_size, size_t num_seqs)
