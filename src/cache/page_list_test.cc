@@ -44,7 +44,7 @@ using Slots = std::vector<int64_t>;
 using Pages = std::vector<int32_t>;
 
 // A worked example at page size 4: two sequences extend, then decode twice.
-TEST(PageListTest, TheWorkedExampleOfTheSemanticsHolds) {
+TEST(PageListTest, TheWorkedExampleHolds) {
   PagePool pool(PageCount(16), PageSize(4));
   PageList a(pool.page_size());
   PageList b(pool.page_size());
