@@ -45,12 +45,4 @@ void KvStore::RequireInPool(const char* what, std::span<const Slot> slots) const
   }
 }
 
-void KvStore::RequireInPool(const char* what, std::span<const PageId> pages) const {
-  for (size_t i = 0; i < pages.size(); ++i) {
-    Require(pages[i] >= PageId(0) && PageCount(pages[i].raw()) < num_pages_,
-            "{}[{}]: expected a page in 0..{} (a pool of {} pages), got {}", what, i,
-            num_pages_.raw() - 1, num_pages_, pages[i]);
-  }
-}
-
 }  // namespace quire

@@ -36,10 +36,9 @@ class KvStore {
     return memory_ + (layout_.page_bytes() * int64_t{page.raw()}).raw();
   }
 
-  // Throws Error(kInvalidArgument) naming `what`, the index and the pool unless every slot (page)
-  // lies in the pool.
+  // Throws Error(kInvalidArgument) naming `what`, the index and the pool unless every slot lies in
+  // the pool.
   void RequireInPool(const char* what, std::span<const Slot> slots) const;
-  void RequireInPool(const char* what, std::span<const PageId> pages) const;
 
  private:
   std::byte* memory_;

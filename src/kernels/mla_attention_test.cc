@@ -444,6 +444,22 @@ TEST(MlaAttentionTest, QueriesAndOutputsMayBeSlicesOfWiderArrays) {
 
 static_assert(!std::is_copy_constructible_v<PlanStorage>, "plans view their own storage's memory");
 
+// Benchmarks divide by these.
+TEST(MlaAttentionTest, BytesAndFlopsCountWhatQueriesSee) {
+  SerialExecutor executor;
+  // No query sees the first sequence; the second has 2 queries that see 9 and 10 keys.
+  const PagedBatch batch({{0, 1000, {}, 3}, {2, 10, {}, 4}}, {.num_heads = 4});
+  const MlaShape shape{.num_heads = 4};
+  PlanStorage storage(batch.Capacity(), cpu::MlaWorkShape(shape, 1));
+  const Plan& plan = storage.Make(batch.seqs(), executor);
+  const int64_t q_and_out = 2 * 4 * (576 + 512);
+  EXPECT_EQ(MlaAttentionBytes(plan, batch.store(), shape, DType::kF32),
+            ByteOffset(10 * 1152 + 4 * q_and_out));
+  EXPECT_EQ(MlaAttentionBytes(plan, batch.store(), shape, DType::kBf16),
+            ByteOffset(10 * 1152 + 2 * q_and_out));
+  EXPECT_EQ(MlaAttentionFlops(plan, shape), 2.0 * (9 + 10) * 4 * (576 + 512));
+}
+
 TEST(MlaAttentionTest, ShapesThatCannotBeAreRefusedBeforeTheySizeAnything) {
   EXPECT_EQ(ErrorMessage([] { (void)cpu::MlaWorkShape({.num_heads = 0}, 2); }),
             "shape.num_heads: expected >= 1, got 0");
