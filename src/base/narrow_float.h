@@ -1,6 +1,7 @@
-// bf16 and fp8 e4m3 as stored: conversion rounds to nearest, ties to even.
+// bf16, f16 and fp8 e4m3 as stored: conversion rounds to nearest, ties to even.
 //
 //   Bf16     8 exponent bits, 7 mantissa bits: the upper half of a float. Overflow gives infinity.
+//   F16      IEEE half: 5 exponent bits, 10 mantissa bits. Overflow gives infinity.
 //   Fp8E4m3  e4m3fn: 4 exponent bits, 3 mantissa bits, no infinity, largest value 448. Conversion
 //            saturates: anything beyond 448, infinities included, gives +-448. NaN stays NaN
 //            (0x7f).
@@ -33,6 +34,10 @@ struct Bf16 {
   uint16_t bits = 0;
 };
 
+struct F16 {
+  uint16_t bits = 0;
+};
+
 struct Fp8E4m3 {
   uint8_t bits = 0;
 };
@@ -51,6 +56,38 @@ QUIRE_HD inline Bf16 ToBf16(float value) {
 
 QUIRE_HD inline float ToFloat(Bf16 value) {
   return internal::FloatFromBits(static_cast<uint32_t>(value.bits) << 16);
+}
+
+QUIRE_HD inline F16 ToF16(float value) {
+  const uint32_t bits = internal::FloatBits(value);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  uint32_t result;
+  if (magnitude > 0x7f800000u) {
+    result = 0x7e00u | ((magnitude >> 13) & 0x1ffu);  // quiet, with the upper payload
+  } else if (magnitude >= 0x477ff000u) {              // 65520, halfway from the largest to 2^16
+    result = 0x7c00u;
+  } else if (magnitude >= 0x38800000u) {  // 2^-14, the smallest normal
+    // Round the 23-bit mantissa to 10 bits, then move the exponent bias from 127 to 15.
+    const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+    result = (rounded >> 13) - ((127u - 15u) << 10);
+  } else {
+    // Subnormal: units of 2^-24. Adding 0.5 (ulp 2^-24) makes the float adder round to nearest even.
+    const float shifted = internal::FloatFromBits(magnitude) + 0.5f;
+    result = internal::FloatBits(shifted) - internal::FloatBits(0.5f);
+  }
+  return F16{static_cast<uint16_t>(sign | result)};
+}
+
+QUIRE_HD inline float ToFloat(F16 value) {
+  const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
+  const uint32_t magnitude = value.bits & 0x7fffu;
+  if (magnitude >= 0x7c00u) {
+    return internal::FloatFromBits(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+  }
+  // Read as float bits the value is 2^(127-15) too small; the product is exact.
+  const float scaled = internal::FloatFromBits(magnitude << 13) * 0x1p112f;
+  return internal::FloatFromBits(internal::FloatBits(scaled) | sign);
 }
 
 QUIRE_HD inline Fp8E4m3 ToFp8E4m3(float value) {

@@ -53,6 +53,38 @@ TEST(NarrowFloatTest, Bf16RoundsToNearestEven) {
   EXPECT_TRUE(std::isnan(ToFloat(ToBf16(internal::FloatFromBits(0x7f800001u)))));
 }
 
+TEST(NarrowFloatTest, F16DecodesAsTheFormatSaysAndRoundTripsEveryCode) {
+  for (uint32_t code = 0; code < 0x10000; ++code) {
+    const F16 value{static_cast<uint16_t>(code)};
+    const int exponent = static_cast<int>(code >> 10) & 31;
+    const int mantissa = static_cast<int>(code) & 1023;
+    const float wide = ToFloat(value);
+    if (exponent == 31 && mantissa != 0) {
+      EXPECT_TRUE(std::isnan(wide));
+      EXPECT_TRUE(std::isnan(ToFloat(ToF16(wide))));
+      continue;
+    }
+    const double magnitude = exponent == 31  ? double{kInf}
+                             : exponent == 0 ? std::ldexp(mantissa, -24)
+                                             : std::ldexp(1024 + mantissa, exponent - 25);
+    EXPECT_EQ(wide, static_cast<float>(code & 0x8000 ? -magnitude : magnitude));
+    EXPECT_EQ(ToF16(wide).bits, value.bits);
+  }
+}
+
+TEST(NarrowFloatTest, F16RoundsToNearestEven) {
+  EXPECT_EQ(ToF16(1.0f + 0x1p-11f).bits, 0x3c00);             // tie, down to even
+  EXPECT_EQ(ToF16(1.0f + 3 * 0x1p-11f).bits, 0x3c02);         // tie, up to even
+  EXPECT_EQ(ToF16(1.0f + 0x1p-11f + 0x1p-20f).bits, 0x3c01);  // just above the tie
+  EXPECT_EQ(ToF16(65519.0f).bits, 0x7bff);
+  EXPECT_EQ(ToF16(65520.0f).bits, 0x7c00);
+  EXPECT_EQ(ToF16(-kInf).bits, 0xfc00);
+  EXPECT_EQ(ToF16(0x1p-25f).bits, 0);        // tie between 0 and the smallest
+  EXPECT_EQ(ToF16(3 * 0x1p-25f).bits, 2);    // tie, up to even
+  EXPECT_EQ(ToF16(-0x1p-24f).bits, 0x8001);  // the smallest
+  EXPECT_TRUE(std::isnan(ToFloat(ToF16(internal::FloatFromBits(0x7f800001u)))));
+}
+
 TEST(NarrowFloatTest, Fp8E4m3DecodesAsTheFormatSays) {
   for (int code = 0; code < 256; ++code) {
     const float value = ToFloat(Fp8E4m3{static_cast<uint8_t>(code)});
