@@ -36,6 +36,10 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
+// Gives back the memory that holds these bytes of a map, whole memory pages of them. They are read
+// from the file again if they are touched again.
+void DropCachedPages(std::span<const std::byte> mapped);
+
 }  // namespace quire
 
 #endif  // QUIRE_IO_MAPPED_FILE_H_

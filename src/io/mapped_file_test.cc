@@ -78,6 +78,16 @@ TEST(MappedFileTest, WhatCannotBeMappedIsRefusedWithTheReason) {
   EXPECT_EQ(refusal(dir.path() / "pipe"), "DIR/pipe: cannot map: not a regular file");
 }
 
+TEST(MappedFileTest, DroppedPagesAreReadAgain) {
+  const TempDir dir;
+  const std::string text(100000, 'x');
+  const MappedFile file(dir.Write("file", text));
+  EXPECT_EQ(Text(file), text);
+  DropCachedPages(file.bytes().subspan(1));
+  DropCachedPages(file.bytes().first(1));  // less than a page: nothing to give back
+  EXPECT_EQ(Text(file), text);
+}
+
 TEST(AtomicFileTest, WithoutCommitNothingRemains) {
   const TempDir dir;
   const std::filesystem::path path = dir.Write("file", "old");
