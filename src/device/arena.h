@@ -1,0 +1,55 @@
+// One block of memory, cut into the pieces that a plan lists.
+//
+// Sizing and handing out are the same code: a function that takes its pieces from a Carver runs
+// once over a Carver that only counts, to learn the size, and once over the memory. The two cannot
+// disagree.
+#ifndef QUIRE_DEVICE_ARENA_H_
+#define QUIRE_DEVICE_ARENA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/units.h"
+
+namespace quire {
+
+class Carver {
+ public:
+  // Every piece begins on a multiple of this: a cache line, and more than any element needs.
+  static constexpr size_t kAlignment = 64;
+
+  // Only counts: pieces have no address.
+  Carver() = default;
+  // Hands out `memory`, which begins on a multiple of kAlignment.
+  explicit Carver(std::span<std::byte> memory);
+
+  bool counting() const { return memory_.data() == nullptr; }
+
+  // The next piece. Throws InternalError if the memory is used up: it was not sized by this code.
+  std::span<std::byte> TakeBytes(ByteOffset bytes);
+
+  // The next piece as `count` elements, made by their default constructor. A counting Carver gives
+  // none.
+  template <class T>
+  std::span<T> Take(int64_t count) {
+    static_assert(alignof(T) <= kAlignment && std::is_trivially_destructible_v<T>);
+    const std::span<std::byte> bytes = TakeBytes(ByteOffset(sizeof(T)) * count);
+    if (counting()) return {};
+    T* first = reinterpret_cast<T*>(bytes.data());
+    std::uninitialized_value_construct_n(first, count);
+    return {first, static_cast<size_t>(count)};
+  }
+
+  // What has been taken, with the gaps of alignment.
+  ByteOffset used() const { return used_; }
+
+ private:
+  std::span<std::byte> memory_;
+  ByteOffset used_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEVICE_ARENA_H_
