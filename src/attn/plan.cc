@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 
 #include "attn/checks.h"
 #include "attn/page_ranges.h"
@@ -48,7 +49,36 @@ TokenCount CountedInPages(TokenCount kv_end, PageSize page_size) {
   return Min(kv_end, TokenCount(blocks));
 }
 
+// How many entries the arrays of a PlanStorage have.
+struct StorageEntries {
+  StorageEntries(const StepCapacity& capacity, const WorkShape& shape) {
+    Validate(capacity);
+    Validate(shape);
+    seqs = Index(capacity.num_seqs);
+    page_table = Index(PageTableEntries(capacity));
+    tree_masks = Index(TreeMaskEntries(capacity));
+    tiles = Index(MaxQueryTiles(capacity, shape));
+    workers = Index(shape.num_workers);
+  }
+
+  size_t seqs;
+  size_t page_table;
+  size_t tree_masks;
+  size_t tiles;
+  size_t workers;
+};
+
 }  // namespace
+
+ByteOffset PlanStorageBytes(const StepCapacity& capacity, const WorkShape& shape) {
+  const StorageEntries n(capacity, shape);
+  constexpr size_t kArrays = 10;
+  return ByteOffset(n.page_table * sizeof(PageId) + n.seqs * sizeof(int64_t) +
+                    (3 * n.seqs + 1) * sizeof(TokenCount) + n.tree_masks * sizeof(uint64_t) +
+                    n.tiles * sizeof(QueryTile) + (n.tiles + 1) * sizeof(int64_t) +
+                    (n.workers + 1) * sizeof(WorkerStart) + n.workers * sizeof(Merge) +
+                    kArrays * alignof(std::max_align_t));
+}
 
 TokenCount Plan::Visible(int32_t seq, TokenCount query) const {
   if (IsTree(seq)) return committed[Index(seq)] + TokenCount(Depth(TreeMask(query)));
@@ -67,21 +97,31 @@ TokenCount Plan::KeyPosition(int32_t seq, TokenCount query, TokenCount p) const 
   return first_node + TokenCount(node);
 }
 
-PlanStorage::PlanStorage(const StepCapacity& capacity, const WorkShape& shape)
-    : capacity_(capacity), shape_(shape) {
-  Validate(capacity);
-  Validate(shape);
-  const size_t num_seqs = Index(capacity.num_seqs);
-  page_table_.resize(Index(PageTableEntries(capacity)), kScratchPage);
-  filled_pages_.resize(num_seqs, 0);
-  kv_len_.resize(num_seqs);
-  committed_.resize(num_seqs);
-  q_offset_.resize(num_seqs + 1);
-  tree_masks_.resize(Index(TreeMaskEntries(capacity)));
-  tiles_.resize(Index(MaxQueryTiles(capacity, shape)));
-  cost_before_.resize(tiles_.size() + 1);
-  workers_.resize(Index(shape.num_workers) + 1);
-  merges_.resize(Index(shape.num_workers));
+PlanStorage::PlanStorage(const StepCapacity& capacity, const WorkShape& shape,
+                         std::pmr::memory_resource* memory)
+    : capacity_(capacity),
+      shape_(shape),
+      page_table_(memory),
+      filled_pages_(memory),
+      kv_len_(memory),
+      committed_(memory),
+      q_offset_(memory),
+      tree_masks_(memory),
+      tiles_(memory),
+      cost_before_(memory),
+      workers_(memory),
+      merges_(memory) {
+  const StorageEntries entries(capacity, shape);
+  page_table_.resize(entries.page_table, kScratchPage);
+  filled_pages_.resize(entries.seqs, 0);
+  kv_len_.resize(entries.seqs);
+  committed_.resize(entries.seqs);
+  q_offset_.resize(entries.seqs + 1);
+  tree_masks_.resize(entries.tree_masks);
+  tiles_.resize(entries.tiles);
+  cost_before_.resize(entries.tiles + 1);
+  workers_.resize(entries.workers + 1);
+  merges_.resize(entries.workers);
   plan_.page_size = capacity.page_size;
   plan_.pool_pages = capacity.pool_pages;
   plan_.work = shape;

@@ -8,6 +8,7 @@
 #define QUIRE_ATTN_PLAN_H_
 
 #include <cstdint>
+#include <memory_resource>
 #include <span>
 #include <vector>
 
@@ -82,11 +83,16 @@ struct Plan {
   void CheckSchedule() const;  // 3, 4, 5
 };
 
+// What a PlanStorage takes, at most: its arrays, each with the gap that aligns it.
+ByteOffset PlanStorageBytes(const StepCapacity& capacity, const WorkShape& shape);
+
 // The memory of plans, sized once from a capacity. Making a plan allocates nothing.
 class PlanStorage {
  public:
-  // Throws Error(kInvalidArgument) if a factor is out of range.
-  PlanStorage(const StepCapacity& capacity, const WorkShape& shape);
+  // Takes PlanStorageBytes(capacity, shape) from `memory`. Throws Error(kInvalidArgument) if a
+  // factor is out of range.
+  PlanStorage(const StepCapacity& capacity, const WorkShape& shape,
+              std::pmr::memory_resource* memory = std::pmr::get_default_resource());
   PlanStorage(PlanStorage&&) = default;  // not copied: plans view this storage's memory
   PlanStorage& operator=(PlanStorage&&) = default;
 
@@ -110,14 +116,14 @@ class PlanStorage {
   WorkShape shape_;
   Plan plan_;
 
-  std::vector<PageId> page_table_;
-  std::vector<int64_t> filled_pages_;  // entries of each row that may be non-zero
-  std::vector<TokenCount> kv_len_, committed_, q_offset_;
-  std::vector<uint64_t> tree_masks_;
-  std::vector<QueryTile> tiles_;
-  std::vector<int64_t> cost_before_;
-  std::vector<WorkerStart> workers_;
-  std::vector<Merge> merges_;
+  std::pmr::vector<PageId> page_table_;
+  std::pmr::vector<int64_t> filled_pages_;  // entries of each row that may be non-zero
+  std::pmr::vector<TokenCount> kv_len_, committed_, q_offset_;
+  std::pmr::vector<uint64_t> tree_masks_;
+  std::pmr::vector<QueryTile> tiles_;
+  std::pmr::vector<int64_t> cost_before_;
+  std::pmr::vector<WorkerStart> workers_;
+  std::pmr::vector<Merge> merges_;
 };
 
 }  // namespace quire

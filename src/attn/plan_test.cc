@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <memory_resource>
+#include <new>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "base/maths.h"
 #include "device/thread_pool.h"
 #include "testing/active_faults.h"
 #include "testing/error_message.h"
@@ -323,6 +327,43 @@ TEST(PlanStorageTest, ParallelPlansEqualSerialOnes) {
   parallel.CheckInvariants();
   EXPECT_TRUE(std::equal(parallel.page_table.begin(), parallel.page_table.end(),
                          expected.page_table.begin(), expected.page_table.end()));
+}
+
+// Hands out `bytes` bytes, and counts what was taken.
+class Ration final : public std::pmr::memory_resource {
+ public:
+  explicit Ration(ByteOffset bytes) : left_(bytes) {}
+  ByteOffset left() const { return left_; }
+
+ private:
+  void* do_allocate(size_t bytes, size_t alignment) override {
+    const ByteOffset padded(RoundUp(bytes, alignof(std::max_align_t)));
+    if (padded > left_) throw std::bad_alloc();
+    left_ -= padded;
+    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
+  }
+  void do_deallocate(void* data, size_t bytes, size_t alignment) override {
+    std::pmr::new_delete_resource()->deallocate(data, bytes, alignment);
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+
+  ByteOffset left_;
+};
+
+TEST(PlanStorageTest, TakesWhatItsSizingFunctionSays) {
+  for (const int64_t factor : {1, 7, 64}) {
+    const StepCapacity capacity{.num_seqs = static_cast<int32_t>(3 * factor),
+                                .query_tokens = TokenCount(5 * factor),
+                                .context = TokenCount(100 * factor),
+                                .tree_nodes = TokenCount(factor),
+                                .page_size = PageSize(16),
+                                .pool_pages = PageCount(1000)};
+    const WorkShape work{.num_workers = 3};
+    const ByteOffset planned = PlanStorageBytes(capacity, work);
+    Ration ration(planned);
+    const PlanStorage storage(capacity, work, &ration);
+    EXPECT_LT(ration.left(), ByteOffset(10 * alignof(std::max_align_t))) << factor;
+  }
 }
 
 }  // namespace
