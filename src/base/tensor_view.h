@@ -82,6 +82,17 @@ class BasicTensorView {
     return view;
   }
 
+  // The same array, but of every row only the `count` values from `begin` on.
+  BasicTensorView Columns(int64_t begin, int64_t count) const {
+    const int64_t width = rank_ >= 1 ? shape_[rank_ - 1] : 0;
+    Require(rank_ >= 1 && begin >= 0 && count >= 0 && begin <= width && count <= width - begin,
+            "tensor view: expected columns within 0..{}, got {} from {} on", width, count, begin);
+    BasicTensorView view = *this;
+    if (data_ != nullptr) view.data_ += begin * DTypeBytes(dtype_);
+    view.shape_[rank_ - 1] = count;
+    return view;
+  }
+
   DType dtype() const { return dtype_; }
   int rank() const { return rank_; }
   int64_t dim(int d) const { return shape_[d]; }
