@@ -1,0 +1,112 @@
+// The small ops of a layer: each works on the rows of a [num_tokens, width] array by itself, so a
+// row's bits depend on the row alone. All in f32; docs/numerics.md has the order of the operations.
+//
+//   RmsNorm    y = x / sqrt(mean(x^2) + eps) * weight
+//   Rope       pairs (a, b) of rope_dim values -> (a cos - b sin, b cos + a sin)
+//   SiluMul    y = gate / (1 + exp(-gate)) * up, of rows [gate | up]
+//   AddScaled  y += scale * x
+//   Route      scores -> which experts, with which weights
+//   Combine    y = sum_j weight_j * row_j over a token's experts, in the order of the choice
+#ifndef QUIRE_KERNELS_ROW_OPS_H_
+#define QUIRE_KERNELS_ROW_OPS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "base/tensor_view.h"
+
+namespace quire {
+
+struct RmsNormArgs {
+  ConstTensorView x = {};              // [num_tokens, width] f32
+  std::span<const float> weight = {};  // [width], width >= 1
+  float eps = 1e-6f;                   // finite, >= 0
+  TensorView y = {};                   // [num_tokens, width] f32; may be x
+};
+
+// How rotary pairs lie in a row: (2i, 2i + 1), or (i, i + rope_dim / 2).
+enum class RopePairs { kInterleaved, kHalves };
+
+struct RopeArgs {
+  // [num_tokens, num_heads, rope_dim] f32, rotated in place; often the last values of wider heads:
+  // q.Columns(nope_dim, rope_dim).
+  TensorView x = {};
+  ConstTensorView cos = {};  // [num_tokens, rope_dim / 2] f32
+  ConstTensorView sin = {};  // as cos
+  RopePairs pairs = RopePairs::kInterleaved;
+};
+
+struct SiluMulArgs {
+  ConstTensorView gate_up = {};  // [num_tokens, 2 * width] f32
+  TensorView y = {};             // [num_tokens, width] f32; may be either half of gate_up
+};
+
+struct AddScaledArgs {
+  ConstTensorView x = {};  // [num_tokens, width] f32
+  float scale = 1.0f;
+  TensorView y = {};  // [num_tokens, width] f32; may be x
+};
+
+// Of an expert's logit: its share of exp over all of them, or 1 / (1 + exp(-logit)).
+enum class ScoreFunction { kSoftmax, kSigmoid };
+
+// How experts are chosen, by score plus bias. Ties go to the lower number, of groups and of
+// experts. Experts of groups that were not kept are left out, whatever their scores: the same as
+// masking with -inf. (transformers masks V2's softmax scores with 0, which can differ only where a
+// kept expert's score is itself 0, and then only in which expert gets weight 0.)
+//
+// A score that is NaN ranks as -inf, so experts are always in range and distinct; its weight, if it
+// is chosen, is NaN. A NaN or +inf among the logits of a softmax makes every score NaN, as does a
+// row of nothing but -inf.
+enum class ExpertSelection {
+  kGreedy,       // the top_k highest; groups do not matter
+  kGroupMax,     // the top_groups groups by their highest, then as kGreedy within them
+  kGroupTopTwo,  // the same, but groups by the sum of their two highest
+};
+
+// Choosing works in arrays on the stack. DeepSeek-V3 chooses 8 of 256 experts in 8 groups, Kimi-K2
+// 8 of 384.
+inline constexpr int32_t kMaxExperts = 1024;
+inline constexpr int32_t kMaxTopK = 64;
+inline constexpr int32_t kMaxExpertGroups = 64;
+
+struct RouteShape {
+  int32_t num_experts = 1;
+  int32_t top_k = 1;
+  int32_t num_groups = 1;  // equal parts of the experts, in order; of two or more for kGroupTopTwo
+  int32_t top_groups = 1;  // with top_k experts or more
+  ScoreFunction score = ScoreFunction::kSoftmax;
+  ExpertSelection selection = ExpertSelection::kGreedy;
+  bool normalize = false;  // weights divided by (their sum + 1e-20)
+  float scale = 1.0f;      // weights times this, after normalising
+};
+
+// Throws Error(kInvalidArgument) naming the field and its value.
+void Validate(const RouteShape& shape);
+
+struct RouteArgs {
+  RouteShape shape = {};
+  ConstTensorView logits = {};       // [num_tokens, num_experts] f32
+  std::span<const float> bias = {};  // [num_experts], added to scores for the choice only; or empty
+  std::span<int32_t> experts = {};   // [num_tokens, top_k], highest biased score first
+  std::span<float> weights = {};     // [num_tokens, top_k], from the scores without bias
+};
+
+struct CombineArgs {
+  ConstTensorView rows = {};             // [num_tokens * top_k, width] f32
+  std::span<const int32_t> row_of = {};  // [num_tokens, top_k]: where each choice's row is
+  std::span<const float> weights = {};   // [num_tokens, top_k]
+  TensorView y = {};                     // [num_tokens, width] f32; not in rows
+};
+
+// Throw Error(kInvalidArgument) naming the argument, the expected and the actual value.
+void Validate(const RmsNormArgs& args);
+void Validate(const RopeArgs& args);
+void Validate(const SiluMulArgs& args);
+void Validate(const AddScaledArgs& args);
+void Validate(const RouteArgs& args);
+void Validate(const CombineArgs& args);
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_ROW_OPS_H_
