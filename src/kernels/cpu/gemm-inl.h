@@ -1,0 +1,366 @@
+// Products of a few rows of x with one chunk of a panel, in registers. Compiled once per SIMD
+// target.
+//
+// Outputs are lanes: a sum is always computed in its own lane, over inputs ascending, one fused
+// multiply-add each, so its bits depend neither on the rows that share the registers nor on the
+// width of the vectors. Sums that do not stay in registers between two chunks are stored and loaded
+// again, which changes no bit.
+#if defined(QUIRE_KERNELS_CPU_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QUIRE_KERNELS_CPU_GEMM_INL_H_
+#undef QUIRE_KERNELS_CPU_GEMM_INL_H_
+#else
+#define QUIRE_KERNELS_CPU_GEMM_INL_H_
+#endif
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/tile_ops-inl.h"
+#include "kernels/gemm.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire {
+namespace cpu {
+namespace HWY_NAMESPACE {
+
+// ---- Packed weights as vectors ----
+
+// A panel's outputs come as pairs of vectors: pair p is outputs p * kLanes and on, and the same 16
+// further on.
+inline constexpr int64_t kPairDistance = kPanelOutputs / 2;
+inline constexpr int kPairs = static_cast<int>(kPairDistance) / kLanes;
+static_assert(kPairDistance % kLanes == 0, "half a panel is a whole number of vectors");
+
+struct VecPair {
+  VF low, high;
+};
+
+// Pair(input): the pair of one input whose first byte `input` is. kPairBytes lie between two pairs,
+// kInputBytes between two inputs.
+template <WeightFormat kFormat>
+struct Weights;
+
+template <>
+struct Weights<WeightFormat::kF32> {
+  static constexpr int64_t kInputBytes = 4 * kPanelOutputs;
+  static constexpr int64_t kPairBytes = 4 * kLanes;
+  static HWY_INLINE VecPair Pair(const uint8_t* input) {
+    const DF d;
+    const float* values = reinterpret_cast<const float*>(input);
+    return {hn::Load(d, values), hn::Load(d, values + kPairDistance)};
+  }
+};
+
+template <>
+struct Weights<WeightFormat::kBf16> {
+  static constexpr int64_t kInputBytes = 2 * kPanelOutputs;
+  static constexpr int64_t kPairBytes = 4 * kLanes;
+  static HWY_INLINE VecPair Pair(const uint8_t* input) {
+    const DF d;
+    const hn::Rebind<uint32_t, DF> d32;
+    const auto words = hn::Load(d32, reinterpret_cast<const uint32_t*>(input));
+    return {hn::BitCast(d, hn::ShiftLeft<16>(words)),
+            hn::BitCast(d, hn::And(words, hn::Set(d32, 0xffff0000u)))};
+  }
+};
+
+template <>
+struct Weights<WeightFormat::kF16> {
+  static constexpr int64_t kInputBytes = 2 * kPanelOutputs;
+  static constexpr int64_t kPairBytes = 2 * kLanes;
+  static HWY_INLINE VecPair Pair(const uint8_t* input) {
+    const DF d;
+    const hn::Rebind<hwy::float16_t, DF> d16;
+    const hwy::float16_t* values = reinterpret_cast<const hwy::float16_t*>(input);
+    return {hn::PromoteTo(d, hn::Load(d16, values)),
+            hn::PromoteTo(d, hn::Load(d16, values + kPairDistance))};
+  }
+};
+
+// An e4m3 code moved to the exponent and mantissa of an f16 is its value times 2^-8, subnormals
+// included, and f16 widens exactly. As the upper bits of an f32 it would be 2^-120 times its value,
+// which products with small x do not survive. NaN codes do not come here: Pack refuses them.
+inline constexpr float kFp8Unit = 0x1p8f;
+
+// The f16 bits of codes that stand in the upper bytes of words. The shift copies the sign into the
+// highest bit of the exponent, too: off with it.
+template <class D16>
+HWY_INLINE hn::Vec<D16> F16FromUpperBytes(D16 d16, hn::Vec<D16> words) {
+  return hn::And(hn::ShiftRight<1>(words), hn::Set(d16, static_cast<int16_t>(0xbf80)));
+}
+template <class D16>
+HWY_INLINE VF WidenF16(D16, hn::Vec<D16> bits) {
+  const hn::Rebind<hwy::float16_t, DF> d;
+  return hn::PromoteTo(DF(), hn::BitCast(d, bits));
+}
+
+template <>
+struct Weights<WeightFormat::kFp8Block> {
+  static constexpr int64_t kInputBytes = kPanelOutputs;
+  static constexpr int64_t kPairBytes = 2 * kLanes;
+  static HWY_INLINE VecPair Pair(const uint8_t* input) {
+    const hn::Rebind<int16_t, DF> d;
+    const auto words = hn::Load(d, reinterpret_cast<const int16_t*>(input));
+    return {WidenF16(d, F16FromUpperBytes(d, hn::ShiftLeft<8>(words))),
+            WidenF16(d, F16FromUpperBytes(d, words))};
+  }
+};
+
+// All pairs of an input.
+template <class W, size_t... kPair>
+HWY_INLINE void LoadPairs(const uint8_t* input, VF (&low)[sizeof...(kPair)],
+                          VF (&high)[sizeof...(kPair)], std::index_sequence<kPair...>) {
+  const VecPair pairs[] = {W::Pair(input + kPair * W::kPairBytes)...};
+  (void(low[kPair] = pairs[kPair].low), ...);
+  (void(high[kPair] = pairs[kPair].high), ...);
+}
+
+#if HWY_TARGET != HWY_SCALAR  // which has no halves of vectors
+// Two pairs of e4m3 at a time fill a vector of 16-bit words: one row reads 7.9 GB/s from the
+// first-level cache of a Neoverse V1, with half vectors 4.8. (f16 19, bf16 33, f32 100 GB/s; what
+// limits the first two is the conversion from f16, one vector in a cycle.)
+HWY_INLINE void LoadTwoFp8Pairs(const uint8_t* input, VF* HWY_RESTRICT low, VF* HWY_RESTRICT high) {
+  const hn::Repartition<int16_t, DF> d;
+  const hn::Half<decltype(d)> half;
+  const auto words = hn::Load(d, reinterpret_cast<const int16_t*>(input));
+  const auto low_bits = F16FromUpperBytes(d, hn::ShiftLeft<8>(words));
+  const auto high_bits = F16FromUpperBytes(d, words);
+  low[0] = WidenF16(half, hn::LowerHalf(half, low_bits));
+  high[0] = WidenF16(half, hn::LowerHalf(half, high_bits));
+  low[1] = WidenF16(half, hn::UpperHalf(half, low_bits));
+  high[1] = WidenF16(half, hn::UpperHalf(half, high_bits));
+}
+template <class W>
+requires(std::is_same_v<W, Weights<WeightFormat::kFp8Block>>) HWY_INLINE
+    void LoadPairs(const uint8_t* input, VF (&low)[4], VF (&high)[4],
+                   std::index_sequence<0, 1, 2, 3>) {
+  LoadTwoFp8Pairs(input, low, high);
+  LoadTwoFp8Pairs(input + 2 * W::kPairBytes, low + 2, high + 2);
+}
+#endif
+
+// The f32 values of `inputs` inputs of a chunk, as a kF32 chunk has them. Stored in the order of
+// their addresses: pair by pair it takes a third longer on a Neoverse V1.
+template <WeightFormat kFormat, size_t... kPair>
+HWY_INLINE void WidenInput(const uint8_t* from, float* to, std::index_sequence<kPair...>) {
+  VF low[kPairs], high[kPairs];
+  LoadPairs<Weights<kFormat>>(from, low, high, std::make_index_sequence<kPairs>());
+  (hn::Store(low[kPair], DF(), to + kPair * kLanes), ...);
+  (hn::Store(high[kPair], DF(), to + kPairDistance + kPair * kLanes), ...);
+}
+template <WeightFormat kFormat>
+HWY_INLINE void WidenChunk(const uint8_t* HWY_RESTRICT from, int64_t inputs,
+                           float* HWY_RESTRICT to) {
+  constexpr auto kAll = std::make_index_sequence<kPairs>();
+  for (int64_t k = 0; k < inputs; ++k) {
+    WidenInput<kFormat>(from + k * Weights<kFormat>::kInputBytes, to + k * kPanelOutputs, kAll);
+  }
+}
+
+// ---- Rows times a chunk ----
+
+// Rows whose sums are held in registers together, two vectors of each at least.
+#if HWY_TARGET == HWY_NEON
+inline constexpr int kMaxTileRows = 8;
+#elif HWY_TARGET <= HWY_AVX3
+inline constexpr int kMaxTileRows = 12;
+#else
+inline constexpr int kMaxTileRows = 6;
+#endif
+
+// Pairs whose sums are held together: the more, the fewer loads of x, but they must leave registers
+// for the weights, and more of them where those are widened.
+constexpr int TilePairs(int rows, WeightFormat format) {
+  const int most = format == WeightFormat::kF32 ? kAccumulators * 3 / 2 : kAccumulators * 5 / 4;
+  int pairs = kPairs;
+  while (pairs > 1 && 2 * pairs * rows > most) pairs /= 2;
+  return pairs;
+}
+
+// A chunk of x for a tile of several rows: [ceil(rows / kQuad)][kChunkInputs][kQuad], quads of rows.
+// With quads of inputs, as a row has them, a Neoverse V1 reaches 61 GFLOP/s from the first-level
+// cache where it now reaches 79 of 83: it is slow to multiply with what it loaded long ago.
+inline constexpr int64_t kQuadStep = kChunkInputs * kQuad;
+
+// What a tile multiplies, and what it asks the cache for meanwhile: for each input one byte of what
+// comes next.
+struct TileArgs {
+  const uint8_t* w = nullptr;
+  const float* scales = nullptr;  // or null
+  const float* x = nullptr;
+  int64_t inputs = 0;
+  float* sums = nullptr;  // [rows][kPanelOutputs]
+  const uint8_t* ahead = nullptr;
+  int64_t ahead_step = 0;       // bytes from input to input
+  int64_t ahead_pass_step = 0;  // bytes from pass to pass over the inputs
+};
+
+// The sums of kRows rows and as many pairs as there are kPair. Everything that touches them is
+// unrolled by index sequences: with loops GCC keeps them in memory.
+template <int kRows, class Pairs>
+struct Tile;
+
+template <int kRows, size_t... kPair>
+struct Tile<kRows, std::index_sequence<kPair...>> {
+  using Rows = std::make_index_sequence<kRows>;
+  using Sums = VF[sizeof...(kPair)][kRows];
+  static constexpr int kQuads = (kRows + kQuad - 1) / kQuad;
+
+  // low, high += x * weights of one input, where x[i] holds rows kQuad * i and on.
+  template <size_t... kRow>
+  static HWY_INLINE void AddPair(const VecPair& pair, const Scalars (&x)[kQuads], VF (&low)[kRows],
+                                 VF (&high)[kRows], std::index_sequence<kRow...>) {
+    (void(low[kRow] = x[kRow / kQuad].template MulAdd<kRow % kQuad>(pair.low, low[kRow])), ...);
+    (void(high[kRow] = x[kRow / kQuad].template MulAdd<kRow % kQuad>(pair.high, high[kRow])), ...);
+  }
+
+  template <class W, size_t... kI>
+  static HWY_INLINE void AddInput(const uint8_t* w, const float* x, Sums& low, Sums& high,
+                                  std::index_sequence<kI...>) {
+    const Scalars quads[kQuads] = {Scalars(x + kI * kQuadStep)...};
+    (AddPair(W::Pair(w + kPair * W::kPairBytes), quads, low[kPair], high[kPair], Rows()), ...);
+  }
+
+  template <class W>
+  static HWY_INLINE void AddInputs(const uint8_t* w, const float* x, int64_t inputs,
+                                   const uint8_t* ahead, int64_t ahead_step, Sums& low,
+                                   Sums& high) {
+    constexpr auto kEach = std::make_index_sequence<kQuads>();
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < inputs; ++k, ahead += ahead_step) {
+      hwy::Prefetch(ahead);
+      AddInput<W>(w + k * W::kInputBytes, x + k * kQuad, low, high, kEach);
+    }
+  }
+
+  // The sums of one half of a pair, from and to memory.
+  template <size_t... kRow>
+  static HWY_INLINE void Clear(VF (&sums)[kRows], std::index_sequence<kRow...>) {
+    (void(sums[kRow] = hn::Zero(DF())), ...);
+  }
+  template <size_t... kRow>
+  static HWY_INLINE void Load(const float* from, VF (&sums)[kRows], std::index_sequence<kRow...>) {
+    (void(sums[kRow] = hn::Load(DF(), from + kRow * kPanelOutputs)), ...);
+  }
+  template <size_t... kRow>
+  static HWY_INLINE void Store(const VF (&sums)[kRows], float* to, std::index_sequence<kRow...>) {
+    (hn::Store(sums[kRow], DF(), to + kRow * kPanelOutputs), ...);
+  }
+  // to += scales * sums, where sums are of codes as Weights<kFp8Block> widens them.
+  template <size_t... kRow>
+  static HWY_INLINE void AddScaled(const VF (&sums)[kRows], const float* scales, float* to,
+                                   std::index_sequence<kRow...>) {
+    const DF d;
+    const VF scale = hn::Mul(hn::Load(d, scales), hn::Set(d, kFp8Unit));
+    (hn::Store(hn::MulAdd(scale, sums[kRow], hn::Load(d, to + kRow * kPanelOutputs)), d,
+               to + kRow * kPanelOutputs),
+     ...);
+  }
+
+  // sums += what add(low, high) adds up, scaled if there are scales. One call of it for both cases:
+  // of two, GCC inlines neither, and the sums go through memory.
+  template <class Add>
+  static HWY_INLINE void Accumulate(const float* scales, float* sums, Add add) {
+    Sums low, high;
+    float* const upper = sums + kPairDistance;
+    if (scales == nullptr) {
+      (Load(sums + kPair * kLanes, low[kPair], Rows()), ...);
+      (Load(upper + kPair * kLanes, high[kPair], Rows()), ...);
+    } else {
+      (Clear(low[kPair], Rows()), ...);
+      (Clear(high[kPair], Rows()), ...);
+    }
+    add(low, high);
+    if (scales == nullptr) {
+      (Store(low[kPair], sums + kPair * kLanes, Rows()), ...);
+      (Store(high[kPair], upper + kPair * kLanes, Rows()), ...);
+    } else {
+      const float* const upper_scales = scales + kPairDistance;
+      (AddScaled(low[kPair], scales + kPair * kLanes, sums + kPair * kLanes, Rows()), ...);
+      (AddScaled(high[kPair], upper_scales + kPair * kLanes, upper + kPair * kLanes, Rows()), ...);
+    }
+  }
+};
+
+// Passes over the inputs that a tile makes.
+constexpr int TilePasses(int rows, WeightFormat format) { return kPairs / TilePairs(rows, format); }
+
+// sums[row][output] += x * w over one chunk; with scales, += scale * (x * w).
+template <WeightFormat kFormat, int kRows>
+HWY_NOINLINE void MultiplyTile(const TileArgs& args) {
+  using W = Weights<kFormat>;
+  constexpr int kTilePairs = TilePairs(kRows, kFormat);
+  using T = Tile<kRows, std::make_index_sequence<kTilePairs>>;
+  for (int pass = 0; pass < TilePasses(kRows, kFormat); ++pass) {
+    const int first = pass * kTilePairs;
+    T::Accumulate(args.scales == nullptr ? nullptr : args.scales + first * kLanes,
+                  args.sums + first * kLanes, [&](auto& low, auto& high) HWY_ATTR {
+                    T::template AddInputs<W>(args.w + first * W::kPairBytes, args.x, args.inputs,
+                                             args.ahead + pass * args.ahead_pass_step,
+                                             args.ahead_step, low, high);
+                  });
+  }
+}
+
+// low, high += x[kLane of its quad] * the weights of one input.
+template <class W, int kLane, size_t... kPair>
+HWY_INLINE void AddRowInput(const uint8_t* w, const Scalars& x, VF (&low)[sizeof...(kPair)][1],
+                            VF (&high)[sizeof...(kPair)][1], std::index_sequence<kPair...>) {
+  VF w_low[kPairs], w_high[kPairs];
+  LoadPairs<W>(w + kLane * W::kInputBytes, w_low, w_high, std::make_index_sequence<kPairs>());
+  (void(low[kPair][0] = x.template MulAdd<kLane>(w_low[kPair], low[kPair][0])), ...);
+  (void(high[kPair][0] = x.template MulAdd<kLane>(w_high[kPair], high[kPair][0])), ...);
+}
+
+template <class W>
+HWY_INLINE void AddRow(const uint8_t* w, const float* x, int64_t inputs, VF (&low)[kPairs][1],
+                       VF (&high)[kPairs][1]) {
+  constexpr auto kAll = std::make_index_sequence<kPairs>();
+  for (; inputs >= kQuad; inputs -= kQuad, w += kQuad * W::kInputBytes, x += kQuad) {
+    const Scalars quad(x);
+    AddRowInput<W, 0>(w, quad, low, high, kAll);
+    AddRowInput<W, 1>(w, quad, low, high, kAll);
+    AddRowInput<W, 2>(w, quad, low, high, kAll);
+    AddRowInput<W, 3>(w, quad, low, high, kAll);
+  }
+  if (inputs == 0) return;
+  const Scalars quad(x);
+  AddRowInput<W, 0>(w, quad, low, high, kAll);
+  if (inputs > 1) AddRowInput<W, 1>(w, quad, low, high, kAll);
+  if (inputs > 2) AddRowInput<W, 2>(w, quad, low, high, kAll);
+}
+
+// The same for a single row, as it lies in memory, and all of the panel at once: the weights are
+// read straight through. x is padded to whole quads.
+template <WeightFormat kFormat>
+HWY_NOINLINE void MultiplyRow(const uint8_t* w, const float* scales, const float* x, int64_t inputs,
+                              float* sums) {
+  using W = Weights<kFormat>;
+  using T = Tile<1, std::make_index_sequence<kPairs>>;
+  T::Accumulate(scales, sums,
+                [&](auto& low, auto& high) HWY_ATTR { AddRow<W>(w, x, inputs, low, high); });
+}
+
+using TileFunction = void (*)(const TileArgs& args);
+
+template <WeightFormat kFormat, size_t... kRowsLessOne>
+HWY_INLINE TileFunction TileOfRows(int rows, std::index_sequence<kRowsLessOne...>) {
+  static constexpr TileFunction kTiles[] = {MultiplyTile<kFormat, kRowsLessOne + 1>...};
+  return kTiles[rows - 1];
+}
+
+// The tile for 1..kMaxTileRows rows.
+template <WeightFormat kFormat>
+HWY_INLINE TileFunction TileOf(int rows) {
+  return TileOfRows<kFormat>(rows, std::make_index_sequence<kMaxTileRows>());
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace cpu
+}  // namespace quire
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard per target
