@@ -2,7 +2,7 @@
 """Checks every #include under src/ against the layers of src/LAYERS.
 
   A file of folder X includes X and what LAYERS allows X. Tests (*_test.cc, *_fuzz.cc) may include
-  testing and device besides; nothing else outside testing includes testing.
+  testing, device and io besides; nothing else outside testing includes testing.
   Quotes are for project files, as "folder/file", and for "hwy/..." in kernels; project files are
   never in angle brackets.
   LAYERS lists folders bottom up: a folder is allowed only what stands above its line.
@@ -15,7 +15,7 @@ import sys
 
 SUFFIXES = (".h", ".cc", ".cu", ".cuh")
 TEST_SUFFIXES = ("_test.cc", "_fuzz.cc")
-TEST_LAYERS = {"testing", "device"}
+TEST_LAYERS = {"testing", "device", "io"}
 THIRD_PARTY = {"hwy": "kernels"}  # quoted by its own convention, in one folder
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 

@@ -1,0 +1,121 @@
+// What a model is, as its config.json says it: every number the forward pass needs, checked.
+//
+// Families: deepseek_v2 (V2, V2-Lite), deepseek_v3 and kimi_k2 (V3, R1, V3.1, Kimi-K2, Moonlight),
+// glm4_moe_lite (GLM-4.7-Flash), minicpm3. Keys are read as transformers 4 and as transformers 5
+// spell them.
+//
+//   Latent attention is recognised by its fields (kv_lora_rank and the rest), whatever the name.
+//   The family decides only what a file leaves unsaid. It is that of the model_type; of an unknown
+//   model_type, that of the architecture; of an unknown architecture, DeepSeek's that has the
+//   topk_method. A vision-language model is its text_config.
+//
+//   Keys that nothing depends on are ignored. A value that Quire does not compute with is refused,
+//   and so is one on which published implementations differ. A size that decides which tensors
+//   there are has no default.
+#ifndef QUIRE_MODEL_CONFIG_H_
+#define QUIRE_MODEL_CONFIG_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "io/json.h"
+#include "kernels/row_ops.h"
+
+namespace quire {
+
+enum class RopeScaling { kNone, kYarn, kLongRope };
+
+struct RopeConfig {
+  RopePairs pairs = RopePairs::kInterleaved;
+  double theta = 10000.0;
+  RopeScaling scaling = RopeScaling::kNone;
+  double factor = 1.0;           // of both scalings
+  int64_t original_context = 0;  // positions the model was first trained on
+  // YaRN. The mscales are both in the file, or 1 and 0.
+  double beta_fast = 32.0;
+  double beta_slow = 1.0;
+  double mscale = 1.0;
+  double mscale_all_dim = 0.0;
+  bool truncate = true;  // the ramp between the betas begins and ends at whole pairs
+  // What cos and sin are multiplied with, where the file says it; derived otherwise.
+  std::optional<double> attention_factor = {};
+  // LongRoPE: [rope_dim / 2] each.
+  std::vector<double> short_factor = {};
+  std::vector<double> long_factor = {};
+};
+
+struct MoeConfig {
+  RouteShape route = {};     // of a model with experts
+  int64_t expert_width = 0;  // hidden units of one expert; 0: every layer is dense
+  int64_t shared_width = 0;  // of all shared experts together; 0: none
+  bool route_bias = false;   // layers have e_score_correction_bias
+};
+
+enum class LayerKind { kDense, kMoe };
+
+// How matrices are stored. Anything that a file has besides is refused when it is loaded.
+struct BlockQuantization {
+  int32_t rows = 128;     // of a block that shares a scale: outputs
+  int32_t columns = 128;  // inputs
+};
+
+struct ModelConfig {
+  std::string family;  // the file's model_type
+  // What tensor names begin with: "language_model." of a vision-language model.
+  std::string tensor_prefix = "";
+  // "float32", "float16" or "bfloat16": what dummies are made in.
+  std::string weight_dtype = "bfloat16";
+  int64_t hidden_size = 0;
+  int64_t vocab_size = 0;
+  int64_t max_context = 0;  // positions that the model is good for
+  int32_t num_heads = 0;
+  int32_t q_lora_rank = 0;  // 0: queries are projected directly
+  int32_t latent_dim = 0;   // kv_lora_rank
+  int32_t nope_dim = 0;
+  int32_t rope_dim = 0;
+  int32_t value_dim = 0;
+  bool attention_bias = false;    // q_a, kv_a and o projections have biases
+  double norm_eps = 1e-6;         // of the layers' norms and the last one
+  double latent_norm_eps = 1e-6;  // of q_a_layernorm and kv_a_layernorm: 1e-6 in every family
+  bool tied_embeddings = false;
+  int64_t dense_width = 0;  // hidden units of a dense layer
+  MoeConfig moe;
+  std::vector<LayerKind> layers;  // one per layer
+  // Multi-token-prediction layers that follow in the file; not computed yet.
+  int32_t num_draft_layers = 0;
+  RopeConfig rope;
+  std::optional<BlockQuantization> fp8_blocks = {};
+  // Scalings of MiniCPM3; 1 elsewhere.
+  double embedding_scale = 1.0;
+  double residual_scale = 1.0;           // of what attention and MLP add
+  double logit_scale = 1.0;              // of the last hidden state, before the logits
+  std::vector<int32_t> eos_tokens = {};  // each once
+  std::optional<int32_t> bos_token = {};
+
+  int32_t num_layers() const { return static_cast<int32_t>(layers.size()); }
+  int32_t head_dim() const { return nope_dim + rope_dim; }
+};
+
+// Throws Error(kInvalidArgument) with file, key, expected and actual if a value is missing, out of
+// range, or one that Quire does not compute.
+ModelConfig ParseModelConfig(const JsonRef& config);
+
+// The folder's config.json. Tokens that end a text are those of config.json and, where there is
+// one, of generation_config.json. Throws as ParseModelConfig does.
+ModelConfig ReadModelConfig(const std::filesystem::path& model_dir);
+
+// Parameters of the model, and those that one token uses: one row of the embedding, and of the
+// experts those that it chooses. Without draft layers.
+struct ParameterCounts {
+  int64_t total = 0;
+  int64_t active = 0;
+};
+ParameterCounts CountParameters(const ModelConfig& config);
+
+}  // namespace quire
+
+#endif  // QUIRE_MODEL_CONFIG_H_

@@ -1,0 +1,77 @@
+#include "model/cost.h"
+
+#include <algorithm>
+
+namespace quire {
+namespace {
+
+double MlpFlops(const ModelConfig& config, int64_t width) {
+  return 2.0 * 3.0 * static_cast<double>(config.hidden_size) * static_cast<double>(width);
+}
+
+double AttentionProjectionFlops(const ModelConfig& config) {
+  const auto hidden = static_cast<double>(config.hidden_size);
+  const double heads = config.num_heads;
+  const double q_inputs = config.q_lora_rank > 0 ? config.q_lora_rank : hidden;
+  double products = config.q_lora_rank > 0 ? hidden * config.q_lora_rank : 0.0;
+  products += q_inputs * heads * config.head_dim();
+  products += hidden * (config.latent_dim + config.rope_dim);
+  products += heads * config.latent_dim * (config.nope_dim + config.value_dim);
+  products += heads * config.value_dim * hidden;
+  return 2.0 * products;
+}
+
+ByteOffset Bytes(const PackedMatrix& matrix) {
+  return matrix.empty() ? ByteOffset(0) : PackedBytes(matrix.shape(), matrix.format());
+}
+
+ByteOffset Bytes(const MlpWeights& mlp) {
+  return Bytes(mlp.gate) + Bytes(mlp.up) + Bytes(mlp.down);
+}
+
+ByteOffset Bytes(const AttentionWeights& attention) {
+  ByteOffset bytes = Bytes(attention.q_down) + Bytes(attention.q_up) + Bytes(attention.kv_down) +
+                     Bytes(attention.out);
+  for (const PackedMatrix& head : attention.key_heads) bytes += Bytes(head);
+  for (const PackedMatrix& head : attention.value_heads) bytes += Bytes(head);
+  return bytes;
+}
+
+}  // namespace
+
+double LayerFlopsPerToken(const ModelConfig& config) {
+  const MoeConfig& moe = config.moe;
+  const double expert_layer =
+      2.0 * static_cast<double>(config.hidden_size) * moe.route.num_experts +
+      moe.route.top_k * MlpFlops(config, moe.expert_width) + MlpFlops(config, moe.shared_width);
+  double flops = 0;
+  for (const LayerKind kind : config.layers) {
+    flops += AttentionProjectionFlops(config);
+    flops += kind == LayerKind::kDense ? MlpFlops(config, config.dense_width) : expert_layer;
+  }
+  return flops;
+}
+
+double HeadFlopsPerRow(const ModelConfig& config) {
+  return 2.0 * static_cast<double>(config.vocab_size) * static_cast<double>(config.hidden_size);
+}
+
+double AttentionFlopsPerToken(const ModelConfig& config, TokenCount visible) {
+  const double per_key = 2.0 * config.num_heads * (2.0 * config.latent_dim + config.rope_dim);
+  return per_key * static_cast<double>(visible.raw()) * config.num_layers();
+}
+
+ByteOffset WeightBytesPerStep(const ModelConfig& config, const ModelWeights& weights,
+                              int64_t num_tokens) {
+  ByteOffset bytes = Bytes(weights.head);
+  for (const LayerWeights& layer : weights.layers) {
+    bytes += Bytes(layer.attention) + Bytes(layer.mlp) + Bytes(layer.router);
+    if (layer.experts.empty()) continue;
+    const int64_t chosen =
+        std::min<int64_t>(num_tokens * config.moe.route.top_k, config.moe.route.num_experts);
+    bytes += Bytes(layer.experts.front()) * chosen;
+  }
+  return bytes;
+}
+
+}  // namespace quire

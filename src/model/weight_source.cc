@@ -1,0 +1,278 @@
+#include "model/weight_source.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "base/maths.h"
+#include "base/narrow_float.h"
+#include "io/safetensors.h"
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kScaleSuffix = "_scale_inv";
+
+std::vector<int64_t> Extents(MatrixShape shape) { return {shape.outputs, shape.inputs}; }
+
+void RequireExtents(const StoredTensor& tensor, const std::vector<int64_t>& expected) {
+  Require(tensor.shape == expected, "{}: tensor '{}': expected shape [{}], got [{}]", tensor.file,
+          tensor.name, fmt::join(expected, ", "), fmt::join(tensor.shape, ", "));
+}
+
+[[noreturn]] void RefuseDType(const StoredTensor& tensor, std::string_view expected) {
+  throw Error(ErrorCode::kInvalidArgument, "{}: tensor '{}': expected {}, got {}", tensor.file,
+              tensor.name, expected, FileDTypeName(tensor.dtype));
+}
+
+template <class T>
+T ReadElement(const StoredTensor& tensor, size_t i) {
+  T value;
+  std::memcpy(&value, tensor.bytes.data() + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+class FileWeights final : public WeightSource {
+ public:
+  FileWeights(const std::filesystem::path& model_dir, const ModelConfig& config)
+      : tensors_(TensorSet::Open(model_dir)), config_(config), prefix_(config.tensor_prefix) {}
+
+  WeightFormat Format(const std::string& name, MatrixShape shape) const override {
+    const StoredTensor& tensor = tensors_.At(prefix_ + name);
+    RequireExtents(tensor, Extents(shape));
+    switch (tensor.dtype) {
+      case FileDType::kF32:
+        return WeightFormat::kF32;
+      case FileDType::kF16:
+        return WeightFormat::kF16;
+      case FileDType::kBf16:
+        return WeightFormat::kBf16;
+      case FileDType::kF8E4m3:
+        ScalesOf(tensor);
+        return WeightFormat::kFp8Block;
+      default:
+        RefuseDType(tensor, "F32, F16, BF16 or F8_E4M3");
+    }
+  }
+
+  MatrixSource Matrix(const std::string& name, MatrixShape shape, Executor&) override {
+    const WeightFormat format = Format(name, shape);
+    const StoredTensor& tensor = tensors_.At(prefix_ + name);
+    Forget();
+    last_read_ = &tensor;
+    MatrixSource source{.format = format,
+                        .shape = shape,
+                        .data = tensor.bytes.data(),
+                        .output_stride = shape.inputs};
+    if (format == WeightFormat::kFp8Block) {
+      const StoredTensor& scales = ScalesOf(tensor);
+      source.scales = scales.bytes.data();
+      source.scale_stride = scales.shape[1];
+      source.block_outputs = config_.fp8_blocks->rows;
+      source.block_inputs = config_.fp8_blocks->columns;
+    }
+    return source;
+  }
+
+  void CheckVector(const std::string& name, int64_t size) const override {
+    const StoredTensor& tensor = tensors_.At(prefix_ + name);
+    RequireExtents(tensor, {size});
+    if (tensor.dtype != FileDType::kF32 && tensor.dtype != FileDType::kF16 &&
+        tensor.dtype != FileDType::kBf16) {
+      RefuseDType(tensor, "F32, F16 or BF16");
+    }
+  }
+
+  void ReadVector(const std::string& name, std::span<float> values) override {
+    CheckVector(name, std::ssize(values));
+    const StoredTensor& tensor = tensors_.At(prefix_ + name);
+    for (size_t i = 0; i < values.size(); ++i) {
+      switch (tensor.dtype) {
+        case FileDType::kF32:
+          values[i] = ReadElement<float>(tensor, i);
+          break;
+        case FileDType::kF16:
+          values[i] = ToFloat(ReadElement<F16>(tensor, i));
+          break;
+        default:
+          values[i] = ToFloat(ReadElement<Bf16>(tensor, i));
+          break;
+      }
+    }
+  }
+
+ private:
+  // The scales of an fp8 tensor: one per block, the last blocks possibly partial.
+  const StoredTensor& ScalesOf(const StoredTensor& tensor) const {
+    Require(config_.fp8_blocks.has_value(),
+            "{}: tensor '{}' is F8_E4M3, but config.json has no quantization_config that says how",
+            tensor.file, tensor.name);
+    const StoredTensor& scales = tensors_.At(tensor.name + std::string(kScaleSuffix));
+    RequireExtents(scales, {CeilDiv(tensor.shape[0], int64_t{config_.fp8_blocks->rows}),
+                            CeilDiv(tensor.shape[1], int64_t{config_.fp8_blocks->columns})});
+    if (scales.dtype != FileDType::kF32) RefuseDType(scales, "F32");
+    return scales;
+  }
+
+  // A tensor that has been packed need not stay in memory twice.
+  void Forget() const {
+    if (last_read_ != nullptr) DropCachedPages(last_read_->bytes);
+  }
+
+  TensorSet tensors_;
+  const ModelConfig& config_;
+  std::string prefix_;
+  const StoredTensor* last_read_ = nullptr;
+};
+
+// ---- Dummies ----
+
+// A well-mixed function of its argument (the finaliser of splitmix64).
+uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+uint64_t HashName(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+// The values that dummies are drawn from: kLevels steps over [-1, 1), times a power of two. All are exact
+// in every format but e4m3, so a model is the same in f32, f16 and bf16.
+constexpr int kLevels = 128;
+float Level(int i) { return static_cast<float>(i - kLevels / 2) / (kLevels / 2); }
+
+template <class T>
+T EncodeAs(float value);
+template <>
+float EncodeAs<float>(float value) {
+  return value;
+}
+template <>
+F16 EncodeAs<F16>(float value) {
+  return ToF16(value);
+}
+template <>
+Bf16 EncodeAs<Bf16>(float value) {
+  return ToBf16(value);
+}
+template <>
+Fp8E4m3 EncodeAs<Fp8E4m3>(float value) {
+  return ToFp8E4m3(value);
+}
+
+// out[i] = the level that (seed, i) picks, times scale.
+template <class T>
+void FillDummy(uint64_t seed, float scale, std::span<std::byte> out, Executor& executor) {
+  std::array<T, kLevels> levels;
+  for (int i = 0; i < kLevels; ++i) levels[i] = EncodeAs<T>(Level(i) * scale);
+  constexpr int64_t kPerHash = 8;  // of 8 bits each, 7 of them used
+  constexpr int64_t kChunk = int64_t{1} << 16;
+  const int64_t count = std::ssize(out) / static_cast<int64_t>(sizeof(T));
+  T* const values = reinterpret_cast<T*>(out.data());
+  executor.Run(CeilDiv(count, kChunk), [&](int64_t chunk) {
+    const int64_t end = std::min(count, (chunk + 1) * kChunk);
+    for (int64_t i = chunk * kChunk; i < end; i += kPerHash) {
+      uint64_t bits = Mix(seed + static_cast<uint64_t>(i / kPerHash));
+      for (int64_t j = i; j < std::min(end, i + kPerHash); ++j, bits >>= 8) {
+        values[j] = levels[bits % kLevels];
+      }
+    }
+  });
+}
+
+class DummyWeights final : public WeightSource {
+ public:
+  explicit DummyWeights(const ModelConfig& config) : config_(config) {}
+
+  WeightFormat Format(const std::string& name, MatrixShape) const override {
+    if (config_.fp8_blocks && IsQuantized(name)) return WeightFormat::kFp8Block;
+    if (config_.weight_dtype == "float32") return WeightFormat::kF32;
+    if (config_.weight_dtype == "float16") return WeightFormat::kF16;
+    return WeightFormat::kBf16;
+  }
+
+  MatrixSource Matrix(const std::string& name, MatrixShape shape, Executor& executor) override {
+    // Levels have variance 1/3. Products of unit inputs keep about unit size, to a power of two.
+    const double deviation = std::sqrt(3.0 / static_cast<double>(shape.inputs));
+    const float scale = std::exp2(std::round(static_cast<float>(std::log2(deviation))));
+    const uint64_t seed = HashName(name);
+    MatrixSource source{
+        .format = Format(name, shape), .shape = shape, .output_stride = shape.inputs};
+    switch (source.format) {
+      case WeightFormat::kF32:
+        Fill<float>(seed, scale, shape, executor);
+        break;
+      case WeightFormat::kF16:
+        Fill<F16>(seed, scale, shape, executor);
+        break;
+      case WeightFormat::kBf16:
+        Fill<Bf16>(seed, scale, shape, executor);
+        break;
+      case WeightFormat::kFp8Block:
+        Fill<Fp8E4m3>(seed, 1.0f, shape, executor);
+        FillScales(scale, source);
+        break;
+    }
+    source.data = data_.data();
+    return source;
+  }
+
+  void CheckVector(const std::string&, int64_t) const override {}
+
+  void ReadVector(const std::string& name, std::span<float> values) override {
+    const bool is_norm = name.ends_with("norm.weight");
+    const uint64_t seed = HashName(name);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float level = Level(static_cast<int>(Mix(seed + i) % kLevels));
+      values[i] = is_norm ? 1.0f + level / 8 : level / 8;
+    }
+  }
+
+ private:
+  // What DeepSeek quantises: the projections, not the embeddings, the router or the head.
+  static bool IsQuantized(std::string_view name) {
+    return name.ends_with("_proj.weight") || name.ends_with("_proj_with_mqa.weight");
+  }
+
+  template <class T>
+  void Fill(uint64_t seed, float scale, MatrixShape shape, Executor& executor) {
+    data_.resize(static_cast<size_t>(shape.outputs * shape.inputs) * sizeof(T));
+    FillDummy<T>(seed, scale, data_, executor);
+  }
+
+  void FillScales(float scale, MatrixSource& source) {
+    source.block_outputs = config_.fp8_blocks->rows;
+    source.block_inputs = config_.fp8_blocks->columns;
+    source.scale_stride = CeilDiv(source.shape.inputs, int64_t{source.block_inputs});
+    const int64_t rows = CeilDiv(source.shape.outputs, int64_t{source.block_outputs});
+    scales_.assign(static_cast<size_t>(rows * source.scale_stride), scale);
+    source.scales = reinterpret_cast<const std::byte*>(scales_.data());
+  }
+
+  const ModelConfig& config_;
+  std::vector<std::byte> data_;
+  std::vector<float> scales_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightSource> OpenWeightFiles(const std::filesystem::path& model_dir,
+                                              const ModelConfig& config) {
+  return std::make_unique<FileWeights>(model_dir, config);
+}
+
+std::unique_ptr<WeightSource> MakeDummyWeights(const ModelConfig& config) {
+  return std::make_unique<DummyWeights>(config);
+}
+
+}  // namespace quire

@@ -1,0 +1,42 @@
+// Where weights come from: the files of a model folder, or nowhere (deterministic random ones).
+#ifndef QUIRE_MODEL_WEIGHT_SOURCE_H_
+#define QUIRE_MODEL_WEIGHT_SOURCE_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/executor.h"
+#include "kernels/gemm.h"
+#include "model/config.h"
+
+namespace quire {
+
+// Tensors by the names that published checkpoints use. Every function throws
+// Error(kInvalidArgument) with file, tensor, expected and actual if the tensor is missing, has
+// another shape, or a type that Quire does not compute with.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+
+  // How the matrix is stored. Reads no data.
+  virtual WeightFormat Format(const std::string& name, MatrixShape shape) const = 0;
+  // The matrix itself; valid until the next call.
+  virtual MatrixSource Matrix(const std::string& name, MatrixShape shape, Executor& executor) = 0;
+  // That there is a vector of this length. Reads no data.
+  virtual void CheckVector(const std::string& name, int64_t size) const = 0;
+  virtual void ReadVector(const std::string& name, std::span<float> values) = 0;
+};
+
+// The safetensors files of the folder, mapped: opening reads their headers only.
+std::unique_ptr<WeightSource> OpenWeightFiles(const std::filesystem::path& model_dir,
+                                              const ModelConfig& config);
+
+// Weights of the config's own types, from their names and places alone: the same on every machine.
+std::unique_ptr<WeightSource> MakeDummyWeights(const ModelConfig& config);
+
+}  // namespace quire
+
+#endif  // QUIRE_MODEL_WEIGHT_SOURCE_H_

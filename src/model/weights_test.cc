@@ -1,0 +1,287 @@
+#include "model/weights.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "device/buffer.h"
+#include "device/thread_pool.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "io/test_files.h"
+#include "kernels/cpu/gemm.h"
+#include "model/weight_source.h"
+
+namespace quire {
+namespace {
+
+const std::filesystem::path kFixtures = QUIRE_HF_FIXTURES;
+
+// A copy of a fixture whose tensors and config can be changed.
+class Checkpoint {
+ public:
+  explicit Checkpoint(const std::string& name)
+      : files_(TensorSet::Open(kFixtures / name)),
+        tensors_(files_.tensors().begin(), files_.tensors().end()),
+        config_(ReadJsonFile(kFixtures / name / "config.json")) {}
+
+  Json& config() { return config_; }
+  StoredTensor& Tensor(const std::string& name) {
+    const auto found = std::ranges::find(tensors_, name, &StoredTensor::name);
+    if (found == tensors_.end()) throw std::runtime_error("no tensor " + name);
+    return *found;
+  }
+  void Remove(const std::string& name) {
+    std::erase_if(tensors_, [&](const StoredTensor& tensor) { return tensor.name == name; });
+  }
+
+  // Writes it and checks it as a load would; the message of the refusal.
+  std::string Refusal() {
+    Write();
+    return InvalidArgument([&] { Check(); }, dir_.path());
+  }
+  void Write() {
+    dir_.Write("config.json", config_.dump());
+    WriteSafetensors(dir_.path() / "model.safetensors", tensors_);
+  }
+  void Check() const {
+    const ModelConfig config = ReadModelConfig(dir_.path());
+    SerialExecutor serial;
+    Carver counter;
+    LoadWeights(config, *OpenWeightFiles(dir_.path(), config), counter, serial);
+  }
+  const TempDir& dir() const { return dir_; }
+
+ private:
+  TempDir dir_;
+  TensorSet files_;
+  std::vector<StoredTensor> tensors_;
+  Json config_;
+};
+
+TEST(WeightsTest, AnUnchangedCopyIsAccepted) {
+  for (const char* name : {"v3_mtp", "v3_fp8", "v2_tied_bias"}) {
+    Checkpoint checkpoint(name);
+    checkpoint.Write();
+    checkpoint.Check();
+  }
+}
+
+TEST(WeightsTest, AMissingTensorIsRefusedByName) {
+  for (const char* name :
+       {"model.embed_tokens.weight", "lm_head.weight", "model.norm.weight",
+        "model.layers.1.self_attn.kv_b_proj.weight", "model.layers.1.mlp.gate.weight",
+        "model.layers.1.mlp.gate.e_score_correction_bias",
+        "model.layers.1.mlp.experts.3.down_proj.weight"}) {
+    Checkpoint checkpoint("v3_mtp");
+    checkpoint.Remove(name);
+    EXPECT_NE(checkpoint.Refusal().find(name), std::string::npos) << name;
+  }
+}
+
+TEST(WeightsTest, AWrongShapeIsRefusedWithBothShapes) {
+  Checkpoint checkpoint("v3_mtp");
+  StoredTensor& tensor = checkpoint.Tensor("model.layers.0.self_attn.o_proj.weight");
+  const std::vector<int64_t> right = tensor.shape;
+  std::swap(tensor.shape[0], tensor.shape[1]);
+  ASSERT_NE(right, tensor.shape);
+  EXPECT_EQ(
+      checkpoint.Refusal(),
+      "DIR/model.safetensors: tensor 'model.layers.0.self_attn.o_proj.weight': expected shape [" +
+          std::to_string(right[0]) + ", " + std::to_string(right[1]) + "], got [" +
+          std::to_string(right[1]) + ", " + std::to_string(right[0]) + "]");
+}
+
+TEST(WeightsTest, ATypeThatIsNotComputedWithIsRefused) {
+  Checkpoint checkpoint("v3_mtp");
+  checkpoint.Tensor("lm_head.weight").dtype = FileDType::kI16;  // as many bytes
+  EXPECT_EQ(
+      checkpoint.Refusal(),
+      "DIR/model.safetensors: tensor 'lm_head.weight': expected F32, F16, BF16 or F8_E4M3, got "
+      "I16");
+  Checkpoint norm("v3_mtp");
+  norm.Tensor("model.norm.weight").dtype = FileDType::kU16;
+  EXPECT_EQ(
+      norm.Refusal(),
+      "DIR/model.safetensors: tensor 'model.norm.weight': expected F32, F16 or BF16, got U16");
+}
+
+TEST(WeightsTest, Fp8NeedsScalesThatFit) {
+  const std::string name = "model.layers.0.self_attn.o_proj.weight";
+  Checkpoint without_scales("v3_fp8");
+  without_scales.Remove(name + "_scale_inv");
+  EXPECT_NE(without_scales.Refusal().find(name + "_scale_inv"), std::string::npos);
+
+  Checkpoint wrong_scales("v3_fp8");
+  StoredTensor& scales = wrong_scales.Tensor(name + "_scale_inv");
+  scales.shape = {scales.shape[0] * scales.shape[1]};
+  EXPECT_NE(wrong_scales.Refusal().find("tensor '" + name + "_scale_inv': expected shape"),
+            std::string::npos);
+
+  Checkpoint without_config("v3_fp8");
+  without_config.config().erase("quantization_config");
+  EXPECT_NE(without_config.Refusal().find(
+                "is F8_E4M3, but config.json has no quantization_config that says how"),
+            std::string::npos);
+}
+
+TEST(WeightsTest, ABrokenFolderIsRefused) {
+  Checkpoint checkpoint("v3_mtp");
+  checkpoint.Write();
+  const std::string whole = ReadAll(checkpoint.dir().path() / "model.safetensors");
+  for (const size_t kept :
+       {whole.size() - 1, whole.size() / 2, size_t{100}, size_t{4}, size_t{0}}) {
+    checkpoint.dir().Write("model.safetensors", whole.substr(0, kept));
+    const std::string message =
+        InvalidArgument([&] { checkpoint.Check(); }, checkpoint.dir().path());
+    EXPECT_EQ(message.rfind("DIR/model.safetensors", 0), 0u) << message;
+  }
+  std::filesystem::remove(checkpoint.dir().path() / "model.safetensors");
+  EXPECT_NE(InvalidArgument([&] { checkpoint.Check(); }, checkpoint.dir().path()).find("DIR"),
+            std::string::npos);
+  std::filesystem::remove(checkpoint.dir().path() / "config.json");
+  EXPECT_EQ(InvalidArgument([&] { checkpoint.Check(); }, checkpoint.dir().path()),
+            "DIR/config.json: cannot open: No such file or directory");
+}
+
+// A model's weights in memory of their own.
+struct Loaded {
+  Loaded(const ModelConfig& config, WeightSource& source, Executor& executor,
+         const LoadProgress& progress = {})
+      : memory("weights", Bytes(config, source)) {
+    Carver carver(memory.bytes());
+    weights = LoadWeights(config, source, carver, executor, progress);
+    EXPECT_EQ(carver.used(), memory.size());
+  }
+  static ByteOffset Bytes(const ModelConfig& config, WeightSource& source) {
+    SerialExecutor serial;
+    Carver counter;
+    LoadWeights(config, source, counter, serial);
+    return counter.used();
+  }
+
+  Buffer memory;
+  ModelWeights weights;
+};
+
+std::vector<float> Row(const PackedMatrix& matrix, int64_t n) {
+  std::vector<float> row(static_cast<size_t>(matrix.shape().inputs));
+  cpu::UnpackRow(matrix, n, row);
+  return row;
+}
+
+TEST(WeightsTest, HeadsAreTheRowsOfKvBAndItsTransposedRows) {
+  const std::filesystem::path folder = kFixtures / "v3_f32";
+  const ModelConfig config = ReadModelConfig(folder);
+  const auto source = OpenWeightFiles(folder, config);
+  SerialExecutor serial;
+  const Loaded loaded(config, *source, serial);
+  const TensorSet files = TensorSet::Open(folder);
+  const StoredTensor& stored = files.At("model.layers.1.self_attn.kv_b_proj.weight");
+  const auto element = [&](int64_t row, int64_t column) {
+    float value;
+    std::memcpy(&value, stored.bytes.data() + (row * config.latent_dim + column) * sizeof(float),
+                sizeof(float));
+    return value;
+  };
+  const AttentionWeights& attention = loaded.weights.layers[1].attention;
+  for (int64_t h = 0; h < config.num_heads; ++h) {
+    const int64_t first = h * (config.nope_dim + config.value_dim);
+    for (int64_t c = 0; c < config.latent_dim; ++c) {
+      const std::vector<float> key = Row(attention.key_heads[static_cast<size_t>(h)], c);
+      for (int64_t i = 0; i < config.nope_dim; ++i) {
+        ASSERT_EQ(key[static_cast<size_t>(i)], element(first + i, c));
+      }
+    }
+    for (int64_t i = 0; i < config.value_dim; ++i) {
+      const std::vector<float> value = Row(attention.value_heads[static_cast<size_t>(h)], i);
+      for (int64_t c = 0; c < config.latent_dim; ++c) {
+        ASSERT_EQ(value[static_cast<size_t>(c)], element(first + config.nope_dim + i, c));
+      }
+    }
+  }
+}
+
+TEST(WeightsTest, ProgressGrowsToTheEnd) {
+  const std::filesystem::path folder = kFixtures / "v3_mtp";
+  const ModelConfig config = ReadModelConfig(folder);
+  const auto source = OpenWeightFiles(folder, config);
+  SerialExecutor serial;
+  std::vector<ByteOffset> reports;
+  const Loaded loaded(config, *source, serial, [&](ByteOffset bytes) { reports.push_back(bytes); });
+  EXPECT_TRUE(std::ranges::is_sorted(reports));
+  ASSERT_GT(reports.size(), 10u);
+  EXPECT_EQ(reports.back(), loaded.memory.size());
+}
+
+TEST(WeightsTest, TiedEmbeddingsAreStoredOnce) {
+  const std::filesystem::path folder = kFixtures / "v3_tied_bias";
+  const ModelConfig config = ReadModelConfig(folder);
+  ASSERT_TRUE(config.tied_embeddings);
+  const auto source = OpenWeightFiles(folder, config);
+  SerialExecutor serial;
+  const Loaded loaded(config, *source, serial);
+  EXPECT_EQ(loaded.weights.head.data(), loaded.weights.embedding.data());
+}
+
+ModelConfig DummyConfig(const char* dtype) {
+  ModelConfig config = ReadModelConfig(kFixtures / "v3_mtp");
+  config.weight_dtype = dtype;
+  return config;
+}
+
+TEST(DummyWeightsTest, AreTheSameWheneverAndWhereverTheyAreMade) {
+  const ModelConfig config = DummyConfig("bfloat16");
+  SerialExecutor serial;
+  ThreadPool threads(3);
+  const Loaded once(config, *MakeDummyWeights(config), serial);
+  const Loaded again(config, *MakeDummyWeights(config), threads);
+  EXPECT_TRUE(std::ranges::equal(once.memory.bytes(), again.memory.bytes()));
+  // The first values of a matrix, for all time: figures in docs were measured with them.
+  const std::vector<float> row = Row(once.weights.embedding, 0);
+  EXPECT_EQ(std::vector<float>(row.begin(), row.begin() + 4),
+            (std::vector<float>{-0.24609375f, 0.23828125f, -0.234375f, -0.21484375f}));
+}
+
+TEST(DummyWeightsTest, AreTheSameNumbersInEveryWideFormat) {
+  SerialExecutor serial;
+  const ModelConfig wide = DummyConfig("float32");
+  const Loaded expected(wide, *MakeDummyWeights(wide), serial);
+  for (const char* dtype : {"float16", "bfloat16"}) {
+    const ModelConfig config = DummyConfig(dtype);
+    const Loaded loaded(config, *MakeDummyWeights(config), serial);
+    EXPECT_LT(loaded.memory.size(), expected.memory.size());
+    for (int64_t n = 0; n < 20; ++n) {
+      EXPECT_EQ(Row(loaded.weights.head, n), Row(expected.weights.head, n)) << dtype;
+    }
+  }
+}
+
+TEST(DummyWeightsTest, AModelOfFp8BlocksGetsThem) {
+  const ModelConfig config = ReadModelConfig(kFixtures / "v3_fp8");
+  SerialExecutor serial;
+  const Loaded loaded(config, *MakeDummyWeights(config), serial);
+  EXPECT_EQ(loaded.weights.layers[0].attention.out.format(), WeightFormat::kFp8Block);
+  EXPECT_EQ(loaded.weights.head.format(), WeightFormat::kBf16);
+}
+
+TEST(DummyWeightsTest, ProductsOfUnitInputsHaveAboutUnitSize) {
+  const ModelConfig config = DummyConfig("float32");
+  SerialExecutor serial;
+  const Loaded loaded(config, *MakeDummyWeights(config), serial);
+  double squares = 0;
+  for (int64_t n = 0; n < config.vocab_size; ++n) {
+    for (const float value : Row(loaded.weights.head, n)) squares += double{value} * value;
+  }
+  EXPECT_GT(squares / static_cast<double>(config.vocab_size), 0.4);
+  EXPECT_LT(squares / static_cast<double>(config.vocab_size), 2.5);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,537 @@
+#!/usr/bin/env python3
+"""Makes small random models of every family, and what transformers computes with them.
+
+  python3 tools/make_hf_fixtures.py                 all of src/runner/testdata/hf/
+  python3 tools/make_hf_fixtures.py v3_groups ...   these only
+
+Needs torch and transformers; expected.json says which versions made it. Each folder is a model as
+it is published, config.json and safetensors with the names and types of real checkpoints, and
+
+  expected.json  tokens           a prompt
+                 logprobs         [i]: of tokens[i + 1], given tokens[0..i]
+                 greedy           the tokens that follow when the most likely one is always taken
+                 greedy_logprobs  theirs
+                 smallest_gap     between the two highest logits, over the greedy tokens
+                 seed, made_with
+
+computed in float32, with eager attention and without a cache, from the stored values. End tokens
+are never the most likely, so nothing stops the 64 greedy tokens.
+
+A seed is taken if a correct implementation in float32 must agree and a wrong one cannot:
+  1. no choice is close: neither the best token nor the chosen experts hang on a rounding;
+  2. the double-precision model agrees to 2e-5 (transformers keeps norms, angles and routing in
+     float32 even there);
+  3. log-probabilities vary, and the greedy tokens are not a short cycle;
+  4. every misreading of the config that the fixture lists changes the log-probabilities.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import pathlib
+import shutil
+import sys
+import tempfile
+import zlib
+
+import safetensors.torch
+import torch
+import transformers
+
+HF = pathlib.Path(__file__).resolve().parent.parent / "src/runner/testdata/hf"
+PROMPT_TOKENS = 72  # passes the original context of every fixture that has one
+GREEDY_TOKENS = 64
+CLOSEST_TOKENS = 4e-3  # logits
+CLOSEST_EXPERTS = 2e-5  # scores, which are below 1
+DOUBLE_TOLERANCE = 2e-5
+MOST_SEEDS = 60
+MISREADING = 1e-2  # a log-probability, at least
+
+# transformers has one class for both.
+CLASS_OF = {"kimi_k2": "deepseek_v3"}
+
+V2 = {
+    "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2",
+    "vocab_size": 101, "hidden_size": 32, "intermediate_size": 72, "moe_intermediate_size": 16,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "q_lora_rank": None, "kv_lora_rank": 24,
+    "qk_nope_head_dim": 12, "qk_rope_head_dim": 16, "v_head_dim": 12,
+    "n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3,
+    "topk_method": "greedy", "scoring_func": "softmax", "n_group": 1, "topk_group": 1,
+    "norm_topk_prob": False, "routed_scaling_factor": 1.0, "moe_layer_freq": 1,
+    "first_k_dense_replace": 1, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 512, "rope_theta": 10000, "rope_scaling": None,
+    "attention_bias": False, "attention_dropout": 0.0, "tie_word_embeddings": False,
+    "bos_token_id": 0, "eos_token_id": 100, "torch_dtype": "bfloat16", "use_cache": True,
+}
+V3 = V2 | {
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3",
+    "q_lora_rank": 20, "n_shared_experts": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
+    "norm_topk_prob": True, "routed_scaling_factor": 2.5, "ep_size": 1,
+    "num_nextn_predict_layers": 0,
+}
+GLM = {
+    "architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite",
+    "vocab_size": 97, "hidden_size": 40, "intermediate_size": 56, "moe_intermediate_size": 12,
+    "num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 5,
+    "q_lora_rank": 18, "kv_lora_rank": 20,
+    "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 18,
+    "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3,
+    "topk_method": "noaux_tc", "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
+    "routed_scaling_factor": 1.8, "first_k_dense_replace": 1, "hidden_act": "silu",
+    "rms_norm_eps": 1e-5, "max_position_embeddings": 512, "partial_rotary_factor": 1.0,
+    "rope_theta": 1000000, "rope_scaling": None, "attention_bias": False,
+    "tie_word_embeddings": False, "eos_token_id": [96, 95], "pad_token_id": 96,
+    "dtype": "bfloat16",
+}
+MINICPM3 = {
+    "architectures": ["MiniCPM3ForCausalLM"], "model_type": "minicpm3",
+    "vocab_size": 103, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 20,
+    "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "hidden_act": "silu", "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 512,
+    "rope_scaling": {
+        "type": "longrope", "original_max_position_embeddings": 512,
+        "short_factor": [1.05, 1.6, 2.4, 3.9], "long_factor": [1.1, 2.5, 6.5, 9.5],
+    },
+    "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 16,
+    "bos_token_id": 1, "eos_token_id": [2, 102], "torch_dtype": "bfloat16", "use_cache": True,
+}
+YARN = {
+    "type": "yarn", "factor": 40, "original_max_position_embeddings": 64, "beta_fast": 32,
+    "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixture:
+    config: dict  # as published with transformers 4, or with 5 if it says so
+    misreadings: tuple = ()  # other values of config, each of which must make a difference
+    spelling: int = 4  # config.json as published, or as transformers 5 saves it
+    dtype: torch.dtype = torch.bfloat16
+    bias_dtype: torch.dtype = torch.float32  # of e_score_correction_bias
+    fp8_blocks: bool = False
+    num_files: int = 1
+
+
+NO_SCALING = {"rope_scaling": None}
+FIXTURES = {
+    # DeepSeek-V2-Lite: no query latent, greedy routing, two shared experts.
+    "v2_lite": Fixture(
+        V2 | {"rope_scaling": YARN | {"mscale": 0.707, "mscale_all_dim": 0.707}},
+        (NO_SCALING, {"rope_scaling": YARN | {"mscale": 0.707, "mscale_all_dim": 0.5}},
+         {"routed_scaling_factor": 1.5})),
+    # DeepSeek-V2: groups by their best expert, weights times 16 without norm. mscales that differ
+    # leave a factor on cos and sin.
+    "v2_groups": Fixture(
+        V2 | {"q_lora_rank": 20, "n_routed_experts": 12, "n_group": 4, "topk_group": 2,
+              "topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0,
+              "rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 0.5}},
+        ({"topk_method": "greedy"}, {"routed_scaling_factor": 1.0},
+         {"rope_scaling": YARN | {"mscale": 0.5, "mscale_all_dim": 0.5}})),
+    "v2_tied_bias": Fixture(
+        V2 | {"tie_word_embeddings": True, "attention_bias": True, "q_lora_rank": 20,
+              "rms_norm_eps": 1e-2, "num_hidden_layers": 2},
+        ({"rms_norm_eps": 1e-6},), spelling=5),
+    # DeepSeek-V3: groups by their two best biased experts.
+    "v3_groups": Fixture(
+        V3 | {"n_routed_experts": 16, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 4,
+              "moe_intermediate_size": 12, "rope_scaling": YARN},
+        ({"n_group": 1, "topk_group": 1}, {"topk_group": 3}, {"norm_topk_prob": False}, NO_SCALING,
+         {"rope_interleave": False}),
+        num_files=3),
+    # The same with everything spelt as transformers 5 does.
+    "v3_groups_v5": Fixture(
+        V3 | {"n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "num_hidden_layers": 2,
+              "rope_scaling": YARN | {"beta_fast": 2}},
+        ({"rope_scaling": YARN},), spelling=5),
+    # Moonlight: no query latent, one group, no scaling.
+    "v3_moonlight": Fixture(
+        V3 | {"q_lora_rank": None, "rope_theta": 50000.0, "rms_norm_eps": 1e-5,
+              "num_hidden_layers": 2, "n_shared_experts": 2, "routed_scaling_factor": 2.446},
+        ({"rope_theta": 10000.0}, {"routed_scaling_factor": 1.0}),
+        bias_dtype=torch.bfloat16),
+    "kimi_k2": Fixture(
+        V3 | {"model_type": "kimi_k2", "rope_theta": 50000.0, "num_attention_heads": 2,
+              "num_key_value_heads": 2, "routed_scaling_factor": 2.827,
+              "rope_scaling": YARN | {"factor": 32.0, "beta_fast": 1.0}},
+        ({"rope_scaling": YARN | {"factor": 32.0}}, {"rope_theta": 10000.0})),
+    # Halves instead of pairs; YaRN without mscale leaves the softmax alone and scales cos and sin.
+    "v3_halves": Fixture(
+        V3 | {"rope_interleave": False, "num_hidden_layers": 2, "rope_scaling": {
+            "type": "yarn", "factor": 8, "original_max_position_embeddings": 64}},
+        ({"rope_interleave": True}, {"rope_scaling": YARN | {"factor": 8}})),
+    "v3_tied_bias": Fixture(
+        V3 | {"tie_word_embeddings": True, "attention_bias": True, "norm_topk_prob": False,
+              "num_hidden_layers": 2},
+        ({"norm_topk_prob": True},)),
+    "v3_dense": Fixture(V3 | {"first_k_dense_replace": 3}, ({"rope_interleave": False},)),
+    "v3_f16": Fixture(
+        V3 | {"torch_dtype": "float16", "num_hidden_layers": 2},
+        ({"rope_interleave": False},), dtype=torch.float16),
+    "v3_f32": Fixture(
+        V3 | {"torch_dtype": "float32", "num_hidden_layers": 2, "n_routed_experts": 4},
+        ({"rope_interleave": False},), dtype=torch.float32),
+    # Blocks of 128 x 128, most of them partial.
+    "v3_fp8": Fixture(
+        V3 | {"hidden_size": 144, "intermediate_size": 136, "moe_intermediate_size": 24,
+              "num_hidden_layers": 2, "n_routed_experts": 4, "num_experts_per_tok": 2,
+              "q_lora_rank": 32, "kv_lora_rank": 40, "vocab_size": 64, "eos_token_id": 63,
+              "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3",
+                                      "quant_method": "fp8", "weight_block_size": [128, 128]}},
+        ({"rope_interleave": False},), fp8_blocks=True),
+    # A layer of multi-token prediction follows the others in the file.
+    "v3_mtp": Fixture(
+        V3 | {"num_nextn_predict_layers": 1, "num_hidden_layers": 2},
+        ({"rope_interleave": False},)),
+    "glm_flash": Fixture(GLM, ({"rope_theta": 10000}, {"routed_scaling_factor": 1.0})),
+    # Which layers are dense is a list, and the last one is.
+    "glm_layer_types": Fixture(
+        GLM | {"q_lora_rank": None, "n_shared_experts": 2, "attention_bias": True,
+               "mlp_layer_types": ["sparse", "sparse", "dense"], "first_k_dense_replace": None},
+        ({"rope_interleave": False},), spelling=5),
+    "minicpm3": Fixture(
+        MINICPM3,
+        ({"scale_emb": 1}, {"scale_depth": 1.0}, {"dim_model_base": 48}, NO_SCALING)),
+    # Every sequence here is past the original context: long factors, and a factor on cos and sin.
+    "minicpm3_long": Fixture(
+        MINICPM3 | {"tie_word_embeddings": False, "v_head_dim": 20, "scale_depth": 2.1,
+                    "rope_scaling": MINICPM3["rope_scaling"] | {
+                        "original_max_position_embeddings": 32}},
+        (NO_SCALING, {"rope_scaling": MINICPM3["rope_scaling"]}), spelling=5),
+}
+
+
+def tensor_shapes(config):
+    """{name: shape} of the published checkpoint."""
+    hidden = config["hidden_size"]
+    heads = config["num_attention_heads"]
+    nope, rope = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
+    value = config.get("v_head_dim") or hidden // heads
+    num_layers = config["num_hidden_layers"]
+    shapes = {"model.embed_tokens.weight": (config["vocab_size"], hidden),
+              "model.norm.weight": (hidden,)}
+    if not is_tied(config):
+        shapes["lm_head.weight"] = (config["vocab_size"], hidden)
+
+    def linear(name, outputs, inputs, bias=False):
+        shapes[f"{name}.weight"] = (outputs, inputs)
+        if bias:
+            shapes[f"{name}.bias"] = (outputs,)
+
+    def mlp(name, width):
+        linear(f"{name}.gate_proj", width, hidden)
+        linear(f"{name}.up_proj", width, hidden)
+        linear(f"{name}.down_proj", hidden, width)
+
+    def attention(name):
+        bias = config.get("attention_bias", False)
+        rank = config["q_lora_rank"]
+        if rank is None:
+            linear(f"{name}.q_proj", heads * (nope + rope), hidden)
+        else:
+            linear(f"{name}.q_a_proj", rank, hidden, bias)
+            shapes[f"{name}.q_a_layernorm.weight"] = (rank,)
+            linear(f"{name}.q_b_proj", heads * (nope + rope), rank)
+        latent = config["kv_lora_rank"]
+        linear(f"{name}.kv_a_proj_with_mqa", latent + rope, hidden, bias)
+        shapes[f"{name}.kv_a_layernorm.weight"] = (latent,)
+        linear(f"{name}.kv_b_proj", heads * (nope + value), latent)
+        linear(f"{name}.o_proj", hidden, heads * value, bias)
+
+    def experts(name):
+        width = config["moe_intermediate_size"]
+        num_experts = config["n_routed_experts"]
+        shapes[f"{name}.gate.weight"] = (num_experts, hidden)
+        if config["topk_method"] == "noaux_tc":
+            shapes[f"{name}.gate.e_score_correction_bias"] = (num_experts,)
+        for expert in range(num_experts):
+            mlp(f"{name}.experts.{expert}", width)
+        mlp(f"{name}.shared_experts", width * config["n_shared_experts"])
+
+    def is_dense(layer):
+        types = config.get("mlp_layer_types")
+        if types:
+            return layer < num_layers and types[layer] == "dense"
+        return layer < config.get("first_k_dense_replace", num_layers)
+
+    num_draft_layers = config.get("num_nextn_predict_layers") or 0
+    for layer in range(num_layers + num_draft_layers):
+        name = f"model.layers.{layer}"
+        shapes[f"{name}.input_layernorm.weight"] = (hidden,)
+        shapes[f"{name}.post_attention_layernorm.weight"] = (hidden,)
+        attention(f"{name}.self_attn")
+        if is_dense(layer):
+            mlp(f"{name}.mlp", config["intermediate_size"])
+        else:
+            experts(f"{name}.mlp")
+        if layer >= num_layers:
+            shapes[f"{name}.embed_tokens.weight"] = (config["vocab_size"], hidden)
+            shapes[f"{name}.enorm.weight"] = (hidden,)
+            shapes[f"{name}.hnorm.weight"] = (hidden,)
+            linear(f"{name}.eh_proj", hidden, 2 * hidden)
+            shapes[f"{name}.shared_head.norm.weight"] = (hidden,)
+            shapes[f"{name}.shared_head.head.weight"] = (config["vocab_size"], hidden)
+    return shapes
+
+
+def random_tensor(name, shape, config, generator):
+    """Of a size that keeps activations around 1 and logits a few apart."""
+    noise = torch.randn(shape, generator=generator)
+    if "norm.weight" in name:
+        return 1 + 0.2 * noise
+    if name.endswith("bias"):
+        return 0.2 * noise
+    # MiniCPM3 multiplies embeddings and what layers add, and divides before the logits.
+    hidden = config["hidden_size"]
+    scale_in = config.get("scale_emb", 1)
+    scale_branch = config.get("scale_depth", 1) / math.sqrt(
+        config["num_hidden_layers"] if "scale_depth" in config else 1)
+    scale_out = hidden / config.get("dim_model_base", hidden)
+    embedding, head = 0.7 / scale_in, 2.5 * scale_out / math.sqrt(hidden)
+    if is_tied(config):
+        embedding = head
+    if shape[0] == config["vocab_size"]:
+        noise[torch.tensor(end_tokens(config))] = 0  # a logit of 0 is never the highest
+        return noise * (head if name == "lm_head.weight" else embedding)
+    gain = 1.3
+    if is_tied(config) and name.endswith(("o_proj.weight", "down_proj.weight")):
+        # Louder than the embedding, or every token would predict itself.
+        gain = 4 * scale_in * embedding / scale_branch
+    return noise * gain / math.sqrt(shape[1])
+
+
+def is_tied(config):
+    return config.get("tie_word_embeddings", config["model_type"] == "minicpm3")
+
+
+def end_tokens(config):
+    ids = config["eos_token_id"]
+    return ids if isinstance(ids, list) else [ids]
+
+
+def random_checkpoint(fixture, seed):
+    tensors = {}
+    for name, shape in tensor_shapes(fixture.config).items():
+        generator = torch.Generator().manual_seed(seed * 2**32 + zlib.crc32(name.encode()))
+        tensor = random_tensor(name, shape, fixture.config, generator)
+        is_route_bias = name.endswith("e_score_correction_bias")
+        tensors[name] = tensor.to(fixture.bias_dtype if is_route_bias else fixture.dtype)
+    return tensors
+
+
+def is_fp8_weight(name):
+    """As in DeepSeek-V3: every projection; not the router, norms, embedding and head."""
+    return name.endswith("_proj.weight") or name.endswith("kv_a_proj_with_mqa.weight")
+
+
+def quantize_blocks(weight, rows=128, columns=128):
+    """e4m3 values, and one scale per block: its largest value becomes 448."""
+    scales = torch.empty(math.ceil(weight.shape[0] / rows), math.ceil(weight.shape[1] / columns))
+    values = torch.empty(weight.shape, dtype=torch.float8_e4m3fn)
+    for i, j in itertools.product(range(scales.shape[0]), range(scales.shape[1])):
+        block = (slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns))
+        scales[i, j] = weight[block].abs().max() / 448
+        values[block] = (weight[block] / scales[i, j]).to(torch.float8_e4m3fn)
+    return values, scales
+
+
+def expand_scales(scales, shape, rows=128, columns=128):
+    expanded = scales.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
+    return expanded[:shape[0], :shape[1]]
+
+
+def store_as_fp8(tensors):
+    """(what the file holds, what transformers is given: the same values in float32)"""
+    stored, values = {}, {}
+    for name, tensor in tensors.items():
+        if not is_fp8_weight(name):
+            stored[name] = values[name] = tensor
+            continue
+        quantized, scales = quantize_blocks(tensor.float())
+        stored[name], stored[f"{name}_scale_inv"] = quantized, scales
+        values[name] = quantized.float() * expand_scales(scales, tensor.shape)
+    return stored, values
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def write_folder(folder, config, tensors, num_files=1):
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def save(part, file):
+        safetensors.torch.save_file(part, folder / file, {"format": "pt"})
+        (folder / file).chmod(0o644)
+
+    write_json(folder / "config.json", config)
+    if num_files == 1:
+        save(tensors, "model.safetensors")
+        return
+    names = sorted(tensors)
+    weight_map = {}
+    for i in range(num_files):
+        file = f"model-{i + 1:05}-of-{num_files:05}.safetensors"
+        part = names[i * len(names) // num_files:(i + 1) * len(names) // num_files]
+        save({name: tensors[name] for name in part}, file)
+        weight_map |= {name: file for name in part}
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    write_json(folder / "model.safetensors.index.json",
+               {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def load_model(config, tensors, dtype=torch.float32):
+    """The model that transformers reads from a folder with this config and these tensors."""
+    config = {key: value for key, value in config.items() if key != "quantization_config"}
+    config["model_type"] = CLASS_OF.get(config["model_type"], config["model_type"])
+    with tempfile.TemporaryDirectory() as folder:
+        write_folder(pathlib.Path(folder), config, tensors)
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
+    draft_layer = f"model.layers.{config['num_hidden_layers']}."
+    unexpected = [name for name in report["unexpected_keys"] if not name.startswith(draft_layer)]
+    assert not unexpected and not report["missing_keys"], report
+    return model.eval()
+
+
+class RoutingGaps:
+    """How close the choice of experts and of groups was, over all tokens of all layers."""
+
+    def __init__(self, model):
+        self.smallest = math.inf
+        for module in model.modules():
+            if type(module).__name__.endswith("TopkRouter"):
+                module.register_forward_hook(self.measure)
+
+    def measure(self, router, _, outputs):
+        logits = outputs[0].double()
+        if hasattr(router, "e_score_correction_bias"):
+            scores = logits.sigmoid() + router.e_score_correction_bias
+            num_groups, group_top = router.num_group, 2
+        else:
+            scores = logits.softmax(-1)
+            num_groups = router.num_group if router.topk_method != "greedy" else 1
+            group_top = 1
+        if num_groups > 1:
+            groups = scores.view(len(scores), num_groups, -1)
+            group_scores = groups.topk(group_top, -1).values.sum(-1)
+            self.close(group_scores, router.topk_group)
+            kept = group_scores.topk(router.topk_group).indices
+            scores = groups.gather(1, kept[:, :, None].expand(-1, -1, groups.shape[2])).flatten(1)
+        self.close(scores, router.top_k)
+
+    def close(self, scores, count):
+        ordered = scores.sort(-1, descending=True).values
+        if count < scores.shape[1]:
+            gap = (ordered[:, count - 1] - ordered[:, count]).min().item()
+            self.smallest = min(self.smallest, gap)
+
+
+@torch.no_grad()
+def logprobs_of(model, tokens):
+    """[i]: of tokens[i + 1], given those before."""
+    logits = model(torch.tensor([tokens]), use_cache=False).logits[0].double()
+    following = torch.tensor(tokens[1:])
+    return logits[:-1].log_softmax(-1)[torch.arange(len(following)), following]
+
+
+@torch.no_grad()
+def greedy(model, tokens):
+    """(the tokens that follow, the smallest gap between the two highest logits)"""
+    tokens, smallest_gap = list(tokens), math.inf
+    for _ in range(GREEDY_TOKENS):
+        logits = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
+        best = logits.topk(2)
+        smallest_gap = min(smallest_gap, (best.values[0] - best.values[1]).item())
+        tokens.append(best.indices[0].item())
+    return tokens[-GREEDY_TOKENS:], smallest_gap
+
+
+def expect(fixture, values, seed):
+    """The contents of expected.json, or why this seed is not taken."""
+    config = fixture.config
+    ends = end_tokens(config)
+    generator = torch.Generator().manual_seed(seed)
+    prompt = torch.randint(0, config["vocab_size"], (2 * PROMPT_TOKENS,), generator=generator)
+    prompt = [token for token in prompt.tolist() if token not in ends][:PROMPT_TOKENS]
+
+    model = load_model(config, values)
+    gaps = RoutingGaps(model)
+    continuation, smallest_gap = greedy(model, prompt)
+    if smallest_gap < CLOSEST_TOKENS:
+        return f"two tokens are within {smallest_gap:.1e}"
+    if gaps.smallest < CLOSEST_EXPERTS:
+        return f"two experts are within {gaps.smallest:.1e}"
+    if len(set(continuation)) < 12:
+        return f"only {len(set(continuation))} different greedy tokens"
+    if set(ends) & set(continuation):
+        return "an end token is the most likely"
+
+    tokens = prompt + continuation
+    logprobs = logprobs_of(model, tokens)
+    if logprobs.std() < 1:
+        return f"log-probabilities vary by {logprobs.std():.2f}"
+    double = logprobs_of(load_model(config, values, torch.float64), tokens)
+    if (double - logprobs).abs().max() > DOUBLE_TOLERANCE:
+        return f"double precision differs by {(double - logprobs).abs().max():.1e}"
+    for misreading in fixture.misreadings:
+        wrong = logprobs_of(load_model(config | misreading, values), tokens)
+        if (wrong - logprobs).abs().max() < MISREADING:
+            return f"{misreading} makes no difference"
+
+    rounded = [round(value, 6) for value in logprobs.tolist()]
+    return {
+        "tokens": prompt, "logprobs": rounded[:len(prompt) - 1],
+        "greedy": continuation, "greedy_logprobs": rounded[len(prompt) - 1:],
+        "smallest_gap": round(smallest_gap, 6), "seed": seed,
+        "made_with": {"torch": torch.__version__.split("+")[0],
+                      "transformers": transformers.__version__},
+    }
+
+
+def published_config(fixture, values):
+    if fixture.spelling == 4:
+        return fixture.config
+    config = json.loads(load_model(fixture.config, values).config.to_json_string())
+    # "dtype" is what the file holds, not what it was loaded as.
+    return config | {"dtype": str(fixture.dtype).removeprefix("torch.")}
+
+
+def make(name, fixture):
+    for seed in range(1, MOST_SEEDS + 1):
+        stored = values = random_checkpoint(fixture, seed)
+        if fixture.fp8_blocks:
+            stored, values = store_as_fp8(stored)
+        expected = expect(fixture, values, seed)
+        if isinstance(expected, dict):
+            break
+        print(f"{name}: not seed {seed}: {expected}", flush=True)
+    else:
+        sys.exit(f"{name}: none of {MOST_SEEDS} seeds will do")
+    folder = HF / name
+    shutil.rmtree(folder, ignore_errors=True)
+    config = published_config(fixture, values)
+    write_folder(folder, config, stored, fixture.num_files)
+    lines = ",\n".join(f'  "{key}": {json.dumps(value)}' for key, value in expected.items())
+    (folder / "expected.json").write_text("{\n" + lines + "\n}\n")
+
+    # What is on disk is what was computed with.
+    again = logprobs_of(load_model(config, values), expected["tokens"])
+    assert (again - torch.tensor(expected["logprobs"])).abs().max() < 1e-5, name
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    print(f"{name}: seed {seed}, {size / 1024:.0f} KiB, gap {expected['smallest_gap']:.3f}, "
+          f"{len(set(expected['greedy']))} different greedy tokens", flush=True)
+
+
+def main():
+    torch.set_num_threads(1)  # sums in one order
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    for name in sys.argv[1:] or FIXTURES:
+        make(name, FIXTURES[name])
+
+
+if __name__ == "__main__":
+    main()
