@@ -1,0 +1,44 @@
+#include "runner/bucket.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace quire {
+namespace {
+
+int32_t NextDecodeRows(int32_t rows) {
+  return rows < 8 ? rows * 2 : rows < 16 ? rows + 4 : rows + 8;
+}
+
+// What the least mixed bucket holds: below it padding costs little.
+constexpr TokenCount kLeastMixedTokens{16};
+
+}  // namespace
+
+std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount max_step_tokens) {
+  if (mode == StepMode::kEager) return {{.num_seqs = max_seqs, .num_tokens = max_step_tokens}};
+  std::vector<BucketSize> buckets;
+  const auto max_rows = static_cast<int32_t>(std::min<int64_t>(max_seqs, max_step_tokens.raw()));
+  for (int32_t rows = 1; rows < max_rows; rows = NextDecodeRows(rows)) {
+    buckets.push_back({.num_seqs = rows, .num_tokens = TokenCount(rows)});
+  }
+  buckets.push_back({.num_seqs = max_rows, .num_tokens = TokenCount(max_rows)});
+  for (TokenCount tokens = kLeastMixedTokens; tokens < max_step_tokens; tokens = tokens * 2) {
+    buckets.push_back({.num_seqs = max_seqs + 1, .num_tokens = tokens});
+  }
+  buckets.push_back({.num_seqs = max_seqs + 1, .num_tokens = max_step_tokens});
+  return buckets;
+}
+
+size_t ChooseBucket(std::span<const BucketSize> buckets, int32_t num_seqs, TokenCount num_tokens) {
+  const bool one_token_each = num_tokens == TokenCount(num_seqs);
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    const bool is_decode = buckets[i].num_tokens == TokenCount(buckets[i].num_seqs);
+    if (is_decode && !one_token_each && buckets.size() > 1) continue;
+    if (buckets[i].num_seqs >= num_seqs && buckets[i].num_tokens >= num_tokens) return i;
+  }
+  QUIRE_CHECK(false, "no bucket for {} sequences of {} tokens", num_seqs, num_tokens);
+}
+
+}  // namespace quire

@@ -1,0 +1,32 @@
+// The sizes of step that a runner is prepared for.
+#ifndef QUIRE_RUNNER_BUCKET_H_
+#define QUIRE_RUNNER_BUCKET_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/units.h"
+#include "runner/runner_options.h"
+
+namespace quire {
+
+// A step of this bucket has exactly num_seqs rows and num_tokens query tokens, padding included.
+struct BucketSize {
+  int32_t num_seqs = 1;
+  TokenCount num_tokens{1};
+  friend bool operator==(const BucketSize&, const BucketSize&) = default;
+};
+
+// kEager: the one largest step. kGraph: for steps of one token per sequence, as many rows as
+// tokens, 1, 2, 4, 8, 12, 16, then every 8; for others the powers of two from 16 tokens to
+// max_step_tokens, with a row more than max_seqs for the padding tokens.
+std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount max_step_tokens);
+
+// The smallest bucket for a step of num_seqs sequences with num_tokens tokens together; it is in
+// the list if the step keeps the limits the list was made with.
+size_t ChooseBucket(std::span<const BucketSize> buckets, int32_t num_seqs, TokenCount num_tokens);
+
+}  // namespace quire
+
+#endif  // QUIRE_RUNNER_BUCKET_H_

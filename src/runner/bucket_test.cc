@@ -1,0 +1,50 @@
+#include "runner/bucket.h"
+
+#include <gtest/gtest.h>
+
+namespace quire {
+namespace {
+
+TEST(BucketTest, EagerHasTheOneLargestStep) {
+  const auto buckets = MakeBuckets(StepMode::kEager, 6, TokenCount(100));
+  ASSERT_EQ(buckets.size(), 1u);
+  EXPECT_EQ(buckets[0], (BucketSize{.num_seqs = 6, .num_tokens = TokenCount(100)}));
+}
+
+TEST(BucketTest, EveryStepWithinTheLimitsHasABucketAndNoSmallerOneWouldDo) {
+  for (const int32_t max_seqs : {1, 2, 6, 16, 37}) {
+    for (const int64_t max_tokens : {int64_t{max_seqs}, int64_t{40}, int64_t{100}}) {
+      if (max_tokens < max_seqs) continue;
+      const auto buckets = MakeBuckets(StepMode::kGraph, max_seqs, TokenCount(max_tokens));
+      for (int32_t seqs = 1; seqs <= max_seqs; ++seqs) {
+        for (int64_t tokens = seqs; tokens <= max_tokens; ++tokens) {
+          const BucketSize& bucket = buckets[ChooseBucket(buckets, seqs, TokenCount(tokens))];
+          const bool decode = tokens == seqs;
+          ASSERT_GE(bucket.num_tokens, TokenCount(tokens));
+          // Padding tokens need a row of their own, or a row each.
+          const TokenCount padding = bucket.num_tokens - TokenCount(tokens);
+          if (decode) {
+            ASSERT_EQ(TokenCount(bucket.num_seqs), bucket.num_tokens);
+          } else if (padding > TokenCount(0)) {
+            ASSERT_GT(bucket.num_seqs, seqs);
+          }
+          if (tokens >= 16) {
+            ASSERT_LT(bucket.num_tokens, TokenCount(2 * tokens));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(BucketTest, DecodeRowsGrowAsListed) {
+  const auto buckets = MakeBuckets(StepMode::kGraph, 30, TokenCount(64));
+  std::vector<int32_t> rows;
+  for (const BucketSize& bucket : buckets) {
+    if (bucket.num_tokens == TokenCount(bucket.num_seqs)) rows.push_back(bucket.num_seqs);
+  }
+  EXPECT_EQ(rows, (std::vector<int32_t>{1, 2, 4, 8, 12, 16, 24, 30}));
+}
+
+}  // namespace
+}  // namespace quire

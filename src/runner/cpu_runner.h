@@ -1,0 +1,110 @@
+// Runs steps of a model on the CPU: pack -> plan -> forward -> sample.
+//
+// Owns the weights, the KV stores and every buffer, in one arena that its memory plan lists. A step
+// allocates nothing. Steps run on a thread of their own, so that a caller can prepare the next one
+// between Submit and Collect.
+#ifndef QUIRE_RUNNER_CPU_RUNNER_H_
+#define QUIRE_RUNNER_CPU_RUNNER_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "attn/kv_store.h"
+#include "base/units.h"
+#include "device/buffer.h"
+#include "device/thread_pool.h"
+#include "model/config.h"
+#include "model/forward.h"
+#include "model/weights.h"
+#include "runner/memory_plan.h"
+#include "runner/runner_options.h"
+#include "runner/step_memory.h"
+#include "step/step.h"
+
+namespace quire {
+
+// What the last step was like, for tests, benchmarks and metrics.
+struct StepStats {
+  size_t bucket = 0;
+  int32_t padded_rows = 0;
+  TokenCount padded_tokens{0};
+  int32_t logit_rows = 0;
+  int32_t copied_pages = 0;
+  // Seconds, added up over steps since ResetTimes.
+  double plan_seconds = 0;    // packing, page copies and the plan
+  double sample_seconds = 0;  // from logits to tokens
+};
+
+class CpuRunner final : public Runner {
+ public:
+  // Takes plan.total() bytes, all of them at once, and loads the weights; `plan` is
+  // MakeMemoryPlan's for the same arguments. Throws as it does.
+  CpuRunner(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
+            const MemoryPlan& plan, const LoadProgress& progress = {});
+  ~CpuRunner() override;
+  CpuRunner(const CpuRunner&) = delete;
+  CpuRunner& operator=(const CpuRunner&) = delete;
+
+  const RunnerLimits& limits() const override { return plan_.limits; }
+  void Submit(const StepBatch& batch) override;
+  const StepResult& Collect() override;
+
+  const MemoryPlan& memory_plan() const { return plan_; }
+  const Model& model() const { return model_; }
+  Executor& executor() { return pool_; }
+
+  // Between Collect and the next Submit:
+  std::span<const Bucket> buckets() const { return memory_.buckets; }
+  const StepStats& last_step() const { return stats_; }
+  const PartClock& part_times() const { return clock_; }
+  void ResetTimes();
+
+ private:
+  void CheckBatch(const StepBatch& batch) const;
+  void CheckSequence(size_t index, const StepSequence& seq) const;
+
+  void ThreadMain();
+  void RunStep();
+  void CopyPages();
+  void Pack(Bucket& bucket);
+  void PickLogitRows();
+  void ComputeResults(ConstTensorView hidden);
+  void ComputeBlock(ConstTensorView hidden, std::span<const LogitRow> rows);
+  void FillResults(const LogitRow& row, std::span<const float> logits,
+                   std::span<std::byte> workspace);
+  void FillToken(const StepSequence& seq, int32_t result, int32_t token,
+                 std::span<const float> logits, float log_sum_exp);
+
+  const RunnerOptions options_;
+  const MemoryPlan plan_;
+  ThreadPool pool_;
+  Buffer arena_;
+  Carver carver_;  // over the arena: weights, then KV, then steps
+  Model model_;
+  std::vector<KvStore> stores_;  // one per layer
+  StepMemory memory_;
+  std::vector<BucketSize> bucket_sizes_;
+
+  StepBatch batch_;
+  StepResult result_;
+  StepStats stats_;
+  PartClock clock_;
+
+  // Invariants, under mutex_: kIdle -> (Submit) kRunning -> (the thread) kDone -> (Collect) kIdle.
+  // The thread touches the members above while kRunning only, the caller at any other time.
+  enum class State { kIdle, kRunning, kDone, kStopping };
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  State state_ = State::kIdle;
+  std::exception_ptr failure_;
+  std::thread thread_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_RUNNER_CPU_RUNNER_H_

@@ -1,0 +1,254 @@
+#include "runner/cpu_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "testing/allocation_count.h"
+#include "testing/error_message.h"
+#include "testing/step_jobs.h"
+
+namespace quire {
+namespace {
+
+using testing::AllocationCount;
+using testing::Difference;
+using testing::ErrorMessage;
+using testing::Job;
+using testing::JobReport;
+using testing::MakeRunner;
+using testing::RandomTokens;
+using testing::RunJob;
+using testing::Weights;
+
+const std::filesystem::path kFolder =
+    std::filesystem::path(QUIRE_RUNNER_TESTDATA) / "dummy" / "true_geometry";
+
+std::unique_ptr<CpuRunner> Make(const RunnerOptions& options) {
+  return MakeRunner(kFolder, options, Weights::kDummy);
+}
+
+const RunnerOptions kOptions{.page_size = PageSize(16),
+                             .context = TokenCount(128),
+                             .max_seqs = 4,
+                             .max_step_tokens = TokenCount(64),
+                             .num_threads = 2};
+
+std::vector<PageId> FirstPages(int64_t count) {
+  std::vector<PageId> pages;
+  for (int64_t i = 1; i <= count; ++i) pages.emplace_back(i);
+  return pages;
+}
+
+TEST(CpuRunnerTest, AStepAllocatesNothing) {
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    RunnerOptions options = kOptions;
+    options.mode = mode;
+    const auto runner = Make(options);
+    const std::vector<int32_t> tokens = RandomTokens(60, runner->limits().vocab_size, 1);
+    const std::vector<PageId> pages = FirstPages(8);
+    const LogitBias bias[] = {{.token = 3, .bias = 1.0f}};
+    const SamplingParams sampling{.temperature = 0.8f,
+                                  .top_k = 20,
+                                  .top_p = 0.9f,
+                                  .min_p = 0.01f,
+                                  .repetition_penalty = 1.1f,
+                                  .frequency_penalty = 0.1f,
+                                  .presence_penalty = 0.1f,
+                                  .logit_bias = bias,
+                                  .top_logprobs = 20};
+    const StepPageCopy copies[] = {{.from = PageId(1), .to = PageId(20), .count = 5}};
+    const StepSequence prefill[] = {
+        {.tokens = tokens, .pages = pages, .want = Want::kScores, .sampling = sampling}};
+    const StepSequence decode[] = {{.tokens = std::span(tokens).first(1),
+                                    .position = TokenCount(60),
+                                    .pages = pages,
+                                    .want = Want::kNextToken,
+                                    .sampling = sampling,
+                                    .num_samples = 2,
+                                    .prompt = tokens,
+                                    .output = std::span(tokens).first(4)}};
+    for (int round = 0; round < 3; ++round) {
+      const int64_t before = AllocationCount();
+      runner->Step({.sequences = prefill});
+      runner->Step({.copies = copies, .sequences = decode});
+      EXPECT_EQ(AllocationCount() - before, 0) << "round " << round;
+    }
+  }
+  const int64_t before = AllocationCount();
+  const auto counted = std::make_unique<int>(1);
+  EXPECT_GT(AllocationCount(), before) << "the hook counts nothing";
+}
+
+TEST(CpuRunnerTest, SeveralSamplesOfOneDistributionAreThoseOfSeveralSteps) {
+  const auto runner = Make(kOptions);
+  const std::vector<int32_t> tokens = RandomTokens(20, runner->limits().vocab_size, 2);
+  const std::vector<PageId> pages = FirstPages(2);
+  StepSequence seq{.tokens = tokens,
+                   .pages = pages,
+                   .want = Want::kNextToken,
+                   .sampling = {.temperature = 2.0f, .seed = 11},
+                   .num_samples = 4};
+  std::vector<int32_t> at_once;
+  for (const StepToken& token : runner->Step({.sequences = {&seq, 1}}).sequences[0].tokens) {
+    at_once.push_back(token.chosen.token);
+  }
+  ASSERT_EQ(at_once.size(), 4u);
+  seq.num_samples = 1;
+  for (int32_t i = 0; i < 4; ++i) {
+    seq.first_sample = i;
+    const StepResult& result = runner->Step({.sequences = {&seq, 1}});
+    EXPECT_EQ(result.sequences[0].tokens[0].chosen.token, at_once[static_cast<size_t>(i)]);
+  }
+}
+
+TEST(CpuRunnerTest, LogProbabilitiesAreADistribution) {
+  const auto runner = Make(kOptions);
+  const std::vector<int32_t> tokens = RandomTokens(3, runner->limits().vocab_size, 3);
+  const std::vector<PageId> pages = FirstPages(1);
+  // The score of every token of the vocabulary behind the same three.
+  double sum = 0;
+  for (int32_t next = 0; next < runner->limits().vocab_size; ++next) {
+    const StepSequence seq{
+        .tokens = tokens, .pages = pages, .want = Want::kScores, .next_token = next};
+    sum += std::exp(
+        double{runner->Step({.sequences = {&seq, 1}}).sequences[0].tokens[2].chosen.logprob});
+  }
+  EXPECT_NEAR(sum, 1.0, 1e-5);
+}
+
+TEST(CpuRunnerTest, CopiedPagesHoldTheSameTokens) {
+  const auto runner = Make(kOptions);
+  const std::vector<int32_t> tokens = RandomTokens(30, runner->limits().vocab_size, 4);
+  const std::vector<PageId> pages = FirstPages(2);
+  StepSequence seq{.tokens = tokens,
+                   .pages = pages,
+                   .want = Want::kNextToken,
+                   .sampling = {.temperature = 0, .top_logprobs = 5}};
+  runner->Step({.sequences = {&seq, 1}});
+  // 30 tokens are a page and 14 rows; the copy continues in pages of its own.
+  seq.tokens = std::span(tokens).first(1);
+  seq.position = TokenCount(30);
+  const StepToken expected = runner->Step({.sequences = {&seq, 1}}).sequences[0].tokens[0];
+  const TokenLogprob chosen = expected.chosen;
+  const StepPageCopy copies[] = {{.from = PageId(1), .to = PageId(9), .count = 16},
+                                 {.from = PageId(2), .to = PageId(7), .count = 14}};
+  const std::vector<PageId> copied = {PageId(9), PageId(7)};
+  seq.pages = copied;
+  const StepResult& result = runner->Step({.copies = copies, .sequences = {&seq, 1}});
+  EXPECT_EQ(runner->last_step().copied_pages, 2);
+  EXPECT_EQ(result.sequences[0].tokens[0].chosen.token, chosen.token);
+  EXPECT_EQ(result.sequences[0].tokens[0].chosen.logprob, chosen.logprob);
+}
+
+TEST(CpuRunnerTest, KvFormatsDifferByTheirRoundingOnly) {
+  // f32 keeps keys exactly; bf16 rounds them by 2^-9, fp8 by 2^-4 of a value at most. The answers
+  // follow, and differ: a format that were ignored would not.
+  std::vector<JobReport> reports;
+  for (const KvFormat format :
+       {KvFormat::kLatentF32, KvFormat::kLatentBf16, KvFormat::kLatentFp8}) {
+    RunnerOptions options = kOptions;
+    options.kv_format = format;
+    const auto runner = Make(options);
+    reports.push_back(
+        RunJob(*runner, {.prompt = RandomTokens(60, runner->limits().vocab_size, 5), .chunk = 20}));
+  }
+  const auto distance = [&](const JobReport& a) {
+    double worst = 0;
+    for (size_t i = 0; i < a.tokens.size(); ++i) {
+      worst = std::max<double>(
+          worst, std::abs(a.tokens[i].chosen.logprob - reports[0].tokens[i].chosen.logprob));
+    }
+    return worst;
+  };
+  EXPECT_GT(distance(reports[1]), 0);
+  EXPECT_GT(distance(reports[2]), distance(reports[1]));
+  EXPECT_LT(distance(reports[2]), 1.0);
+}
+
+class BadStep : public ::testing::Test {
+ protected:
+  std::string Refusal(const StepSequence& seq) {
+    const std::string message = ErrorMessage([&] { runner_->Step({.sequences = {&seq, 1}}); });
+    // Nothing was lost: the next step runs.
+    const StepSequence good{.tokens = tokens_, .pages = pages_};
+    runner_->Step({.sequences = {&good, 1}});
+    return message;
+  }
+
+  const std::unique_ptr<CpuRunner> runner_ = Make(kOptions);
+  const std::vector<int32_t> tokens_ = {1, 2, 3};
+  const std::vector<PageId> pages_ = FirstPages(8);
+};
+
+TEST_F(BadStep, TokensOutsideTheVocabularyAreRefused) {
+  const int32_t high[] = {1, 320};
+  EXPECT_EQ(Refusal({.tokens = high, .pages = pages_}),
+            "step: sequence 0: token 1: expected 0..319, got 320");
+  const int32_t low[] = {-1};
+  EXPECT_EQ(Refusal({.tokens = low, .pages = pages_}),
+            "step: sequence 0: token 0: expected 0..319, got -1");
+  EXPECT_EQ(Refusal({.tokens = tokens_, .pages = pages_, .want = Want::kScores, .next_token = 320}),
+            "step: sequence 0: next token: expected 0..319 or none, got 320");
+}
+
+TEST_F(BadStep, ALongerSequenceThanTheContextIsRefusedWithBothCounts) {
+  EXPECT_EQ(
+      Refusal({.tokens = tokens_, .position = TokenCount(126), .pages = pages_}),
+      "step: sequence 0: 126 tokens in the cache and 3 more exceed the context length of 128");
+}
+
+TEST_F(BadStep, PagesThatAreNotThereAreRefused) {
+  EXPECT_EQ(
+      Refusal({.tokens = tokens_, .position = TokenCount(14), .pages = std::span(pages_).first(1)}),
+      "step: sequence 0: pages: expected at least 2 for 17 tokens, got 1");
+  const PageId scratch[] = {PageId(0)};
+  EXPECT_EQ(Refusal({.tokens = tokens_, .pages = scratch}),
+            "step: sequence 0: page 0: expected 1..32, got 0");
+  const PageId beyond[] = {PageId(33)};
+  EXPECT_EQ(Refusal({.tokens = tokens_, .pages = beyond}),
+            "step: sequence 0: page 0: expected 1..32, got 33");
+}
+
+TEST_F(BadStep, MoreThanAStepCanHoldIsRefused) {
+  const std::vector<int32_t> many(65, 1);
+  EXPECT_EQ(Refusal({.tokens = many, .pages = pages_}),
+            "step: tokens of all sequences: expected at most 64, got 65");
+  EXPECT_EQ(Refusal({.pages = pages_}), "step: sequence 0: no tokens");
+  EXPECT_EQ(
+      Refusal({.tokens = tokens_, .pages = pages_, .want = Want::kNextToken, .num_samples = 5}),
+      "step: samples of all sequences: expected at most 4, got 5");
+  const std::vector<StepSequence> seqs(5, {.tokens = tokens_, .pages = pages_});
+  EXPECT_EQ(ErrorMessage([&] { runner_->Step({.sequences = seqs}); }),
+            "step: sequences: expected 1..4, got 5");
+}
+
+TEST_F(BadStep, PageCopiesOutsideThePoolAreRefused) {
+  const StepSequence good{.tokens = tokens_, .pages = pages_};
+  const auto refusal = [&](StepPageCopy copy) {
+    return ErrorMessage([&] { runner_->Step({.copies = {&copy, 1}, .sequences = {&good, 1}}); });
+  };
+  EXPECT_EQ(refusal({.from = PageId(1), .to = PageId(33), .count = 1}),
+            "step: page copy from 1 to 33: expected pages 1..32");
+  EXPECT_EQ(refusal({.from = PageId(1), .to = PageId(2), .count = 17}),
+            "step: page copy from 1 to 2: tokens: expected 1..16, got 17");
+}
+
+TEST(CpuRunnerTest, SubmitAndCollectGoTogether) {
+  const auto runner = Make(kOptions);
+  EXPECT_THROW(runner->Collect(), InternalError);
+  const std::vector<int32_t> tokens = {1};
+  const std::vector<PageId> pages = FirstPages(1);
+  const StepSequence seq{.tokens = tokens, .pages = pages, .want = Want::kNextToken};
+  const StepBatch batch{.sequences = {&seq, 1}};
+  runner->Submit(batch);
+  EXPECT_THROW(runner->Submit(batch), InternalError);
+  EXPECT_EQ(runner->Collect().sequences.size(), 1u);
+}
+
+}  // namespace
+}  // namespace quire

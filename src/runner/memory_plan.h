@@ -1,0 +1,50 @@
+// What a runner takes from the machine, known before it is taken.
+#ifndef QUIRE_RUNNER_MEMORY_PLAN_H_
+#define QUIRE_RUNNER_MEMORY_PLAN_H_
+
+#include <string>
+
+#include "attn/kv_layout.h"
+#include "base/executor.h"
+#include "base/units.h"
+#include "model/config.h"
+#include "model/weight_source.h"
+#include "runner/runner_options.h"
+#include "step/step.h"
+
+namespace quire {
+
+struct MemoryPlan {
+  RunnerLimits limits = {};  // with every default resolved
+  ByteOffset weights = {};
+  ByteOffset kv_per_token = {};  // of all layers
+  ByteOffset kv_per_page = {};
+  ByteOffset kv = {};           // of limits.pool_pages pages
+  ByteOffset workspace = {};    // activations, logits, sampling, results
+  ByteOffset step_tables = {};  // plans, page tables and inputs of every bucket
+
+  ByteOffset total() const { return weights + kv + workspace + step_tables; }
+  PageCount usable_pages() const { return limits.pool_pages - PageCount(1); }
+  TokenCount usable_tokens() const { return limits.page_size.TokensIn(usable_pages()); }
+  // Sequences of the full context that fit at once.
+  double Concurrency() const {
+    return static_cast<double>(usable_tokens().raw()) / static_cast<double>(limits.context.raw());
+  }
+};
+
+// The plan of a runner with these options. Checks that every weight is there; reads no data. Throws
+// Error(kInvalidArgument) as WeightSource does or if an option is out of range, and
+// Error(kCapacityExceeded), with every part of the need, if the memory limit is too small for one
+// sequence of the full context.
+MemoryPlan MakeMemoryPlan(const ModelConfig& config, WeightSource& source,
+                          const RunnerOptions& options);
+
+// The plan as the table that users see.
+std::string ToTable(const MemoryPlan& plan);
+
+// "1.50 GiB", "656 B".
+std::string FormatBytes(ByteOffset bytes);
+
+}  // namespace quire
+
+#endif  // QUIRE_RUNNER_MEMORY_PLAN_H_

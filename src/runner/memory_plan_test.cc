@@ -1,0 +1,115 @@
+#include "runner/memory_plan.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "runner/cpu_runner.h"
+#include "testing/error_message.h"
+#include "testing/step_jobs.h"
+
+namespace quire {
+namespace {
+
+using testing::ErrorMessage;
+
+const std::filesystem::path kFolder =
+    std::filesystem::path(QUIRE_RUNNER_TESTDATA) / "dummy" / "true_geometry";
+
+MemoryPlan PlanOf(const RunnerOptions& options) {
+  const ModelConfig config = ReadModelConfig(kFolder);
+  return MakeMemoryPlan(config, *MakeDummyWeights(config), options);
+}
+
+TEST(MemoryPlanTest, KvIsBytesPerTokenTimesTokens) {
+  const MemoryPlan plan = PlanOf({.page_size = PageSize(64), .context = TokenCount(1000)});
+  EXPECT_EQ(plan.kv_per_token, ByteOffset(2 * 576 * 2));  // 2 layers of 576 bf16
+  EXPECT_EQ(plan.usable_pages(), PageCount(16 * 16));     // 16 sequences of 16 pages
+  EXPECT_EQ(plan.kv, plan.kv_per_token * 64 * (16 * 16 + 1));
+  EXPECT_NEAR(plan.Concurrency(), 16.384, 1e-9);
+}
+
+TEST(MemoryPlanTest, DefaultsComeFromTheModel) {
+  const MemoryPlan plan = PlanOf({.max_seqs = 1});
+  EXPECT_EQ(plan.limits.context, TokenCount(4096));
+  EXPECT_EQ(plan.limits.vocab_size, 320);
+}
+
+TEST(MemoryPlanTest, ALimitTakesPagesAwayUntilOneSequenceDoesNotFit) {
+  const RunnerOptions roomy{.page_size = PageSize(64), .context = TokenCount(1024)};
+  const MemoryPlan whole = PlanOf(roomy);
+  RunnerOptions tight = roomy;
+  tight.memory_limit = whole.total() - whole.kv_per_page * 100;
+  const MemoryPlan less = PlanOf(tight);
+  EXPECT_EQ(less.limits.pool_pages, whole.limits.pool_pages - PageCount(100));
+  EXPECT_LE(less.total(), tight.memory_limit);
+  tight.memory_limit = whole.total() - whole.kv + whole.kv_per_page * 16;
+  const std::string message = ErrorMessage([&] { PlanOf(tight); });
+  EXPECT_NE(message.find("KV (17 pages of 64 tokens, 144.00 KiB each)"), std::string::npos)
+      << message;
+  EXPECT_NE(message.find("exceed the limit of"), std::string::npos) << message;
+}
+
+TEST(MemoryPlanTest, PoolTokensAreTakenAsAsked) {
+  const MemoryPlan plan = PlanOf({.page_size = PageSize(64), .pool_tokens = TokenCount(1000)});
+  EXPECT_EQ(plan.usable_pages(), PageCount(16));
+}
+
+TEST(MemoryPlanTest, OptionsOutOfRangeAreRefused) {
+  EXPECT_EQ(ErrorMessage([] { PlanOf({.context = TokenCount(5000)}); }),
+            "context length: expected 1..4096 (what the model was made for), got 5000");
+  EXPECT_EQ(ErrorMessage([] { PlanOf({.max_seqs = 0}); }),
+            "max running requests: expected 1..4096, got 0");
+  EXPECT_EQ(ErrorMessage([] { PlanOf({.max_step_tokens = TokenCount(0)}); }),
+            "chunked prefill size: expected 1..1048576 tokens, got 0");
+  EXPECT_EQ(ErrorMessage([] { PlanOf({.max_seqs = 8, .max_step_tokens = TokenCount(4)}); }),
+            "chunked prefill size: expected at least one token for each of 8 running requests, got "
+            "4");
+  EXPECT_EQ(ErrorMessage([] { PlanOf({.num_threads = 0}); }), "threads: expected 1..1024, got 0");
+}
+
+TEST(MemoryPlanTest, TheTableSaysWhatUsersAskFor) {
+  const std::string table = ToTable(PlanOf({.context = TokenCount(1024), .max_seqs = 2}));
+  for (const char* part :
+       {"weights", "KV cache", "2.25 KiB per token, 32 pages of 64 tokens = 2048 tokens",
+        "2.00 sequences of the context length 1024", "workspace", "total"}) {
+    EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;
+  }
+}
+
+TEST(MemoryPlanTest, BytesAreReadable) {
+  EXPECT_EQ(FormatBytes(ByteOffset(656)), "656 B");
+  EXPECT_EQ(FormatBytes(ByteOffset(1536)), "1.50 KiB");
+  EXPECT_EQ(FormatBytes(ByteOffset(int64_t{3} << 30)), "3.00 GiB");
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // their shadows count too
+
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0, resident = 0;
+  statm >> pages >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+TEST(MemoryPlanTest, ResidentMemoryIsWithinFivePercentOfThePlan) {
+  const RunnerOptions options{.max_seqs = 8,
+                              .max_step_tokens = TokenCount(512),
+                              .pool_tokens = TokenCount(200000),
+                              .num_threads = 2};
+  const auto runner = testing::MakeRunner(kFolder, options, testing::Weights::kDummy);
+  const auto planned = static_cast<double>(runner->memory_plan().total().raw());
+  ASSERT_GT(planned, 400e6) << "too small for the rest of the process not to matter";
+  EXPECT_NEAR(static_cast<double>(ResidentBytes()) / planned, 1.0, 0.05) << "once loaded";
+  testing::RunJob(*runner, {.prompt = testing::RandomTokens(600, 320, 1), .num_output = 4});
+  EXPECT_NEAR(static_cast<double>(ResidentBytes()) / planned, 1.0, 0.05) << "once used";
+}
+
+#endif
+
+}  // namespace
+}  // namespace quire

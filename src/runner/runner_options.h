@@ -1,0 +1,38 @@
+// How a model is to be run.
+#ifndef QUIRE_RUNNER_RUNNER_OPTIONS_H_
+#define QUIRE_RUNNER_RUNNER_OPTIONS_H_
+
+#include <cstdint>
+#include <limits>
+
+#include "attn/kv_layout.h"
+#include "base/faults.h"
+#include "base/units.h"
+
+namespace quire {
+
+// kEager runs every step at its own size. kGraph pads every step to one of a fixed list of buckets,
+// whose buffers have constant addresses: what a captured graph needs, and bit for bit the same.
+enum class StepMode { kEager, kGraph };
+
+// kOff, or kPoison: every buffer that is not an input is filled with NaN before every step, so that
+// a value which is read before it is written shows.
+enum class StepChecks { kOff, kPoison };
+
+struct RunnerOptions {
+  PageSize page_size{64};
+  TokenCount context{0};  // 0: what the model was made for
+  int32_t max_seqs = 16;
+  TokenCount max_step_tokens{512};  // of all sequences of a step: how long a prefill chunk can be
+  TokenCount pool_tokens{0};        // 0: max_seqs sequences of the full context, or what fits
+  KvFormat kv_format = KvFormat::kLatentBf16;
+  StepMode mode = StepMode::kEager;
+  StepChecks checks = StepChecks::kOff;
+  int32_t num_threads = 1;
+  ByteOffset memory_limit{std::numeric_limits<int64_t>::max()};  // of everything together
+  Faults faults = {};
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_RUNNER_RUNNER_OPTIONS_H_

@@ -1,0 +1,125 @@
+#include "runner/step_memory.h"
+
+#include <algorithm>
+
+#include "decode/sampling.h"
+#include "kernels/cpu/mla_attention.h"
+#include "kernels/store.h"
+
+namespace quire {
+namespace {
+
+StepCapacity CapacityOfBucket(const BucketSize& size, const RunnerLimits& limits) {
+  return {.num_seqs = size.num_seqs,
+          .query_tokens = size.num_tokens,
+          .context = limits.context,
+          .page_size = limits.page_size,
+          .pool_pages = limits.pool_pages};
+}
+
+StepInputs LayOutInputs(const BucketSize& size, Carver& carver) {
+  const int64_t tokens = size.num_tokens.raw();
+  return {.tokens = carver.Take<int32_t>(tokens),
+          .positions = carver.Take<TokenCount>(tokens),
+          .slots = carver.Take<Slot>(tokens),
+          .seqs = carver.Take<SequenceStep>(size.num_seqs)};
+}
+
+// Plans and inputs, of each bucket its own: a plan remembers which entries of its table are set.
+void LayOutTables(const RunnerLimits& limits, const WorkShape& work,
+                  std::span<const BucketSize> sizes, Carver& carver, StepMemory& memory) {
+  for (const BucketSize& size : sizes) {
+    Bucket bucket{.size = size, .capacity = CapacityOfBucket(size, limits)};
+    bucket.inputs = LayOutInputs(size, carver);
+    const std::span<std::byte> piece = carver.TakeBytes(PlanStorageBytes(bucket.capacity, work));
+    if (!carver.counting()) {
+      memory.plan_memory.push_back(std::make_unique<std::pmr::monotonic_buffer_resource>(
+          piece.data(), piece.size(), std::pmr::null_memory_resource()));
+      bucket.plans =
+          std::make_unique<PlanStorage>(bucket.capacity, work, memory.plan_memory.back().get());
+    }
+    memory.buckets.push_back(std::move(bucket));
+  }
+}
+
+// One region, as large as the largest bucket needs; every bucket lays its buffers out from its
+// beginning, so a bucket's addresses never change.
+void LayOutActivations(const ModelConfig& config, const WorkShape& work, Carver& carver,
+                       StepMemory& memory) {
+  ByteOffset largest{0};
+  for (const Bucket& bucket : memory.buckets) {
+    Carver counter;
+    LayOutForward(config, bucket.capacity, work, counter);
+    largest = Max(largest, counter.used());
+  }
+  memory.activations = carver.TakeBytes(largest);
+  if (carver.counting()) return;
+  for (Bucket& bucket : memory.buckets) {
+    Carver region(memory.activations);
+    bucket.forward = LayOutForward(config, bucket.capacity, work, region);
+  }
+}
+
+void LayOutLogits(const ModelConfig& config, const RunnerLimits& limits, int32_t num_threads,
+                  Carver& carver, StepMemory& memory) {
+  const int64_t max_rows = limits.max_step_tokens.raw();
+  const int64_t block = std::min(kLogitBlock, max_rows);
+  memory.logit_rows = carver.Take<LogitRow>(max_rows);
+  memory.picked = carver.Take<float>(block * config.hidden_size);
+  memory.normed = carver.Take<float>(block * config.hidden_size);
+  memory.logits = carver.Take<float>(block * config.vocab_size);
+  for (int32_t i = 0; i < num_threads; ++i) {
+    memory.samplers.push_back(carver.TakeBytes(SamplerWorkspace(config.vocab_size)));
+  }
+  memory.tokens = carver.Take<StepToken>(MaxResults(limits));
+  memory.tops = carver.Take<TokenLogprob>(MaxResults(limits) * kMaxTopLogprobs);
+  memory.results = carver.Take<StepSequenceResult>(limits.max_seqs);
+}
+
+// A page per sequence at most.
+void LayOutCopies(const ModelConfig& config, const RunnerLimits& limits, KvFormat format,
+                  Carver& carver, StepMemory& memory) {
+  const int64_t rows = limits.page_size.TokensIn(PageCount(limits.max_seqs)).raw();
+  const KvLayout layout(format, AttentionShape(config).dims, limits.page_size);
+  memory.copy_from = carver.Take<Slot>(rows);
+  memory.copy_to = carver.Take<Slot>(rows);
+  memory.copy_rows = carver.TakeBytes(StoreMoveWorkspace(layout, rows));
+}
+
+}  // namespace
+
+int64_t MaxResults(const RunnerLimits& limits) {
+  return limits.max_step_tokens.raw() + limits.max_samples;
+}
+
+std::vector<KvStore> LayOutStores(const ModelConfig& config, const RunnerLimits& limits,
+                                  const RunnerOptions& options, Carver& carver) {
+  const KvLayout layout(options.kv_format, AttentionShape(config).dims, limits.page_size);
+  std::vector<KvStore> stores;
+  for (int32_t i = 0; i < config.num_layers(); ++i) {
+    const std::span<std::byte> memory = carver.TakeBytes(KvStoreBytes(layout, limits.pool_pages));
+    if (!carver.counting()) {
+      stores.emplace_back(memory, limits.pool_pages, layout, options.faults);
+    }
+  }
+  return stores;
+}
+
+StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
+                       const RunnerOptions& options, Carver& carver) {
+  const WorkShape work = cpu::MlaWorkShape(AttentionShape(config), options.num_threads);
+  const std::vector<BucketSize> sizes =
+      MakeBuckets(options.mode, limits.max_seqs, limits.max_step_tokens);
+  StepMemory memory;
+  const ByteOffset begin = carver.used();
+  LayOutTables(limits, work, sizes, carver, memory);
+  const ByteOffset tables_end = carver.used();
+  LayOutActivations(config, work, carver, memory);
+  LayOutLogits(config, limits, options.num_threads, carver, memory);
+  LayOutCopies(config, limits, options.kv_format, carver, memory);
+  memory.table_bytes = tables_end - begin;
+  memory.workspace_bytes = carver.used() - tables_end;
+  return memory;
+}
+
+}  // namespace quire
