@@ -4,13 +4,18 @@ PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 CLANG_FORMAT ?= clang-format-14
 BENCH_FLAGS ?=
+# Those of Google Benchmark are for quire_bench alone.
+MODEL_BENCH_FLAGS = $(filter-out --benchmark_%,$(BENCH_FLAGS))
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help test asan tsan fuzz bench cuda install format format-check tidy clean
+.PHONY: help quire test asan tsan fuzz bench cuda install format format-check tidy clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
+
+quire: build/release/.configured  ## build the command line, build/release/quire
+	cmake --build --preset release -j $(JOBS) --target quire
 
 test: build/dev/.configured  ## install what is missing, build, run every test
 	cmake --build --preset dev -j $(JOBS)
@@ -30,13 +35,15 @@ fuzz: build/fuzz/.configured  ## the fuzz targets, for a while each
 	ctest --preset fuzz -L fuzz -j $(JOBS)
 
 bench: build/release/.configured  ## the benchmarks (BENCH_FLAGS=--quick for a short run)
-	cmake --build --preset release -j $(JOBS) --target quire_bench
+	cmake --build --preset release -j $(JOBS) --target quire_bench quire
 	build/release/bench/quire_bench $(BENCH_FLAGS)
+	build/release/quire bench bench/models/dense_1b --load-format dummy $(MODEL_BENCH_FLAGS)
+	build/release/quire bench bench/models/moe_1b --load-format dummy $(MODEL_BENCH_FLAGS)
 
 cuda: build/cuda/.configured  ## build the CUDA targets (needs nvcc)
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda
 
-install: build/release/.configured  ## install the libraries and headers (PREFIX=/usr/local)
+install: build/release/.configured  ## install quire, the libraries and headers (PREFIX=/usr/local)
 	cmake --build --preset release -j $(JOBS) --target quire_installed
 	cmake --install build/release --prefix "$(PREFIX)"
 

@@ -1,5 +1,5 @@
-# `cmake --install` gives headers, the libraries and a CMake package: find_package(quire) and link
-# quire::attention.
+# `cmake --install` gives the program quire, headers, the libraries and a CMake package:
+# find_package(quire) and link quire::attention.
 include(CMakePackageConfigHelpers)
 
 add_library(quire_attention INTERFACE)
@@ -9,9 +9,10 @@ target_link_libraries(quire_attention INTERFACE quire_kernels quire_cache)
 
 set(installed_folders base device cache attn kernels)
 list(TRANSFORM installed_folders PREPEND quire_ OUTPUT_VARIABLE installed_targets)
-add_custom_target(quire_installed DEPENDS ${installed_targets})  # what must be built to install
+add_custom_target(quire_installed DEPENDS quire ${installed_targets})  # what must be built to install
 install(TARGETS ${installed_targets} quire_attention EXPORT quireTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS quire RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 foreach(folder IN LISTS installed_folders)
   install(DIRECTORY src/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quire
     FILES_MATCHING PATTERN "*.h" PATTERN "*-inl.h" EXCLUDE PATTERN "compile_fail" EXCLUDE)

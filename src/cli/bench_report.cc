@@ -1,0 +1,210 @@
+#include "cli/bench_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/describe.h"
+
+namespace quire::cli {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// Three digits or more.
+std::string Digits(double value) {
+  return fmt::format("{:.{}f}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
+}
+
+std::string Percent(double part) { return fmt::format("{:.0f}%", part * 100); }
+
+double OfRoof(const Measurement& m, const cpu::Roofs& roofs) {
+  return RoofSeconds(m, roofs) / m.seconds;
+}
+
+double OfRead(const Measurement& m, const cpu::Roofs& roofs) {
+  return ReadSeconds(m, roofs) / m.seconds;
+}
+
+double OfArithmetic(const Measurement& m, const cpu::Roofs& roofs) {
+  return ArithmeticSeconds(m, roofs) / m.seconds;
+}
+
+// Of the rate that a batch could have: as many times that of one sequence, or what the arithmetic
+// allows. Only where one sequence of the same length was measured too.
+std::optional<double> OfScaling(const BenchReport& report, const Measurement& m) {
+  if (m.batch == 1) return std::nullopt;
+  for (const Measurement& one : report.decode) {
+    if (one.batch != 1 || one.length != m.length) continue;
+    const double most = std::min(static_cast<double>(m.batch) * one.TokensPerSecond(),
+                                 report.roofs.flops_per_s / m.FlopsPerToken());
+    return m.TokensPerSecond() / most;
+  }
+  return std::nullopt;
+}
+
+// ---- Tables ----
+
+std::string Heading(const BenchReport& report) {
+  const ParameterCounts parameters = CountParameters(report.config);
+  std::string text = fmt::format("{}: {}, {} parameters ({} per token), {} of weights\n",
+                                 report.model, report.config.family, FormatCount(parameters.total),
+                                 FormatCount(parameters.active), FormatBytes(report.plan.weights));
+  text += fmt::format("{}, {} threads, {}; KV cache {}, page size {}, steps of up to {} tokens\n",
+                      report.cpu, report.options.num_threads, cpu::SimdTarget(),
+                      KvTypeName(report.options.kv_format), report.options.page_size,
+                      report.options.max_step_tokens);
+  return text + fmt::format(
+                    "roofs, best of before and after: read {:.1f} GB/s, multiply-add {:.1f} "
+                    "GFLOP/s\n",
+                    report.roofs.read_bytes_per_s * 1e-9, report.roofs.flops_per_s * 1e-9);
+}
+
+std::string PrefillTable(const BenchReport& report) {
+  std::string text =
+      fmt::format("\nprefill\n{:>6} {:>7} {:>9} {:>9} {:>9} {:>9} {:>14}\n", "batch", "prompt",
+                  "computed", "tokens/s", "ms/step", "GFLOP/s", "% multiply-add");
+  for (const Measurement& m : report.prefill) {
+    text += fmt::format("{:>6} {:>7} {:>9} {:>9} {:>9} {:>9} {:>14}\n", m.batch, m.length, m.tokens,
+                        Digits(m.TokensPerSecond()), Digits(m.SecondsPerStep() * 1e3),
+                        Digits(m.FlopsPerSecond() * 1e-9), Percent(OfArithmetic(m, report.roofs)));
+  }
+  return text;
+}
+
+std::string DecodeTable(const BenchReport& report) {
+  std::string text =
+      fmt::format("\ndecode\n{:>6} {:>7} {:>9} {:>9} {:>7} {:>9}  {:<12} {:>6} {:>6} {:>9}\n",
+                  "batch", "context", "ms/step", "tokens/s", "GB/s", "GFLOP/s", "nearer roof",
+                  "% roof", "% read", "% scaling");
+  for (const Measurement& m : report.decode) {
+    const bool by_memory = ReadSeconds(m, report.roofs) > ArithmeticSeconds(m, report.roofs);
+    const std::optional<double> scaling = OfScaling(report, m);
+    text +=
+        fmt::format("{:>6} {:>7} {:>9} {:>9} {:>7} {:>9}  {:<12} {:>6} {:>6} {:>9}\n", m.batch,
+                    m.length, Digits(m.SecondsPerStep() * 1e3), Digits(m.TokensPerSecond()),
+                    Digits(m.BytesPerSecond() * 1e-9), Digits(m.FlopsPerSecond() * 1e-9),
+                    by_memory ? "memory read" : "multiply-add", Percent(OfRoof(m, report.roofs)),
+                    Percent(OfRead(m, report.roofs)), scaling ? Percent(*scaling) : "-");
+  }
+  return text +
+         "% scaling: of the lesser of batch x the rate of batch 1 and the multiply-add roof\n";
+}
+
+std::string PartsRow(const char* kind, const Measurement& m) {
+  const auto steps = static_cast<double>(m.steps);
+  std::string row = fmt::format("{:<8} {:>5} {:>7} {:>9}", kind, m.batch, m.length,
+                                Digits(m.SecondsPerStep() * 1e3));
+  for (const double seconds : m.part_seconds) {
+    row += fmt::format(" {:>11}", Digits(seconds / steps * 1e3));
+  }
+  return row + "\n";
+}
+
+std::string PartsTable(const BenchReport& report) {
+  std::string text = fmt::format("\nwhere the time goes, ms per step\n{:<8} {:>5} {:>7} {:>9}", "",
+                                 "batch", "length", "step");
+  for (size_t part = 0; part < kNumStepParts; ++part) {
+    text += fmt::format(" {:>11}", StepPartName(part));
+  }
+  text += "\n";
+  for (const Measurement& m : report.prefill) text += PartsRow("prefill", m);
+  for (const Measurement& m : report.decode) text += PartsRow("decode", m);
+  return text;
+}
+
+std::string ContextTable(const BenchReport& report) {
+  if (report.contexts.empty()) return {};
+  constexpr auto kAttention = static_cast<size_t>(ForwardPart::kAttention);
+  std::string text = fmt::format(
+      "\ncost per token against context length, one sequence\n{:>8} {:>9} {:>13} "
+      "{:>11} {:>9} {:>6}\n",
+      "context", "ms/token", "attention ms", "KV read", "GB/s", "% roof");
+  for (const Measurement& m : report.contexts) {
+    const auto steps = static_cast<double>(m.steps);
+    const ByteOffset kv_read(static_cast<int64_t>(m.kv_bytes / steps));
+    text += fmt::format("{:>8} {:>9} {:>13} {:>11} {:>9} {:>6}\n", m.length,
+                        Digits(m.SecondsPerStep() * 1e3),
+                        Digits(m.part_seconds[kAttention] / steps * 1e3), FormatBytes(kv_read),
+                        Digits(m.BytesPerSecond() * 1e-9), Percent(OfRoof(m, report.roofs)));
+  }
+  return text;
+}
+
+// ---- JSON ----
+
+OrderedJson RowToJson(const Measurement& m, const char* length_name, const cpu::Roofs& roofs) {
+  const auto steps = static_cast<double>(m.steps);
+  OrderedJson parts;
+  for (size_t part = 0; part < kNumStepParts; ++part) {
+    parts[StepPartName(part)] = m.part_seconds[part] / steps * 1e3;
+  }
+  return {{"batch", m.batch},
+          {length_name, m.length},
+          {"steps", m.steps},
+          {"tokens", m.tokens},
+          {"seconds", m.seconds},
+          {"ms_per_step", m.SecondsPerStep() * 1e3},
+          {"tokens_per_s", m.TokensPerSecond()},
+          {"flops", m.flops},
+          {"weight_bytes", m.weight_bytes},
+          {"kv_bytes", m.kv_bytes},
+          {"gflop_per_s", m.FlopsPerSecond() * 1e-9},
+          {"gb_per_s", m.BytesPerSecond() * 1e-9},
+          {"percent_of_roof", OfRoof(m, roofs) * 100},
+          {"percent_of_read", OfRead(m, roofs) * 100},
+          {"percent_of_multiply_add", OfArithmetic(m, roofs) * 100},
+          {"ms_per_step_by_part", std::move(parts)}};
+}
+
+OrderedJson DecodeToJson(const BenchReport& report) {
+  OrderedJson rows = OrderedJson::array();
+  for (const Measurement& m : report.decode) {
+    rows.push_back(RowToJson(m, "context", report.roofs));
+    const std::optional<double> scaling = OfScaling(report, m);
+    rows.back()["percent_of_scaling"] = scaling ? OrderedJson(*scaling * 100) : OrderedJson();
+  }
+  return rows;
+}
+
+OrderedJson RowsToJson(const std::vector<Measurement>& measurements, const char* length_name,
+                       const cpu::Roofs& roofs) {
+  OrderedJson rows = OrderedJson::array();
+  for (const Measurement& m : measurements) rows.push_back(RowToJson(m, length_name, roofs));
+  return rows;
+}
+
+}  // namespace
+
+std::string ToTables(const BenchReport& report) {
+  return Heading(report) + PrefillTable(report) + DecodeTable(report) + PartsTable(report) +
+         ContextTable(report);
+}
+
+OrderedJson ToJson(const BenchReport& report) {
+  OrderedJson json;
+  json["command"] = report.command_line;
+  json["version"] = QUIRE_VERSION;
+  json["machine"] = {{"cpu", report.cpu},
+                     {"threads", report.options.num_threads},
+                     {"simd", cpu::SimdTarget()},
+                     {"read_gb_per_s", report.roofs.read_bytes_per_s * 1e-9},
+                     {"multiply_add_gflop_per_s", report.roofs.flops_per_s * 1e-9}};
+  json["model"] = report.model;
+  json["config"] = ConfigToJson(report.config);
+  json["options"] = {{"page_size", report.options.page_size.raw()},
+                     {"kv_cache_dtype", KvTypeName(report.options.kv_format)},
+                     {"chunked_prefill_size", report.options.max_step_tokens.raw()},
+                     {"step_mode", report.options.mode == StepMode::kEager ? "eager" : "graph"}};
+  json["memory"] = {{"weights_bytes", report.plan.weights.raw()},
+                    {"kv_bytes", report.plan.kv.raw()},
+                    {"total_bytes", report.plan.total().raw()}};
+  json["prefill"] = RowsToJson(report.prefill, "prompt", report.roofs);
+  json["decode"] = DecodeToJson(report);
+  json["contexts"] = RowsToJson(report.contexts, "context", report.roofs);
+  return json;
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,465 @@
+"""Drives the quire binary as a user does.
+
+usage: cli_test.py BINARY SOURCE_DIR [unittest arguments]
+"""
+
+import json
+import math
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BINARY = sys.argv[1]
+SOURCE = pathlib.Path(sys.argv[2])
+FIXTURES = SOURCE / "src/runner/testdata/hf"
+V2_LITE = FIXTURES / "v2_lite"  # one file
+V3_GROUPS = FIXTURES / "v3_groups"  # several files
+VOCAB_SIZE = 101
+CONTEXT = 512
+TOLERANCE = 1e-4
+# In sanitized builds looking for leaks takes seconds at every exit: one test does it.
+NO_LEAK_CHECK = {"ASAN_OPTIONS": "detect_leaks=0"}
+
+SCORE_KEYS = ["tokens", "logprobs", "top_logprobs"]
+ROW_KEYS = {
+    "batch", "steps", "tokens", "seconds", "ms_per_step", "tokens_per_s", "flops", "weight_bytes",
+    "kv_bytes", "gflop_per_s", "gb_per_s", "percent_of_roof", "percent_of_read",
+    "percent_of_multiply_add", "ms_per_step_by_part"}
+
+
+def quire(*args, env=None, stdin=""):
+    """Runs the binary in an environment without variables of Quire's but those in `env`."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
+    return subprocess.run([BINARY, *map(str, args)], env={**NO_LEAK_CHECK, **clean, **(env or {})},
+                          input=stdin, capture_output=True, text=True, timeout=300, check=False)
+
+
+def expected_of(model):
+    return json.loads((model / "expected.json").read_text())
+
+
+def ids(tokens):
+    return ",".join(map(str, tokens))
+
+
+class CliTest(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="quire_cli_")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def run_ok(self, *args, **kwargs):
+        done = quire(*args, **kwargs)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def run_json(self, *args, **kwargs):
+        return json.loads(self.run_ok(*args, **kwargs))
+
+    def assert_refused(self, words, *args, code=2, **kwargs):
+        """The run ends with `code`, prints nothing, and its last line has every one of `words`."""
+        done = quire(*args, **kwargs)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        self.assertEqual(done.stdout, "")
+        message = done.stderr.strip().splitlines()[-1]
+        self.assertTrue(message.startswith("quire: error: "), message)
+        for word in words:
+            self.assertIn(word, message)
+
+    def copy_model(self, model=V2_LITE):
+        copy = self.folder / "model"
+        shutil.copytree(model, copy)
+        return copy
+
+    def change_config(self, model, **changes):
+        path = model / "config.json"
+        config = json.loads(path.read_text())
+        config.update(changes)
+        path.write_text(json.dumps(config))
+
+
+class TopLevelTest(CliTest):
+    def test_version_is_the_projects(self):
+        self.assertRegex(self.run_ok("--version"), r"^quire \d+\.\d+\.\d+\n$")
+
+    def test_help_has_an_example_of_every_subcommand(self):
+        text = self.run_ok("--help")
+        for command in ("inspect", "score", "bench"):
+            self.assertIn(f"  quire {command} ", text)
+            self.assertIn(f"  quire {command} ", self.run_ok(command, "--help"))
+
+    def test_help_names_the_twin_of_every_common_flag(self):
+        names = ["page-size", "context-length", "max-running-requests", "chunked-prefill-size",
+                 "kv-cache-dtype", "mem-fraction-static", "max-total-tokens", "load-format",
+                 "threads", "disable-cuda-graph", "step-mode"]
+        for command in ("inspect", "score", "bench"):
+            text = self.run_ok(command, "--help")
+            for name in names:
+                self.assertIn(f"--{name} ", text)
+                self.assertIn(f"(Env:QUIRE_{name.upper().replace('-', '_')})", text)
+
+    def test_help_works_whatever_the_environment_holds(self):
+        self.run_ok("score", "--help", env={"QUIRE_PAGE_SIZE": "abc"})
+
+    def test_no_or_an_unknown_subcommand_is_refused(self):
+        self.assert_refused(["subcommand"])
+        self.assert_refused(["subcommand", "score", '"serv"'], "serv")
+
+
+class ScoreTest(CliTest):
+    def check_scores(self, model, *flags):
+        expected = expected_of(model)
+        tokens = expected["tokens"]
+        scores = self.run_json("score", model, "--tokens", ids(tokens), "--json",
+                               "--kv-cache-dtype", "f32", *flags)
+        self.assertEqual(scores["tokens"], tokens)
+        self.assertEqual(len(scores["logprobs"]), len(tokens))
+        for i, logprob in enumerate(expected["logprobs"]):
+            self.assertAlmostEqual(scores["logprobs"][i + 1], logprob, delta=TOLERANCE)
+        return scores
+
+    def test_every_fixture_scores_as_expected(self):
+        models = sorted(path.parent for path in FIXTURES.glob("*/expected.json"))
+        self.assertGreater(len(models), 0)
+        for model in models:
+            with self.subTest(model=model.name):
+                self.check_scores(model)
+
+    def test_pages_chunks_threads_and_modes_change_no_bit(self):
+        first = self.check_scores(V3_GROUPS, "--top", 3)
+        for flags in (["--page-size", 1], ["--page-size", 61], ["--page-size", 256],
+                      ["--chunked-prefill-size", 1], ["--chunked-prefill-size", 7],
+                      ["--page-size", 2, "--chunked-prefill-size", 30], ["--threads", 1],
+                      ["--threads", 3], ["--step-mode", "graph"], ["--disable-cuda-graph"],
+                      ["--max-running-requests", 4], ["--context-length", CONTEXT]):
+            with self.subTest(flags=flags):
+                self.assertEqual(self.check_scores(V3_GROUPS, "--top", 3, *flags), first)
+
+    def test_greedy_continuation_is_the_expected_one(self):
+        for model in (V2_LITE, V3_GROUPS):
+            greedy = expected_of(model)["greedy"]
+            for chunk in (1, 50, 512):
+                scores = self.check_scores(model, "--continue", len(greedy),
+                                           "--chunked-prefill-size", chunk)
+                self.assertEqual(scores["continuation"], greedy)
+
+    def test_json_has_exactly_these_fields(self):
+        scores = self.run_json("score", V2_LITE, "--tokens", "5,6,7", "--top", 4, "--json")
+        self.assertEqual(list(scores), SCORE_KEYS)
+        self.assertEqual(scores["tokens"], [5, 6, 7])
+        self.assertEqual(len(scores["logprobs"]), 3)
+        self.assertIsNone(scores["logprobs"][0])
+        self.assertEqual(len(scores["top_logprobs"]), 4)
+        self.assertIsNone(scores["top_logprobs"][0])
+        for top in scores["top_logprobs"][1:]:
+            self.assertEqual(len(top), 4)
+            self.assertTrue(all(0 <= int(token) < VOCAB_SIZE for token in top))
+            values = list(top.values())
+            self.assertEqual(values, sorted(values, reverse=True))
+            self.assertTrue(all(math.isfinite(v) and v <= 0 for v in values))
+
+    def test_numbers_read_back_as_the_same_float(self):
+        scores = self.run_json("score", V2_LITE, "--tokens", "5,6,7", "--json")
+        text = self.run_ok("score", V2_LITE, "--tokens", "5,6,7", "--json")
+        for value in scores["logprobs"][1:]:
+            as_float, = struct.unpack("f", struct.pack("f", value))
+            self.assertLess(abs(as_float - value), 1e-7 * abs(value))  # within its last digit
+            self.assertIn(repr(value), text)
+
+    def test_tops_and_logprobs_agree(self):
+        scores = self.run_json("score", V2_LITE, "--tokens", "5,6,7", "--top", 1, "--json")
+        likely = list(scores["top_logprobs"][2])[0]
+        again = self.run_json("score", V2_LITE, "--tokens", f"5,6,{likely}", "--json")
+        self.assertEqual(again["logprobs"][2], scores["top_logprobs"][2][likely])
+
+    def test_continuation_begins_with_the_top_of_what_follows(self):
+        scores = self.run_json("score", V2_LITE, "--tokens", "5", "--continue", 1, "--json",
+                               "--top", 2)
+        self.assertEqual(list(scores), SCORE_KEYS + ["continuation"])
+        self.assertEqual(scores["logprobs"], [None])
+        self.assertEqual(str(scores["continuation"][0]), list(scores["top_logprobs"][1])[0])
+
+    def test_tokens_come_from_a_file_or_stdin_too(self):
+        by_flag = self.run_json("score", V2_LITE, "--tokens", "5,6,7", "--json")
+        for text in ("5 6\n7\n", "5,6,7\n", "[5, 6, 7]"):
+            file = self.folder / "tokens"
+            file.write_text(text)
+            self.assertEqual(
+                self.run_json("score", V2_LITE, "--tokens-file", file, "--json"), by_flag)
+            self.assertEqual(
+                self.run_json("score", V2_LITE, "--tokens-file", "-", "--json", stdin=text),
+                by_flag)
+
+    def test_table_has_a_row_for_every_token(self):
+        lines = self.run_ok("score", V2_LITE, "--tokens", "5,6,7", "--top", 2).splitlines()
+        self.assertEqual([line.split()[:2] for line in lines[1:5]],
+                         [["0", "5"], ["1", "6"], ["2", "7"], ["3", "next"]])
+        self.assertIn("perplexity", lines[-1])
+
+    def test_dummy_weights_need_no_files(self):
+        model = self.folder / "model"
+        model.mkdir()
+        shutil.copy(V2_LITE / "config.json", model)
+        args = ["score", model, "--tokens", "5,6,7", "--json"]
+        self.assert_refused(["model.safetensors", "--load-format dummy"], *args)
+        first = self.run_json(*args, "--load-format", "dummy")
+        self.assertEqual(self.run_json(*args, "--load-format", "dummy"), first)
+
+    def test_nothing_leaks(self):
+        self.run_ok("score", V3_GROUPS, "--tokens", "5,6,7", "--continue", 3,
+                    env={"ASAN_OPTIONS": "detect_leaks=1"})
+
+    def test_memory_plan_is_on_stderr(self):
+        done = quire("score", V2_LITE, "--tokens", "5,6,7", "--json")
+        self.assertIn("memory plan", done.stderr)
+        self.assertIn("loaded", done.stderr)
+        self.assertEqual(done.stdout.count("\n"), 1)
+
+
+class EnvironmentTest(CliTest):
+    def test_variable_does_what_its_flag_does_and_the_flag_wins(self):
+        args = ["inspect", V2_LITE, "--json"]
+        env = {"QUIRE_PAGE_SIZE": "1"}
+        self.assertEqual(self.run_json(*args, env=env)["memory"]["page_size"], 1)
+        flagged = self.run_json(*args, "--page-size", 3, env=env)
+        self.assertEqual(flagged["memory"]["page_size"], 3)
+
+    def test_every_twin_is_read(self):
+        changed = self.run_json("inspect", "--json", env={
+            "QUIRE_MODEL": str(V2_LITE), "QUIRE_CONTEXT_LENGTH": "300",
+            "QUIRE_MAX_RUNNING_REQUESTS": "3", "QUIRE_CHUNKED_PREFILL_SIZE": "77",
+            "QUIRE_MAX_TOTAL_TOKENS": "640", "QUIRE_KV_CACHE_DTYPE": "fp8",
+            "QUIRE_LOAD_FORMAT": "dummy", "QUIRE_THREADS": "1", "QUIRE_STEP_MODE": "eager",
+            "QUIRE_DISABLE_CUDA_GRAPH": "1", "QUIRE_MEM_FRACTION_STATIC": "0.5"})
+        memory = changed["memory"]
+        self.assertEqual(changed["weights"], "dummy")
+        self.assertEqual(memory["context_length"], 300)
+        self.assertEqual(memory["max_running_requests"], 3)
+        self.assertEqual(memory["chunked_prefill_size"], 77)
+        self.assertEqual(memory["max_total_tokens"], 640)
+        self.assertEqual(memory["kv_cache_dtype"], "fp8")
+
+    def test_bad_value_is_refused_by_the_variables_name(self):
+        for name, value, expected in (("PAGE_SIZE", "0", "1..256"), ("THREADS", "two", "1..1024"),
+                                      ("KV_CACHE_DTYPE", "int4", "bf16"),
+                                      ("MEM_FRACTION_STATIC", "1.5", "up to 1"),
+                                      ("STEP_MODE", "lazy", "eager, graph"),
+                                      ("DISABLE_CUDA_GRAPH", "maybe", "true"),
+                                      ("LOAD_FORMAT", "gguf", "safetensors"),
+                                      ("CONTEXT_LENGTH", "-1", "1 or more")):
+            with self.subTest(name=name):
+                self.assert_refused([f"QUIRE_{name}: ", expected, f'"{value}"'], "score", V2_LITE,
+                                    "--tokens", "1", env={f"QUIRE_{name}": value})
+
+
+class RefusalTest(CliTest):
+    def assert_score_refused(self, words, model, *flags, **kwargs):
+        self.assert_refused(words, "score", model, "--tokens", "1,2,3", *flags, **kwargs)
+
+    def test_missing_folder_and_config(self):
+        self.assert_score_refused(["MODEL", str(self.folder / "none"), "does not exist"],
+                                  self.folder / "none")
+        self.assert_score_refused(["config.json"], self.folder)
+        self.assert_refused(["MODEL"], "score", "--tokens", "1")
+
+    def test_damaged_weights(self):
+        model = self.copy_model()
+        file = model / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-100])
+        self.assert_score_refused(["model.safetensors"], model)
+        file.write_bytes(b"")
+        self.assert_score_refused(["model.safetensors"], model)
+
+    def test_missing_shard(self):
+        model = self.copy_model(V3_GROUPS)
+        (model / "model-00002-of-00003.safetensors").unlink()
+        self.assert_score_refused(["model-00002-of-00003.safetensors"], model)
+
+    def test_missing_tensor(self):
+        model = self.copy_model()
+        self.change_config(model, num_hidden_layers=4)
+        self.assert_score_refused(["model.layers.3.", "tensor"], model)
+
+    def test_tensor_of_another_shape(self):
+        model = self.copy_model()
+        self.change_config(model, intermediate_size=80)
+        self.assert_score_refused(["mlp.gate_proj.weight", "expected shape [80, 32]", "[72, 32]"],
+                                  model)
+
+    def test_config_value_that_is_not_supported(self):
+        model = self.copy_model()
+        self.change_config(model, hidden_act="gelu")
+        self.assert_score_refused(["config.json", "hidden_act", "silu", "gelu"], model)
+        self.change_config(model, hidden_act="silu", num_attention_heads="four")
+        self.assert_score_refused(["config.json", "num_attention_heads", "four"], model)
+        (model / "config.json").write_text("{")
+        self.assert_score_refused(["config.json", "line 1"], model)
+
+    def test_tokens_that_cannot_be(self):
+        for text, words in (("1,101", ["--tokens", "item 1", "0..100", "101"]),
+                            ("-1", ["--tokens", "item 0", "0..100", "-1"]),
+                            ("1,x", ["--tokens", "item 1", "integer", '"x"']),
+                            ("1,2.5", ["--tokens", "item 1", "integer", '"2.5"']),
+                            ("1,,2", ["--tokens", "item 1", "integer"]),
+                            (" ", ["--tokens", "none"]),
+                            ("[]", ["--tokens", "none"]),
+                            ("[1", ["--tokens", "line 1"])):
+            with self.subTest(text=text):
+                self.assert_refused(words, "score", V2_LITE, f"--tokens={text}")
+        self.assert_refused(["--tokens-file", "no_such"], "score", V2_LITE, "--tokens-file",
+                            self.folder / "no_such")
+        self.assert_refused(["neither"], "score", V2_LITE)
+        self.assert_refused(["both"], "score", V2_LITE, "--tokens", "1", "--tokens-file", "-")
+
+    def test_more_tokens_than_the_context(self):
+        self.assert_refused([f"{CONTEXT + 1} tokens", f"context length of {CONTEXT}"], "score",
+                            V2_LITE, "--tokens", ids([1] * (CONTEXT + 1)))
+        self.run_ok("score", V2_LITE, "--tokens", ids([1] * CONTEXT))
+        self.assert_score_refused(["3 tokens", "context length of 2"], V2_LITE,
+                                  "--context-length", 2)
+        self.assert_score_refused(["3 tokens", "510 to continue", f"context length of {CONTEXT}"],
+                                  V2_LITE, "--continue", 510)
+        self.assert_score_refused(["context length", f"1..{CONTEXT}", "600"], V2_LITE,
+                                  "--context-length", 600)
+
+    def test_flags_that_cannot_be(self):
+        for flags, words in ((["--page-size", 0], ["--page-size", "1..256", '"0"']),
+                             (["--page-size", 257], ["--page-size", "1..256", '"257"']),
+                             (["--page-size", "x"], ["--page-size", "1..256", '"x"']),
+                             (["--page-size"], ["--page-size", "missing"]),
+                             (["--pagesize", 3], ["score", '"--pagesize"']),
+                             (["more"], ["score", '"more"']),
+                             (["--kv-cache-dtype", "int4"], ["--kv-cache-dtype", "fp8", "int4"]),
+                             (["--load-format", "gguf"], ["--load-format", "dummy", "gguf"]),
+                             (["--step-mode", "x"], ["--step-mode", "graph", '"x"']),
+                             (["--threads", 0], ["--threads", "1..1024", '"0"']),
+                             (["--mem-fraction-static", 0], ["--mem-fraction-static", '"0"']),
+                             (["--top", 21], ["--top", "0..20", '"21"']),
+                             (["--max-total-tokens", 2], ["--max-total-tokens", "3", "2"]),
+                             (["--disable-cuda-graph", "--step-mode", "graph"],
+                              ["--disable-cuda-graph", "--step-mode graph"])):
+            with self.subTest(flags=flags):
+                self.assert_score_refused(words, V2_LITE, *flags)
+
+    def test_too_little_memory_ends_with_1_and_every_part_of_the_need(self):
+        self.assert_score_refused(["weights", "KV", "limit"], V2_LITE, "--mem-fraction-static",
+                                  "0.0000001", code=1)
+
+    def test_results_that_stdout_does_not_take_are_an_error(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([BINARY, "inspect", str(V2_LITE)], stdout=full,
+                                  stderr=subprocess.PIPE, text=True, check=False,
+                                  env={**os.environ, **NO_LEAK_CHECK})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("stdout", done.stderr)
+
+
+class InspectTest(CliTest):
+    def test_says_what_the_model_is(self):
+        text = self.run_ok("inspect", V2_LITE)
+        for words in ("deepseek_v2", "3: 0 dense, 1..2 MoE", "4 heads", "yarn x 40", "BF16",
+                      "memory plan", "KV cache"):
+            self.assertIn(words, text)
+        self.assertNotIn("dummy", text)
+
+    def test_json_has_the_same(self):
+        for model in (V2_LITE, V3_GROUPS):
+            found = self.run_json("inspect", model, "--json", "--page-size", 16)
+            self.assertEqual(list(found), ["model", "config", "files", "weights", "memory"])
+            config = json.loads((model / "config.json").read_text())
+            self.assertEqual(found["config"]["family"], config["model_type"])
+            self.assertEqual(found["config"]["layers"], ["dense", "moe", "moe"])
+            self.assertEqual(found["config"]["moe"]["experts"], config["n_routed_experts"])
+            self.assertEqual(found["weights"], "safetensors")
+            memory = found["memory"]
+            self.assertEqual(memory["page_size"], 16)
+            self.assertEqual(memory["kv_bytes_per_token"], 3 * (24 + 16) * 2)
+            parts = ("weights_bytes", "kv_bytes", "workspace_bytes", "step_tables_bytes")
+            self.assertEqual(memory["total_bytes"], sum(memory[part] for part in parts))
+
+    def test_parameters_are_those_of_the_files(self):
+        found = self.run_json("inspect", V2_LITE, "--json")
+        self.assertEqual(found["config"]["parameters"] * 2, found["files"]["BF16"]["bytes"])
+
+    def test_a_config_will_do(self):
+        for name in ("dense_1b", "moe_1b"):
+            model = SOURCE / "bench/models" / name
+            self.assertIn("as --load-format dummy makes them",
+                          self.run_ok("inspect", model, "--context-length", 1024))
+            found = self.run_json("inspect", model, "--json", "--context-length", 1024)
+            self.assertEqual(found["weights"], "dummy")
+            self.assertEqual(found["files"], {})
+            self.assertGreater(found["config"]["parameters"], 0.9e9)
+            self.assertLess(found["config"]["parameters"], 1.1e9)
+
+    def test_a_model_too_large_for_the_machine_can_be_looked_at(self):
+        args = ["inspect", V2_LITE, "--mem-fraction-static", "0.0000001"]
+        self.assertIn("no memory plan", self.run_ok(*args))
+        found = self.run_json(*args, "--json")
+        self.assertIsNone(found["memory"])
+        self.assertIn("limit", found["memory_error"])
+
+
+class BenchTest(CliTest):
+    flags = ["--batch", "1,3", "--input-len", "20,40", "--output-len", 2, "--contexts", "8,200",
+             "--repeats", 1, "--chunked-prefill-size", 16, "--quick"]
+
+    def check_row(self, row, length_name):
+        self.assertTrue(ROW_KEYS <= set(row), ROW_KEYS - set(row))
+        for key in ROW_KEYS - {"ms_per_step_by_part"}:
+            self.assertGreater(row[key], 0, key)
+        self.assertGreater(row[length_name], 0)
+        parts = row["ms_per_step_by_part"]
+        self.assertTrue({"attention", "plan", "sampling", "other"} <= set(parts))
+        self.assertAlmostEqual(sum(parts.values()), row["ms_per_step"],
+                               delta=0.02 * row["ms_per_step"])
+
+    def test_tables_and_json_of_a_tiny_run(self):
+        file = self.folder / "bench.json"
+        text = self.run_ok("bench", V2_LITE, *self.flags, "--json", file)
+        for words in ("prefill", "decode", "where the time goes", "cost per token", "roofs"):
+            self.assertIn(words, text)
+        found = json.loads(file.read_text())
+        self.assertIn("bench", found["command"])
+        self.assertGreater(found["machine"]["read_gb_per_s"], 0)
+        self.assertGreater(found["machine"]["multiply_add_gflop_per_s"], 0)
+        self.assertNotEqual(found["machine"]["cpu"], "")
+        self.assertEqual([(row["batch"], row["prompt"], row["tokens"]) for row in found["prefill"]],
+                         [(1, 20, 20), (3, 20, 60), (1, 40, 40), (3, 40, 120)])
+        self.assertEqual([row["steps"] for row in found["prefill"]], [2, 4, 3, 8])
+        self.assertEqual([(row["batch"], row["context"], row["tokens"]) for row in found["decode"]],
+                         [(1, 20, 2), (3, 20, 6), (1, 40, 2), (3, 40, 6)])
+        self.assertEqual([row["context"] for row in found["contexts"]], [8, 200])
+        for row in found["prefill"]:
+            self.check_row(row, "prompt")
+        for row in found["decode"] + found["contexts"]:
+            self.check_row(row, "context")
+        self.assertIsNone(found["decode"][0]["percent_of_scaling"])
+        self.assertGreater(found["decode"][1]["percent_of_scaling"], 0)
+
+    def test_json_on_stdout_is_all_there_is(self):
+        found = self.run_json("bench", V2_LITE, "--quick", "--batch", 2, "--contexts", 8, "--json",
+                              "-", "--page-size", 1, "--step-mode", "graph")
+        self.assertEqual(found["options"]["page_size"], 1)
+        self.assertEqual(found["options"]["step_mode"], "graph")
+        self.assertIsNone(found["decode"][0]["percent_of_scaling"])  # batch 1 was not measured
+
+    def test_what_does_not_fit_is_refused(self):
+        for flags, words in ((["--contexts", 600], ["--contexts 600", f"length of {CONTEXT}"]),
+                             (["--input-len", 511], ["--input-len 511", f"length of {CONTEXT}"]),
+                             (["--batch", "1,0"], ["--batch", "item 1", '"0"']),
+                             (["--max-running-requests", 2], ["--max-running-requests", "16", "2"]),
+                             (["--json", self.folder / "no/file"], ["--json", "no/file"])):
+            with self.subTest(flags=flags):
+                self.assert_refused(words, "bench", V2_LITE, *flags)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

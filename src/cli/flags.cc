@@ -1,0 +1,174 @@
+#include "cli/flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include "base/error.h"
+#include "cli/machine.h"
+#include "cli/parse.h"
+
+namespace quire::cli {
+namespace {
+
+constexpr const char* kModelGroup = "Model";
+constexpr const char* kMemoryGroup = "Memory and steps";
+
+// "--page-size" -> "QUIRE_PAGE_SIZE".
+std::string TwinName(std::string_view name) {
+  name.remove_prefix(std::min(name.find_first_not_of('-'), name.size()));
+  std::string twin = "QUIRE_" + std::string(name);
+  std::transform(twin.begin(), twin.end(), twin.begin(), [](char c) {
+    return c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  });
+  return twin;
+}
+
+TokenCount ParseTokens(const std::string& where, const std::string& text) {
+  return TokenCount(ParseInt(where, text, 1));
+}
+
+bool ParseSwitch(const std::string& where, const std::string& text) {
+  return ParseChoice<bool>(where, text,
+                           {{"true", true}, {"1", true}, {"false", false}, {"0", false}});
+}
+
+KvFormat ParseKvFormat(const std::string& where, const std::string& text) {
+  return ParseChoice<KvFormat>(where, text,
+                               {{"auto", KvFormat::kLatentBf16},
+                                {"bf16", KvFormat::kLatentBf16},
+                                {"bfloat16", KvFormat::kLatentBf16},
+                                {"f32", KvFormat::kLatentF32},
+                                {"float32", KvFormat::kLatentF32},
+                                {"fp8", KvFormat::kLatentFp8},
+                                {"fp8_e4m3", KvFormat::kLatentFp8}});
+}
+
+LoadFormat ParseLoadFormat(const std::string& where, const std::string& text) {
+  return ParseChoice<LoadFormat>(where, text,
+                                 {{"auto", LoadFormat::kAuto},
+                                  {"safetensors", LoadFormat::kSafetensors},
+                                  {"dummy", LoadFormat::kDummy}});
+}
+
+StepMode ParseStepMode(const std::string& where, const std::string& text) {
+  return ParseChoice<StepMode>(where, text,
+                               {{"eager", StepMode::kEager}, {"graph", StepMode::kGraph}});
+}
+
+void AddWhichModel(FlagReader& reader, ModelFlags& flags) {
+  const auto add = [&](const FlagText& text, auto& target, auto parse) {
+    CLI::Option* option = reader.Add(text, target, parse)->group(kModelGroup);
+    FlagReader::AddTwin(option);
+    return option;
+  };
+  add({"MODEL", "", "", "Folder of the model: config.json, and its safetensors files"}, flags.model,
+      [](const auto&, const std::string& text) { return text; })
+      ->required();
+  add({"--load-format", "FORMAT", "auto",
+       "auto or safetensors: the weights of the folder's files;\n"
+       "dummy: made-up weights, where config.json is all there is"},
+      flags.load_format, ParseLoadFormat);
+  add({"--threads", "N", std::to_string(flags.threads), "CPU threads that compute"}, flags.threads,
+      [](const std::string& where, const std::string& text) {
+        return static_cast<int32_t>(ParseInt(where, text, 1, ThreadPool::kMaxThreads));
+      });
+}
+
+void AddMemory(FlagReader& reader, ModelFlags& flags) {
+  const auto add = [&](const FlagText& text, auto& target, auto parse) {
+    FlagReader::AddTwin(reader.Add(text, target, parse)->group(kMemoryGroup));
+  };
+  add({"--context-length", "TOKENS", "", "The longest sequence, prompt and output together"},
+      flags.context_length, ParseTokens);
+  add({"--max-running-requests", "N", "", "Sequences that can run at the same time"},
+      flags.max_running_requests, [](const std::string& where, const std::string& text) {
+        return static_cast<int32_t>(ParseInt(where, text, 1, 4096));
+      });
+  add({"--chunked-prefill-size", "TOKENS", "",
+       "Tokens that one step computes at most; longer prompts take several steps"},
+      flags.chunked_prefill_size, ParseTokens);
+  add({"--max-total-tokens", "TOKENS", "",
+       "Tokens that the KV cache holds, of all sequences together"},
+      flags.max_total_tokens, ParseTokens);
+  add({"--page-size", "TOKENS", std::to_string(flags.page_size.raw()),
+       "Tokens per page of the KV cache, 1 to 256: any value works and gives the same\n"
+       "results"},
+      flags.page_size, [](const std::string& where, const std::string& text) {
+        return PageSize(ParseInt(where, text, PageSize::kMin, PageSize::kMax));
+      });
+  add({"--kv-cache-dtype", "TYPE", "auto",
+       "What the KV cache stores: bf16 (auto), f32, or fp8 at about half the memory\n"
+       "(bfloat16, float32 and fp8_e4m3 are the same)"},
+      flags.kv_cache_dtype, ParseKvFormat);
+  add({"--mem-fraction-static", "PART", fmt::format("{}", flags.mem_fraction_static),
+       "Part of the machine's available memory to stay within, above 0 and up to 1"},
+      flags.mem_fraction_static, ParseFraction);
+  add({"--step-mode", "MODE", "",
+       "eager: every step at its own size, the default on a CPU; graph: steps are padded\n"
+       "to fixed sizes, as graphs on a GPU are, with the same results"},
+      flags.step_mode, ParseStepMode);
+  CLI::Option* disable = reader.AddSwitch("--disable-cuda-graph", flags.disable_cuda_graph,
+                                          "Eager steps: the same as --step-mode eager");
+  FlagReader::AddTwin(disable->group(kMemoryGroup));
+}
+
+}  // namespace
+
+CLI::Option* FlagReader::AddSwitch(const char* name, bool& target, const char* help) {
+  CLI::Option* option = app_.add_flag(name, std::as_const(help));
+  ReadLater(option, target, ParseSwitch);
+  return option;
+}
+
+void FlagReader::AddTwin(CLI::Option* option) { option->envname(TwinName(option->get_name())); }
+
+void FlagReader::Read() const {
+  for (const auto& read : readers_) read();
+}
+
+// What was typed is in the order of parsing; what came from the environment is not.
+std::string FlagReader::Where(CLI::Option* option) const {
+  const std::vector<CLI::Option*>& typed = app_.parse_order();
+  const bool was_typed = std::find(typed.begin(), typed.end(), option) != typed.end();
+  return was_typed ? option->get_name() : option->get_envname();
+}
+
+void AddModelFlags(FlagReader& reader, ModelFlags& flags) {
+  AddWhichModel(reader, flags);
+  AddMemory(reader, flags);
+}
+
+RunnerOptions MakeOptions(const ModelFlags& flags, RunnerOptions defaults) {
+  const StepMode mode = flags.step_mode.value_or(StepMode::kEager);
+  Require(!(flags.disable_cuda_graph && mode == StepMode::kGraph),
+          "--disable-cuda-graph: expected --step-mode eager with it, got --step-mode graph");
+  RunnerOptions options = std::move(defaults);
+  options.page_size = flags.page_size;
+  options.context = flags.context_length.value_or(options.context);
+  options.max_seqs = flags.max_running_requests.value_or(options.max_seqs);
+  options.max_step_tokens = flags.chunked_prefill_size.value_or(options.max_step_tokens);
+  options.pool_tokens = flags.max_total_tokens.value_or(options.pool_tokens);
+  options.kv_format = flags.kv_cache_dtype;
+  options.mode = mode;
+  options.num_threads = flags.threads;
+  options.memory_limit = ByteOffset(static_cast<int64_t>(
+      flags.mem_fraction_static * static_cast<double>(AvailableMemory().raw())));
+  return options;
+}
+
+RunnerOptions MakeRoom(const ModelFlags& flags, const RunnerOptions& room) {
+  const RunnerOptions options = MakeOptions(flags, room);
+  const auto require = [](const char* name, int64_t needed, int64_t given) {
+    Require(given >= needed, "{}: expected {} or more for what is to run, got {}", name, needed,
+            given);
+  };
+  require("--context-length", room.context.raw(), options.context.raw());
+  require("--max-running-requests", room.max_seqs, options.max_seqs);
+  require("--max-total-tokens", room.pool_tokens.raw(), options.pool_tokens.raw());
+  return options;
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,148 @@
+#include "cli/inspect.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "cli/describe.h"
+#include "cli/flags.h"
+#include "cli/load.h"
+#include "cli/output.h"
+#include "io/safetensors.h"
+#include "runner/memory_plan.h"
+
+namespace quire::cli {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+struct InspectFlags {
+  ModelFlags model = {};
+  bool json = false;
+};
+
+// The tensors of one type in the folder's files.
+struct StoredType {
+  int64_t num_tensors = 0;
+  ByteOffset bytes{0};
+};
+
+struct Inspection {
+  OpenedModel model;
+  bool weights_planned = false;  // as dummies would be: there are no files, or the flags say so
+  std::map<std::string, StoredType> stored = {};  // by type
+  std::optional<MemoryPlan> plan = {};
+  std::string too_large = {};  // why there is no plan
+};
+
+std::map<std::string, StoredType> StoredTypes(const std::filesystem::path& folder) {
+  std::map<std::string, StoredType> types;
+  const TensorSet files = TensorSet::Open(folder);
+  for (const StoredTensor& tensor : files.tensors()) {
+    StoredType& type = types[FileDTypeName(tensor.dtype)];
+    ++type.num_tensors;
+    type.bytes += ByteOffset(tensor.bytes.size());
+  }
+  return types;
+}
+
+Inspection Inspect(const ModelFlags& flags) {
+  const bool has_files = HasWeightFiles(flags.model);
+  const bool planned = flags.load_format == LoadFormat::kDummy ||
+                       (flags.load_format == LoadFormat::kAuto && !has_files);
+  const LoadFormat format = planned ? LoadFormat::kDummy : flags.load_format;
+  Inspection inspection{.model = OpenModel(flags.model, format), .weights_planned = planned};
+  if (has_files) inspection.stored = StoredTypes(flags.model);
+  try {
+    inspection.plan =
+        MakeMemoryPlan(*inspection.model.config, *inspection.model.weights, MakeOptions(flags, {}));
+  } catch (const Error& error) {
+    // A model that is too large for this machine can still be looked at.
+    if (error.code() != ErrorCode::kCapacityExceeded) throw;
+    inspection.too_large = error.what();
+  }
+  return inspection;
+}
+
+std::string ToText(const Inspection& inspection, const ModelFlags& flags) {
+  std::string text = flags.model.string() + "\n" + Describe(*inspection.model.config);
+  for (const auto& [name, type] : inspection.stored) {
+    text += fmt::format("  {:<12} {} tensors of {}, {}\n",
+                        name == inspection.stored.begin()->first ? "files" : "", type.num_tensors,
+                        name, FormatBytes(type.bytes));
+  }
+  text += "\n";
+  if (inspection.weights_planned) {
+    text += fmt::format("{}weights are planned as --load-format dummy makes them\n",
+                        inspection.stored.empty() ? "no weight files: " : "");
+  }
+  text += inspection.plan ? ToTable(*inspection.plan)
+                          : "no memory plan: " + inspection.too_large + "\n";
+  return text;
+}
+
+OrderedJson PlanToJson(const MemoryPlan& plan, const ModelFlags& flags) {
+  const RunnerLimits& limits = plan.limits;
+  return {{"weights_bytes", plan.weights.raw()},
+          {"kv_bytes", plan.kv.raw()},
+          {"workspace_bytes", plan.workspace.raw()},
+          {"step_tables_bytes", plan.step_tables.raw()},
+          {"total_bytes", plan.total().raw()},
+          {"kv_cache_dtype", KvTypeName(flags.kv_cache_dtype)},
+          {"kv_bytes_per_token", plan.kv_per_token.raw()},
+          {"page_size", limits.page_size.raw()},
+          {"pages", plan.usable_pages().raw()},
+          {"max_total_tokens", plan.usable_tokens().raw()},
+          {"context_length", limits.context.raw()},
+          {"max_running_requests", limits.max_seqs},
+          {"chunked_prefill_size", limits.max_step_tokens.raw()}};
+}
+
+OrderedJson ToJson(const Inspection& inspection, const ModelFlags& flags) {
+  OrderedJson files = OrderedJson::object();
+  for (const auto& [name, type] : inspection.stored) {
+    files[name] = {{"tensors", type.num_tensors}, {"bytes", type.bytes.raw()}};
+  }
+  OrderedJson json;
+  json["model"] = flags.model.string();
+  json["config"] = ConfigToJson(*inspection.model.config);
+  json["files"] = std::move(files);
+  json["weights"] = inspection.weights_planned ? "dummy" : "safetensors";
+  json["memory"] = inspection.plan ? PlanToJson(*inspection.plan, flags) : OrderedJson();
+  if (!inspection.plan) json["memory_error"] = inspection.too_large;
+  return json;
+}
+
+void AddFlags(FlagReader& reader, InspectFlags& flags) {
+  reader.AddSwitch("--json", flags.json, "Print JSON");
+  AddModelFlags(reader, flags.model);
+}
+
+void Run(const InspectFlags& flags) {
+  const Inspection inspection = Inspect(flags.model);
+  WriteResult(flags.json ? ToJson(inspection, flags.model).dump(2) + "\n"
+                         : ToText(inspection, flags.model));
+}
+
+}  // namespace
+
+void AddInspect(CLI::App& quire) {
+  CLI::App* app = quire.add_subcommand(
+      "inspect", "Show what a model is and the memory it would take, without loading it");
+  app->footer(
+      "Examples:\n"
+      "  quire inspect models/DeepSeek-V2-Lite\n"
+      "  quire inspect models/DeepSeek-V2-Lite --context-length 8192 --kv-cache-dtype fp8\n"
+      "\n"
+      "A folder with nothing but config.json will do. Without flags the KV cache is planned for "
+      "16\n"
+      "sequences of the model's own context length, or for as many as fit.\n");
+  SetCommand(*app, AddFlags, Run);
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,75 @@
+#include "cli/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "io/test_files.h"
+
+namespace quire::cli {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// A machine with 4096 MiB available, and its /proc and /sys in a folder.
+class MachineTest : public ::testing::Test {
+ protected:
+  MachineTest() {
+    Write("proc/meminfo", "MemTotal:  8388608 kB\nMemFree:  1 kB\nMemAvailable:  4194304 kB\n");
+  }
+
+  void Write(const std::string& name, const std::string& text) {
+    std::filesystem::create_directories((dir_.path() / name).parent_path());
+    dir_.Write(name, text);
+  }
+  int64_t AvailableMiB() { return AvailableMemory(dir_.path()).raw() / kMiB; }
+
+  TempDir dir_;
+};
+
+TEST_F(MachineTest, WithoutCgroupsTheKernelsEstimateHolds) { EXPECT_EQ(AvailableMiB(), 4096); }
+
+TEST_F(MachineTest, AKernelThatSaysNothingIsRefused) {
+  Write("proc/meminfo", "MemTotal: 1 kB\n");
+  EXPECT_THROW(AvailableMiB(), Error);
+}
+
+TEST_F(MachineTest, ACgroupLeavesItsLimitLessWhatIsInUseAndNotFileCache) {
+  Write("proc/self/cgroup", "0::/a/b\n");
+  Write("sys/fs/cgroup/a/b/memory.max", std::to_string(1000 * kMiB));
+  EXPECT_EQ(AvailableMiB(), 1000);
+  Write("sys/fs/cgroup/a/b/memory.current", std::to_string(700 * kMiB));
+  EXPECT_EQ(AvailableMiB(), 300);
+  Write("sys/fs/cgroup/a/b/memory.stat",
+        "anon 100\nfile " + std::to_string(600 * kMiB) + "\nfile_dirty 0\n");
+  EXPECT_EQ(AvailableMiB(), 900);
+}
+
+TEST_F(MachineTest, ParentsBindToo) {
+  Write("proc/self/cgroup", "0::/a/b\n");
+  Write("sys/fs/cgroup/a/b/memory.max", "max\n");
+  Write("sys/fs/cgroup/a/memory.max", std::to_string(500 * kMiB));
+  EXPECT_EQ(AvailableMiB(), 500);
+}
+
+TEST_F(MachineTest, CgroupsOfVersionOneCount) {
+  Write("proc/self/cgroup", "5:cpu:/x\n4:memory:/a\n0::/\n");
+  Write("sys/fs/cgroup/memory/a/memory.limit_in_bytes", std::to_string(800 * kMiB));
+  Write("sys/fs/cgroup/memory/a/memory.usage_in_bytes", std::to_string(200 * kMiB));
+  Write("sys/fs/cgroup/memory/a/memory.stat", "total_cache " + std::to_string(100 * kMiB) + "\n");
+  EXPECT_EQ(AvailableMiB(), 700);
+}
+
+TEST_F(MachineTest, AContainerThatDoesNotSeeItsPathHasItsLimitAtTheTop) {
+  Write("proc/self/cgroup", "0::/outside/of/here\n");
+  Write("sys/fs/cgroup/memory.max", std::to_string(600 * kMiB));
+  EXPECT_EQ(AvailableMiB(), 600);
+}
+
+TEST(MachineHereTest, ThisMachineHasMemoryAndACpu) {
+  EXPECT_GT(AvailableMemory().raw(), kMiB);
+  EXPECT_NE(CpuModel(), "");
+}
+
+}  // namespace
+}  // namespace quire::cli

@@ -1,0 +1,78 @@
+// quire: serves and measures latent-attention language models.
+//
+// Ends with 0, with 2 if a flag, a file or a token cannot be right, and with 1 for everything else;
+// errors are one line on stderr, and then nothing is on stdout.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/bench.h"
+#include "cli/inspect.h"
+#include "cli/score.h"
+#include "io/json.h"
+
+namespace quire::cli {
+namespace {
+
+std::string Describe(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> unknown = app.remaining(true);
+  if (unknown.empty()) return error.what();
+  if (app.get_subcommands().empty()) {
+    return fmt::format("expected a subcommand, inspect, score or bench, got {}",
+                       QuoteForMessage(unknown[0]));
+  }
+  return fmt::format("expected MODEL and flags of quire {}, got {}",
+                     app.get_subcommands()[0]->get_name(), QuoteForMessage(unknown[0]));
+}
+
+// Parses, and runs what was asked for.
+int Run(int argc, char** argv) {
+  CLI::App app("Quire runs language models with latent attention (the DeepSeek family).", "quire");
+  app.set_version_flag("--version", "quire " QUIRE_VERSION, "Print the version");
+  app.set_help_flag("-h,--help", "Print this help; also after a subcommand");
+  app.footer(
+      "Examples:\n"
+      "  quire inspect models/DeepSeek-V2-Lite\n"
+      "  quire score models/DeepSeek-V2-Lite --tokens 100000,549,6077,280 --top 5\n"
+      "  quire bench models/DeepSeek-V2-Lite --batch 1,16\n"
+      "\n"
+      "`quire SUBCOMMAND --help` lists the flags. Where it says (Env:QUIRE_...), that environment\n"
+      "variable does the same; a flag wins over its variable.\n");
+  app.require_subcommand(1);
+  AddInspect(app);
+  AddScore(app);
+  AddBench(app, fmt::format("{}", fmt::join(std::span(argv, static_cast<size_t>(argc)), " ")));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help_or_version) {
+    return app.exit(help_or_version);
+  } catch (const CLI::ParseError& error) {
+    throw Error(ErrorCode::kInvalidArgument, "{}; --help explains", Describe(app, error));
+  }
+  return 0;
+}
+
+int Fail(const std::exception& error, int code) {
+  fmt::print(stderr, "quire: error: {}\n", error.what());
+  return code;
+}
+
+}  // namespace
+}  // namespace quire::cli
+
+int main(int argc, char** argv) {
+  using namespace quire;
+  try {
+    return cli::Run(argc, argv);
+  } catch (const Error& error) {
+    return cli::Fail(error, error.code() == ErrorCode::kInvalidArgument ? 2 : 1);
+  } catch (const std::exception& error) {
+    return cli::Fail(error, 1);
+  }
+}

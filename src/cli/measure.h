@@ -1,0 +1,71 @@
+// Steps of a runner, run and timed, with what each had to read and compute.
+#ifndef QUIRE_CLI_MEASURE_H_
+#define QUIRE_CLI_MEASURE_H_
+
+#include <array>
+#include <cstdint>
+#include <random>
+#include <string>
+
+#include "base/units.h"
+#include "cache/page_pool.h"
+#include "kernels/cpu/roof.h"
+#include "model/forward.h"
+#include "runner/cpu_runner.h"
+
+namespace quire::cli {
+
+// The parts of the forward pass, then what the runner and nobody accounts for.
+inline constexpr size_t kNumStepParts = kNumForwardParts + 3;
+const char* StepPartName(size_t part);
+
+// Steps of one kind; sums over all of them.
+struct Measurement {
+  int64_t batch = 0;   // sequences
+  int64_t length = 0;  // prefill: tokens of a prompt; decode: tokens a sequence has before it
+  int64_t steps = 0;
+  int64_t tokens = 0;
+  double flops = 0;
+  double weight_bytes = 0;  // that must be read: model/cost.h
+  double kv_bytes = 0;      // that must be read
+  double seconds = 0;
+  std::array<double, kNumStepParts> part_seconds = {};
+
+  double TokensPerSecond() const { return static_cast<double>(tokens) / seconds; }
+  double SecondsPerStep() const { return seconds / static_cast<double>(steps); }
+  double FlopsPerSecond() const { return flops / seconds; }
+  double BytesPerSecond() const { return (weight_bytes + kv_bytes) / seconds; }
+  double FlopsPerToken() const { return flops / static_cast<double>(tokens); }
+};
+
+// Seconds that the roofs allow at best: memory or arithmetic, whichever takes longer.
+double RoofSeconds(const Measurement& measurement, const cpu::Roofs& roofs);
+double ReadSeconds(const Measurement& measurement, const cpu::Roofs& roofs);
+double ArithmeticSeconds(const Measurement& measurement, const cpu::Roofs& roofs);
+
+// Random tokens from one fixed seed: what a token is matters to the choice of experts only.
+class StepMeter {
+ public:
+  explicit StepMeter(CpuRunner& runner);
+
+  // Prompts of `length` tokens, in steps as full as they can be, until all are done or `seconds`
+  // have passed: the steps are much alike.
+  Measurement Prefill(int64_t batch, TokenCount length, double seconds);
+
+  // `steps` tokens for each of `batch` sequences that have `context` tokens before. What the KV
+  // holds does not matter to the speed: rows that no prefill wrote are zeros, in memory of their
+  // own.
+  Measurement Decode(int64_t batch, TokenCount context, int64_t steps);
+
+ private:
+  int32_t RandomToken();
+  void RunStep(const StepBatch& batch, Measurement& sum);
+
+  CpuRunner& runner_;
+  PagePool pool_;
+  std::mt19937 random_{20};  // any seed
+};
+
+}  // namespace quire::cli
+
+#endif  // QUIRE_CLI_MEASURE_H_

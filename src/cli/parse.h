@@ -1,0 +1,47 @@
+// Values as people type them: converted, or refused with where they stand, the expected and the
+// actual.
+#ifndef QUIRE_CLI_PARSE_H_
+#define QUIRE_CLI_PARSE_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "io/json.h"
+
+namespace quire::cli {
+
+// All throw Error(kInvalidArgument). `where` names the flag, variable or file in the message.
+int64_t ParseInt(std::string_view where, std::string_view text, int64_t min,
+                 int64_t max = std::numeric_limits<int64_t>::max());
+// More than 0, at most 1.
+double ParseFraction(std::string_view where, std::string_view text);
+// One or more integers between commas or spaces, or as a JSON array.
+std::vector<int64_t> ParseInts(std::string_view where, std::string_view text, int64_t min,
+                               int64_t max = std::numeric_limits<int64_t>::max());
+
+template <class T>
+struct Choice {
+  const char* name;
+  T value;
+};
+
+template <class T>
+T ParseChoice(std::string_view where, std::string_view text,
+              std::initializer_list<Choice<T>> choices) {
+  std::string names;
+  for (const Choice<T>& choice : choices) {
+    if (text == choice.name) return choice.value;
+    names += (names.empty() ? "" : ", ") + std::string(choice.name);
+  }
+  throw Error(ErrorCode::kInvalidArgument, "{}: expected one of {}, got {}", where, names,
+              QuoteForMessage(text));
+}
+
+}  // namespace quire::cli
+
+#endif  // QUIRE_CLI_PARSE_H_

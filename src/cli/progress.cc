@@ -1,0 +1,72 @@
+#include "cli/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "runner/memory_plan.h"
+
+namespace quire::cli {
+namespace {
+
+constexpr int kBarWidth = 30;
+constexpr double kUpdateSeconds = 0.05;  // 20 times a second looks smooth
+
+}  // namespace
+
+StatusLine::StatusLine() : is_terminal_(isatty(STDERR_FILENO) == 1) {}
+
+void StatusLine::Show(const std::string& text) {
+  if (!is_terminal_) return;
+  fmt::print(stderr, "\r\x1b[K{}", text);
+  std::fflush(stderr);
+  is_shown_ = true;
+}
+
+void StatusLine::Clear() {
+  if (is_shown_) fmt::print(stderr, "\r\x1b[K");
+  is_shown_ = false;
+}
+
+std::string Bar(double part) {
+  const int full = std::clamp(static_cast<int>(part * kBarWidth), 0, kBarWidth);
+  return fmt::format("[{:#<{}}{:.<{}}]", "", full, "", kBarWidth - full);
+}
+
+LoadingBar::LoadingBar(ByteOffset total) : total_(total) {}
+
+void LoadingBar::Update(ByteOffset loaded) {
+  if (Seconds() < next_update_) return;
+  next_update_ = Seconds() + kUpdateSeconds;
+  const double part = static_cast<double>(loaded.raw()) / static_cast<double>(total_.raw());
+  line_.Show(fmt::format("loading {} {:3.0f}%  {} of {}  {:.2f} GB/s", Bar(part), part * 100,
+                         FormatBytes(loaded), FormatBytes(total_), GigabytesPerSecond(loaded)));
+}
+
+void LoadingBar::Finish() {
+  line_.Clear();
+  fmt::print(stderr, "loaded {} of weights in {:.1f} s, {:.2f} GB/s\n", FormatBytes(total_),
+             Seconds(), GigabytesPerSecond(total_));
+}
+
+double LoadingBar::Seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+}
+
+double LoadingBar::GigabytesPerSecond(ByteOffset loaded) const {
+  return static_cast<double>(loaded.raw()) / std::max(Seconds(), 1e-9) * 1e-9;
+}
+
+void TaskBar::Begin(const std::string& task) {
+  const double part = static_cast<double>(num_begun_) / num_tasks_;
+  ++num_begun_;
+  if (line_.is_terminal()) {
+    line_.Show(fmt::format("{} {}/{}  {}", Bar(part), num_begun_, num_tasks_, task));
+  } else {
+    fmt::print(stderr, "{}/{}  {}\n", num_begun_, num_tasks_, task);
+  }
+}
+
+}  // namespace quire::cli

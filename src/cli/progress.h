@@ -1,0 +1,65 @@
+// What is going on, on stderr: stdout is for results.
+#ifndef QUIRE_CLI_PROGRESS_H_
+#define QUIRE_CLI_PROGRESS_H_
+
+#include <chrono>
+#include <string>
+
+#include "base/units.h"
+
+namespace quire::cli {
+
+// One line that changes, if stderr is a terminal; nothing elsewhere.
+class StatusLine {
+ public:
+  StatusLine();
+  ~StatusLine() { Clear(); }
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+
+  bool is_terminal() const { return is_terminal_; }
+  void Show(const std::string& text);
+  void Clear();
+
+ private:
+  bool is_terminal_;
+  bool is_shown_ = false;
+};
+
+// "[#####.....]"
+std::string Bar(double part);
+
+// Weights while they are loaded: a bar on a terminal, and a line at the end.
+class LoadingBar {
+ public:
+  explicit LoadingBar(ByteOffset total);
+  void Update(ByteOffset loaded);
+  void Finish();
+
+ private:
+  double Seconds() const;
+  double GigabytesPerSecond(ByteOffset loaded) const;
+
+  StatusLine line_;
+  ByteOffset total_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  double next_update_ = 0;  // seconds
+};
+
+// A known number of tasks, one after the other: a bar on a terminal, a line each elsewhere.
+class TaskBar {
+ public:
+  explicit TaskBar(int num_tasks) : num_tasks_(num_tasks) {}
+  void Begin(const std::string& task);
+  // Makes room for other lines.
+  void Pause() { line_.Clear(); }
+
+ private:
+  StatusLine line_;
+  int num_tasks_;
+  int num_begun_ = 0;
+};
+
+}  // namespace quire::cli
+
+#endif  // QUIRE_CLI_PROGRESS_H_
