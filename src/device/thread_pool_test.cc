@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -30,6 +32,20 @@ TEST(ThreadPoolTest, ManyShortLoopsInARowLoseNothing) {
     pool.Run(3, [&](int64_t i) { sum.fetch_add(i + 1); });
   }
   EXPECT_EQ(sum.load(), 2000 * 6);
+}
+
+TEST(ThreadPoolTest, ALoopRunsOnAllThreadsAfterAPauseToo) {
+  ThreadPool pool(ThreadPool::DefaultThreads());
+  for (int loop = 0; loop < 10; ++loop) {
+    // Longer than threads look for work before they sleep.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::atomic<int> arrived{0};
+    pool.Run(pool.num_threads(), [&](int64_t) {
+      ++arrived;
+      while (arrived < pool.num_threads()) std::this_thread::yield();
+    });
+    EXPECT_EQ(arrived.load(), pool.num_threads());
+  }
 }
 
 TEST(ThreadPoolTest, AnExceptionComesBackAndThePoolLivesOn) {

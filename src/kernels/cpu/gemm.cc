@@ -139,8 +139,9 @@ class TaskRun {
     const int64_t span = kMaxTiles / num_tiles_ * kChunkInputs;
     for (int64_t k = 0; k < inputs_; k += span) {
       const int64_t end = std::min(k + span, inputs_);
-      for (int64_t chunk = k; chunk < end; chunk += kChunkInputs)
+      for (int64_t chunk = k; chunk < end; chunk += kChunkInputs) {
         PackRows(chunk, (chunk - k) / kChunkInputs);
+      }
       for (int64_t panel = 0; panel < task_.num_panels; ++panel) {
         for (int64_t chunk = k; chunk < end; chunk += kChunkInputs) {
           RunChunk(panel, chunk, (chunk - k) / kChunkInputs);

@@ -12,7 +12,8 @@
 namespace quire::cpu {
 
 // Packs `source` into `memory`, which has PackedBytes(source.shape, format) bytes. `format` is the
-// source's own, or kF32, to which every format converts exactly.
+// source's own, or kF32, to which every format converts exactly. NaN codes keep kFp8Block from being
+// packed as such; `memory` is then partly written.
 PackedMatrix Pack(const MatrixSource& source, WeightFormat format, std::span<std::byte> memory,
                   Executor& executor);
 
