@@ -12,10 +12,10 @@
 
 #include "attn/kv_store.h"
 #include "attn/plan.h"
-#include "bench/roof.h"
 #include "bench/sequences.h"
 #include "device/buffer.h"
 #include "kernels/cpu/mla_attention.h"
+#include "kernels/cpu/roof.h"
 #include "kernels/cpu/store.h"
 
 namespace quire::bench {
@@ -177,7 +177,7 @@ class AttentionBench {
     ShowProgress(name);
     name_ = name;
     step_.reset();  // before the next is made: both may not fit
-    if (!meter_) meter_ = std::make_unique<RoofMeter>(executor_);
+    if (!meter_) meter_ = std::make_unique<cpu::RoofMeter>(executor_);
     roofs_ = meter_->Measure(effort_ == Effort::kFull ? 20 : 5);
     step_ = std::make_unique<AttentionStep>(shape, executor_);
   }
@@ -185,8 +185,8 @@ class AttentionBench {
   Effort effort_;
   Executor& executor_;
   std::string name_;
-  std::unique_ptr<RoofMeter> meter_;
-  Roofs roofs_;  // measured before the shape at hand
+  std::unique_ptr<cpu::RoofMeter> meter_;
+  cpu::Roofs roofs_;  // measured before the shape at hand
   std::unique_ptr<AttentionStep> step_;
 };
 

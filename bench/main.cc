@@ -1,4 +1,5 @@
-// quire_bench: CPU attention against this machine's roofs, then plans and exports.
+// quire_bench: CPU attention and matrix products against this machine's roofs, then plans, exports
+// and schedules.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -7,7 +8,9 @@
 #include <exception>
 
 #include "bench/attention_bench.h"
+#include "bench/engine_bench.h"
 #include "bench/export_bench.h"
+#include "bench/gemm_bench.h"
 #include "bench/tables.h"
 #include "device/thread_pool.h"
 
@@ -17,12 +20,13 @@ void PrintHelp() {
   fmt::print(
       "quire_bench [--quick] [--benchmark_filter=REGEX] [--benchmark_out=FILE]\n"
       "\n"
-      "Measures CPU attention against the roofs of this machine, and the time to plan and export\n"
-      "steps, on one thread and on all this process may use (taskset to change that).\n"
+      "Measures CPU attention and matrix products against the roofs of this machine, and the time\n"
+      "to plan, export and schedule steps, on one thread and on all this process may use (taskset\n"
+      "to change that).\n"
       "\n"
-      "  --quick                   fewer shapes and repeats: about 10 s, not 2 minutes\n"
+      "  --quick                   fewer shapes and repeats: about 15 s, not 4 minutes\n"
       "  --benchmark_filter=REGEX  only the measurements whose names match, for instance\n"
-      "                            attention/v3  or  flat_indices/b64/.*/p16\n"
+      "                            attention/v3  or  gemm/.*_b1  or  flat_indices/b64/.*/p16\n"
       "  --benchmark_list_tests    the names\n"
       "  --benchmark_out=FILE      all numbers as JSON as well\n"
       "\n"
@@ -47,7 +51,9 @@ int main(int argc, char** argv) {
   try {
     ThreadPool threads(ThreadPool::DefaultThreads());
     RegisterAttention(effort, threads);
+    RegisterGemm(effort, threads);
     RegisterExports(effort, threads);
+    RegisterEngine(effort, threads);
     TableReporter reporter;
     benchmark::RunSpecifiedBenchmarks(&reporter);
     benchmark::Shutdown();

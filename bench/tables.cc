@@ -52,7 +52,7 @@ void ClearProgress() {
   if (isatty(STDERR_FILENO)) fmt::print(stderr, "\r\x1b[K");
 }
 
-Roofs Worst(const Roofs& a, const Roofs& b) {
+cpu::Roofs Worst(const cpu::Roofs& a, const cpu::Roofs& b) {
   return {.read_bytes_per_s = std::min(a.read_bytes_per_s, b.read_bytes_per_s),
           .flops_per_s = std::min(a.flops_per_s, b.flops_per_s)};
 }
@@ -73,7 +73,7 @@ void ShowProgress(std::string_view name) {
 
 bool TableReporter::ReportContext(const Context& context) {
   fmt::print("{}, {} threads, {}, {} build\n", CpuModel(), ThreadPool::DefaultThreads(),
-             SimdTarget(), QUIRE_BUILD_TYPE);
+             cpu::SimdTarget(), QUIRE_BUILD_TYPE);
   for (const auto& cache : context.cpu_info.caches) {
     if (cache.type == "Instruction") continue;
     fmt::print("L{} {} KiB{}", cache.level, cache.size >> 10,
@@ -95,26 +95,27 @@ void TableReporter::ReportRuns(const std::vector<Run>& runs) {
     }
     if (run.aggregate_name != "median") continue;
     const std::vector<std::string> name = SplitName(run.run_name.function_name);
-    if (name[0] == "attention") {
-      AddAttention(run, name);
+    if (name[0] != roof_table_) PrintRoofTable();
+    if (name[0] == "attention" || name[0] == "gemm") {
+      AddRoofRow(run, name);
     } else {
-      PrintAttention();
       AddExport(run, name);
     }
   }
 }
 
 void TableReporter::Finalize() {
-  PrintAttention();
+  PrintRoofTable();
   PrintExportRow();
   ClearProgress();
 }
 
-void TableReporter::AddAttention(const Run& median, const std::vector<std::string>& name) {
+void TableReporter::AddRoofRow(const Run& median, const std::vector<std::string>& name) {
+  roof_table_ = name[0];
   const auto& counters = median.counters;
-  attention_.push_back(
+  roof_rows_.push_back(
       {.shape = name[1],
-       .page_size = name[2].substr(1),
+       .size = name[2].substr(1),
        .label = median.report_label,
        .seconds = median.GetAdjustedRealTime() / GetTimeUnitMultiplier(median.time_unit),
        .bytes = counters.at(kBytes),
@@ -124,29 +125,32 @@ void TableReporter::AddAttention(const Run& median, const std::vector<std::strin
       {.read_bytes_per_s = counters.at(kReadRoof), .flops_per_s = counters.at(kFmaRoof)});
 }
 
-void TableReporter::PrintAttention() {
-  if (attention_.empty()) return;
+void TableReporter::PrintRoofTable() {
+  if (roof_rows_.empty()) return;
   ClearProgress();
-  Roofs best = roofs_[0], worst = roofs_[0];
-  for (const Roofs& roofs : roofs_) {
-    best = Best(best, roofs);
+  cpu::Roofs best = roofs_[0], worst = roofs_[0];
+  for (const cpu::Roofs& roofs : roofs_) {
+    best = cpu::Best(best, roofs);
     worst = Worst(worst, roofs);
   }
-  fmt::print("\nCPU latent attention on all threads; each run takes the KV of another layer\n");
+  const bool is_gemm = roof_table_ == "gemm";
+  fmt::print("\nCPU {} on all threads; each run takes the {} of another layer\n",
+             is_gemm ? "matrix products" : "latent attention", is_gemm ? "weights" : "KV");
   fmt::print(
       "roofs, measured before each row: read over 1 GiB {:.1f} GB/s at best ({:.1f} at worst), "
       "multiply-add {:.1f} GFLOP/s ({:.1f})\n\n",
       best.read_bytes_per_s * 1e-9, worst.read_bytes_per_s * 1e-9, best.flops_per_s * 1e-9,
       worst.flops_per_s * 1e-9);
-  fmt::print("{:<24} {:<16} {:>4} {:>10} {:>8} {:>9}  {:<13} {:>9}\n", "shape", "heads, KV", "page",
-             "median ms", "GB/s", "GFLOP/s", "nearer roof", "% of roof");
+  fmt::print("{:<26} {:<22} {:>4} {:>10} {:>8} {:>9}  {:<13} {:>9}\n", "shape",
+             is_gemm ? "inputs x outputs" : "heads, KV", is_gemm ? "rows" : "page", "median ms",
+             "GB/s", "GFLOP/s", "nearer roof", "% of roof");
   bool any_busy = false;
-  for (const AttentionRow& row : attention_) {
+  for (const RoofRow& row : roof_rows_) {
     const bool was_busy = row.fma_after < 0.9 * best.flops_per_s;
     const double memory_s = row.bytes / best.read_bytes_per_s;
     const double fma_s = row.flops / best.flops_per_s;
-    fmt::print("{:<24} {:<16} {:>4} {:>10} {:>8.2f} {:>9.1f}  {:<13} {:>8.0f}%{}\n", row.shape,
-               row.label, row.page_size, Digits(row.seconds * 1e3), row.bytes / row.seconds * 1e-9,
+    fmt::print("{:<26} {:<22} {:>4} {:>10} {:>8.2f} {:>9.1f}  {:<13} {:>8.0f}%{}\n", row.shape,
+               row.label, row.size, Digits(row.seconds * 1e3), row.bytes / row.seconds * 1e-9,
                row.flops / row.seconds * 1e-9, memory_s > fma_s ? "memory read" : "multiply-add",
                std::max(memory_s, fma_s) / row.seconds * 100, was_busy ? " *" : "");
     any_busy |= was_busy;
@@ -156,7 +160,8 @@ void TableReporter::PrintAttention() {
         "* disturbed: right after its runs, multiply-adds reached less than 90% of their roof\n");
   }
   std::fflush(stdout);
-  attention_.clear();
+  roof_rows_.clear();
+  roofs_.clear();
 }
 
 void TableReporter::AddExport(const Run& median, const std::vector<std::string>& name) {

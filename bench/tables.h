@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/roof.h"
+#include "kernels/cpu/roof.h"
 
 namespace quire::bench {
 
@@ -39,6 +39,7 @@ void ShowProgress(std::string_view name);
 
 // The first part of a name is the table, the last one or two are columns, the rest is the row:
 //   attention/<shape>/p<page size>
+//   gemm/<shape>/r<rows>
 //       one row each, printed together when all are known: all percents are of the same roofs
 //   <form>/b<num_seqs>/s<context>/p<page size>/<serial|parallel>
 //       one row for all page sizes, printed when the next begins
@@ -49,8 +50,9 @@ class TableReporter final : public benchmark::BenchmarkReporter {
   void Finalize() override;
 
  private:
-  struct AttentionRow {
-    std::string shape, page_size, label;
+  // A row of a table of percents of roofs.
+  struct RoofRow {
+    std::string shape, size, label;  // size: of a page, or rows of x
     double seconds = 0, bytes = 0, flops = 0;
     double fma_after = 0;  // operations per second
   };
@@ -58,14 +60,15 @@ class TableReporter final : public benchmark::BenchmarkReporter {
     double entries = 0, serial_us = 0, parallel_us = 0;
   };
 
-  void AddAttention(const Run& median, const std::vector<std::string>& name);
+  void AddRoofRow(const Run& median, const std::vector<std::string>& name);
   void AddExport(const Run& median, const std::vector<std::string>& name);
-  void PrintAttention();
+  void PrintRoofTable();
   void PrintExportHeader(const std::string& title) const;
   void PrintExportRow();
 
-  std::vector<Roofs> roofs_;  // measured before each attention row
-  std::vector<AttentionRow> attention_;
+  std::string roof_table_;         // "attention" or "gemm": which one is being filled
+  std::vector<cpu::Roofs> roofs_;  // measured before each of its rows
+  std::vector<RoofRow> roof_rows_;
 
   std::string form_;  // of the row at hand
   std::string num_seqs_, context_;

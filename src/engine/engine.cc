@@ -1,0 +1,160 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <exception>
+#include <future>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+
+namespace quire {
+
+Engine::Engine(Runner& runner, SchedulerOptions options)
+    : runner_(runner), scheduler_(runner.limits(), std::move(options)) {
+  thread_ = std::thread([this] { ThreadMain(); });
+}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+std::optional<RequestId> Engine::Submit(Request request, Listener listener) {
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return std::nullopt;
+  const std::optional<RequestId> id = scheduler_.Add(std::move(request));
+  if (id) {
+    listeners_.emplace(*id, std::make_shared<Listener>(std::move(listener)));
+    changed_.notify_all();
+  }
+  return id;
+}
+
+void Engine::Cancel(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  scheduler_.Cancel(id);
+  changed_.notify_all();
+}
+
+SchedulerCounters Engine::counters() const {
+  const std::lock_guard lock(mutex_);
+  return scheduler_.counters();
+}
+
+void Engine::ThreadMain() {
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stopping_ || scheduler_.HasWork(); });
+      if (stopping_) break;
+    }
+    RunStep();
+  }
+  EndAll();
+}
+
+// Whatever goes wrong in a step ends what was running, and the engine goes on with the rest.
+void Engine::RunStep() {
+  std::vector<TokenEvent> events;
+  try {
+    const StepBatch batch = Schedule(events);
+    Deliver(events);  // before the step: an end need not wait for it
+    if (!batch.sequences.empty()) Compute(batch, events);
+  } catch (const std::exception& error) {
+    const std::lock_guard lock(mutex_);
+    scheduler_.Abandon(error.what(), events);
+  }
+  Deliver(events);
+}
+
+// The lock is held while the scheduler decides, not while the runner computes: requests can be
+// queued and cancelled meanwhile.
+StepBatch Engine::Schedule(std::vector<TokenEvent>& events) {
+  const std::lock_guard lock(mutex_);
+  return scheduler_.Schedule(EngineClock::now(), events);
+}
+
+void Engine::Compute(const StepBatch& batch, std::vector<TokenEvent>& events) {
+  runner_.Submit(batch);
+  std::exception_ptr failure;
+  try {
+    const std::lock_guard lock(mutex_);
+    scheduler_.PrepareNext();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  // In any case: what was submitted must have ended before anything it reads may change.
+  const StepResult& result = runner_.Collect();
+  if (failure) std::rethrow_exception(failure);
+  const std::lock_guard lock(mutex_);
+  scheduler_.Commit(result, events);
+}
+
+void Engine::Deliver(std::vector<TokenEvent>& events) {
+  for (const TokenEvent& event : events) {
+    std::shared_ptr<Listener> listener;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = listeners_.find(event.request);
+      QUIRE_CHECK(found != listeners_.end(), "request {} has no listener", event.request);
+      listener = found->second;
+      if (event.last_of_request) listeners_.erase(found);
+    }
+    (*listener)(event);
+  }
+  events.clear();
+}
+
+void Engine::EndAll() {
+  std::vector<TokenEvent> events;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, listener] : listeners_) scheduler_.Cancel(id);
+    const StepBatch batch = scheduler_.Schedule(EngineClock::now(), events);
+    QUIRE_CHECK(batch.sequences.empty());
+  }
+  Deliver(events);
+}
+
+namespace {
+
+// What the caller of Generate waits for. The listener has a share in it: it may still be on its way
+// out when the caller goes on.
+struct Pending {
+  std::vector<Answer> answers;
+  std::optional<std::string> error;
+  std::promise<void> done;
+
+  void Take(const TokenEvent& event) {
+    Answer& answer = answers[static_cast<size_t>(event.sample)];
+    if (event.cached_tokens) answer.cached_tokens = *event.cached_tokens;
+    if (event.token != kNoToken && event.finish != FinishReason::kStop) {
+      answer.tokens.push_back(event.token);
+      answer.logprobs.push_back(event.logprob);
+    }
+    answer.finish = event.finish;
+    if (event.finish == FinishReason::kFailed) error = event.error;
+    if (event.last_of_request) done.set_value();
+  }
+};
+
+}  // namespace
+
+std::vector<Answer> Generate(Engine& engine, Request request) {
+  const auto pending = std::make_shared<Pending>();
+  pending->answers.resize(static_cast<size_t>(std::max(request.num_samples, 1)));
+  if (!engine.Submit(std::move(request),
+                     [pending](const TokenEvent& event) { pending->Take(event); })) {
+    throw Error(ErrorCode::kCapacityExceeded, "engine: the queue is full");
+  }
+  pending->done.get_future().wait();
+  if (pending->error) throw InternalError(*pending->error);
+  return std::move(pending->answers);
+}
+
+}  // namespace quire

@@ -1,0 +1,76 @@
+// Requests in, tokens out: a scheduler and a runner, joined by a thread that steps.
+//
+// All functions may be called from any thread. Listeners are called on the engine's thread, one at a
+// time and never under its lock, so they may call the engine; while one runs, no step begins. They
+// must not throw.
+#ifndef QUIRE_ENGINE_ENGINE_H_
+#define QUIRE_ENGINE_ENGINE_H_
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/request.h"
+#include "engine/scheduler.h"
+#include "step/step.h"
+
+namespace quire {
+
+class Engine {
+ public:
+  using Listener = std::function<void(const TokenEvent&)>;
+
+  // `runner` outlives the engine, which alone uses it.
+  Engine(Runner& runner, SchedulerOptions options);
+  // Ends every open request as kCancelled.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Queues a request; its events go to `listener`, the last one with last_of_request. nullopt if the
+  // queue is full, or the engine is ending. Throws Error(kInvalidArgument), naming the field, if it
+  // could never be computed.
+  std::optional<RequestId> Submit(Request request, Listener listener);
+  // The request ends within one step. Its last events still come.
+  void Cancel(RequestId id);
+
+  SchedulerCounters counters() const;
+  const RunnerLimits& limits() const { return runner_.limits(); }
+
+ private:
+  void ThreadMain();
+  void RunStep();
+  StepBatch Schedule(std::vector<TokenEvent>& events);
+  void Compute(const StepBatch& batch, std::vector<TokenEvent>& events);
+  void Deliver(std::vector<TokenEvent>& events);
+  void EndAll();
+
+  Runner& runner_;
+  mutable std::mutex mutex_;  // over all below
+  std::condition_variable changed_;
+  Scheduler scheduler_;
+  std::unordered_map<RequestId, std::shared_ptr<Listener>> listeners_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+// One answer of a request.
+struct Answer {
+  std::vector<int32_t> tokens;  // without a stop token
+  std::vector<float> logprobs;
+  FinishReason finish = FinishReason::kNone;
+  TokenCount cached_tokens;
+};
+
+// Submits and waits, so never from a listener. Throws Error(kCapacityExceeded) if the queue is full, and Error as Submit does;
+// InternalError if a step failed.
+std::vector<Answer> Generate(Engine& engine, Request request);
+
+}  // namespace quire
+
+#endif  // QUIRE_ENGINE_ENGINE_H_

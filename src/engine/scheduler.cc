@@ -1,0 +1,625 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <iterator>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+
+namespace quire {
+
+// A request and its answers.
+struct Scheduler::Task {
+  RequestId id = 0;
+  Request request;
+  std::vector<LogitBias> bias_before_min;          // the request's, and stop tokens held down
+  int64_t order = 0;                               // lower goes first
+  std::vector<std::unique_ptr<Sequence>> answers;  // [num_samples], by number
+  int64_t num_finished = 0;
+  bool admitted = false;
+  TokenCount cached_tokens;
+  std::vector<TokenEvent::PromptToken> prompt_scores;
+};
+
+// One answer on its way.
+struct Scheduler::Sequence {
+  Sequence(Task& of, int32_t number, PageSize page_size)
+      : task(&of), sample(number), list(page_size) {}
+
+  TokenCount length() const { return TokenCount(tokens.size()); }
+  TokenCount prompt_length() const { return TokenCount(task->request.prompt.size()); }
+  int64_t num_output() const { return (length() - prompt_length()).raw(); }
+  // Tokens still to be computed, the last one among them.
+  TokenCount ToCompute() const { return length() - computed; }
+  // A stream that goes on, unlike one that has yet to begin or to be computed again.
+  bool IsDecoding() const { return ToCompute() == TokenCount(1) && num_output() > 0; }
+  // Sample 0 stands for all answers until it has its first token, and is then forked.
+  bool IsBeforeFork() const { return sample == 0 && num_output() == 0; }
+  // Whether the next step, if not the last of the prompt, is to score the prompt's tokens.
+  bool WantsScores() const { return task->request.score_prompt && IsBeforeFork(); }
+  // Tokens that the step which computes the last token is to draw.
+  int32_t SamplesToDraw() const { return IsBeforeFork() ? task->request.num_samples : 1; }
+
+  Task* task;
+  int32_t sample;
+  std::vector<int32_t> tokens;  // prompt and output
+  TokenCount computed;          // tokens whose rows are in the cache
+  PageList list;
+  std::optional<PartialPage> to_copy;  // into the list's page that `computed` ends in
+  bool running = false;
+  bool in_batch = false;
+  bool finished = false;
+  bool reported = false;  // an event has been sent
+};
+
+namespace {
+
+// Holds stop tokens down before min_tokens: far below any logit, whatever bias the request adds.
+constexpr float kLowestBias = -1e9f;
+
+bool Contains(std::span<const int32_t> tokens, int32_t token) {
+  return std::ranges::find(tokens, token) != tokens.end();
+}
+
+}  // namespace
+
+const char* FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return "none";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kDeadline:
+      return "deadline";
+    case FinishReason::kFailed:
+      return "failed";
+  }
+  return "?";
+}
+
+bool Scheduler::ByOrder::operator()(const Sequence* a, const Sequence* b) const {
+  return std::tuple(a->task->order, a->task->id, a->sample) <
+         std::tuple(b->task->order, b->task->id, b->sample);
+}
+
+Scheduler::Scheduler(const RunnerLimits& limits, SchedulerOptions options)
+    : limits_(limits),
+      options_(std::move(options)),
+      pool_(limits.pool_pages - PageCount(1), limits.page_size),
+      tree_(std::make_unique<PrefixTree>(limits.page_size)) {
+  Require(pool_.num_pages() >= limits.page_size.PagesFor(limits.context),
+          "scheduler: pages: expected at least {} for a sequence of the context length {}, got {}",
+          limits.page_size.PagesFor(limits.context), limits.context, pool_.num_pages());
+  Require(limits.max_step_tokens >= TokenCount(limits.max_seqs),
+          "scheduler: tokens of a step: expected at least one for each of {} sequences, got {}",
+          limits.max_seqs, limits.max_step_tokens);
+  Require(limits.max_samples >= limits.max_seqs,
+          "scheduler: samples of a step: expected at least one for each of {} sequences, got {}",
+          limits.max_seqs, limits.max_samples);
+  Require(options_.max_waiting >= 1, "scheduler: max_waiting: expected at least 1, got {}",
+          options_.max_waiting);
+}
+
+Scheduler::~Scheduler() = default;
+
+// ---- Requests ----
+
+void Scheduler::CheckRequest(const Request& request) const {
+  const TokenCount prompt(request.prompt.size());
+  Require(prompt >= TokenCount(1), "prompt: expected at least one token, got none");
+  Require(prompt < limits_.context,
+          "prompt: {} tokens leave no room for an answer in the context length of {}", prompt,
+          limits_.context);
+  for (size_t i = 0; i < request.prompt.size(); ++i) {
+    Require(request.prompt[i] >= 0 && request.prompt[i] < limits_.vocab_size,
+            "prompt: token {}: expected 0..{}, got {}", i, limits_.vocab_size - 1,
+            request.prompt[i]);
+  }
+  Require(request.num_samples >= 1 && request.num_samples <= limits_.max_seqs,
+          "n: expected 1..{}, got {}", limits_.max_seqs, request.num_samples);
+  Require(request.max_tokens >= 1, "max_tokens: expected at least 1, got {}", request.max_tokens);
+  Require(request.min_tokens >= 0 && request.min_tokens <= request.max_tokens,
+          "min_tokens: expected 0..{} (max_tokens), got {}", request.max_tokens,
+          request.min_tokens);
+  for (const int32_t token : request.stop_tokens) {
+    Require(token >= 0 && token < limits_.vocab_size, "stop token: expected 0..{}, got {}",
+            limits_.vocab_size - 1, token);
+  }
+  SamplingParams sampling = request.sampling;
+  sampling.logit_bias = request.logit_bias;
+  Validate(sampling, limits_.vocab_size);
+}
+
+std::optional<RequestId> Scheduler::Add(Request request) {
+  CheckRequest(request);
+  if (num_waiting_tasks_ >= options_.max_waiting) {
+    ++counters_.requests_refused;
+    return std::nullopt;
+  }
+  auto task = std::make_unique<Task>();
+  task->id = next_id_++;
+  task->order = static_cast<int64_t>(task->id) - request.priority * options_.priority_weight;
+  task->bias_before_min = request.logit_bias;
+  for (const int32_t token : request.stop_tokens) {
+    task->bias_before_min.push_back({.token = token, .bias = kLowestBias});
+  }
+  task->request = std::move(request);
+  for (int32_t i = 0; i < task->request.num_samples; ++i) {
+    task->answers.push_back(std::make_unique<Sequence>(*task, i, limits_.page_size));
+  }
+  Sequence* first = task->answers.front().get();
+  first->tokens = task->request.prompt;
+  waiting_.insert(first);
+  ++num_waiting_tasks_;
+  if (*waiting_.begin() == first) admission_blocked_ = false;  // another one did not fit
+  if (task->request.deadline) deadlines_.emplace(*task->request.deadline, task->id);
+  ++counters_.requests_added;
+  const RequestId id = task->id;
+  tasks_.emplace(id, std::move(task));
+  return id;
+}
+
+void Scheduler::Cancel(RequestId id) {
+  if (tasks_.contains(id)) cancelled_.push_back(id);
+}
+
+// Cancelled and late requests are few, and looked up every step: so they are kept apart from the
+// thousand that may wait.
+void Scheduler::EndMarked(EngineClock::time_point now, std::vector<TokenEvent>& events) {
+  std::ranges::sort(cancelled_);  // events in an order that can be repeated
+  for (const RequestId id : cancelled_) EndRequest(id, FinishReason::kCancelled, events);
+  cancelled_.clear();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    EndRequest(deadlines_.begin()->second, FinishReason::kDeadline, events);
+  }
+}
+
+void Scheduler::EndRequest(RequestId id, FinishReason reason, std::vector<TokenEvent>& events) {
+  const auto found = tasks_.find(id);
+  if (found == tasks_.end()) return;
+  std::vector<Sequence*> open;  // finishing the last of them retires the task
+  for (const auto& seq : found->second->answers) {
+    if (!seq->finished) open.push_back(seq.get());
+  }
+  for (Sequence* seq : open) Finish(*seq, reason, events);
+}
+
+// ---- A step ----
+
+StepBatch Scheduler::Schedule(EngineClock::time_point now, std::vector<TokenEvent>& events) {
+  QUIRE_CHECK(entries_.empty(), "a step is still to be committed");
+  EndMarked(now, events);
+  budget_ = limits_.max_step_tokens;
+  samples_left_ = limits_.max_samples;
+  batch_.clear();
+  copies_.clear();
+  AddDecodes();
+  const size_t num_decodes = entries_.size();
+  Admit();
+  AddPrefills();
+  QUIRE_CHECK(tasks_.empty() || !entries_.empty(), "{} requests, and none can be computed",
+              tasks_.size());
+  MakeBatch();
+  if (!entries_.empty()) ++counters_.steps;
+  if (num_decodes > 0 && entries_.size() > num_decodes) ++counters_.mixed_steps;
+  return {.copies = copies_, .sequences = batch_};
+}
+
+void Scheduler::PrepareNext() { Admit(); }
+
+// Every running answer goes on by one token, if need be at the cost of younger ones. There is a token
+// and a sample for each: the constructor has seen to that.
+void Scheduler::AddDecodes() {
+  candidates_.clear();
+  extensions_.clear();
+  for (Sequence* seq : running_) {
+    if (!seq->IsDecoding()) continue;
+    candidates_.push_back(seq);
+    extensions_.push_back({.list = &seq->list, .new_length = seq->length()});
+  }
+  // All at once: one search for pages to evict, and not one for every sequence.
+  const bool all_fit = Extend(extensions_);
+  for (Sequence* seq : candidates_) {
+    if (!seq->running) continue;  // preempted for one before it
+    if (all_fit || ExtendOrPreempt(*seq)) AddEntry(*seq, TokenCount(1));
+  }
+}
+
+void Scheduler::AddPrefills() {
+  candidates_.clear();
+  std::ranges::copy_if(running_, std::back_inserter(candidates_),
+                       [](const Sequence* seq) { return !seq->in_batch; });
+  std::ranges::sort(candidates_, ByOrder());
+  for (Sequence* seq : candidates_) {
+    if (budget_ == TokenCount(0)) break;
+    // Scores and the next token are different wants: the last token is a step of its own.
+    const bool scores = seq->WantsScores() && seq->ToCompute() > TokenCount(1);
+    const TokenCount q_len = Min(seq->ToCompute() - TokenCount(scores ? 1 : 0), budget_);
+    if (q_len == seq->ToCompute() && samples_left_ == 0) continue;
+    AddEntry(*seq, q_len);
+  }
+}
+
+void Scheduler::AddEntry(Sequence& seq, TokenCount q_len) {
+  const bool is_last = q_len == seq.ToCompute();
+  // Answers that find no sample left are forked all the same, and draw their own later: waiting until
+  // there are as many at once could take for ever.
+  const int32_t num_samples = is_last ? std::min(seq.SamplesToDraw(), samples_left_) : 0;
+  entries_.push_back({.seq = &seq, .q_len = q_len, .num_samples = num_samples});
+  seq.in_batch = true;
+  budget_ -= q_len;
+  samples_left_ -= num_samples;
+}
+
+void Scheduler::DropEntry(const Sequence& seq) {
+  const auto entry = std::ranges::find(entries_, &seq, &Entry::seq);
+  budget_ += entry->q_len;
+  samples_left_ += entry->num_samples;
+  entries_.erase(entry);
+}
+
+// The batch borrows the sequences' tokens and pages, so it is made once nothing changes any more.
+void Scheduler::MakeBatch() {
+  for (const Entry& entry : entries_) {
+    batch_.push_back(MakeStep(entry));
+    if (entry.seq->to_copy) AddCopy(*entry.seq);
+  }
+}
+
+StepSequence Scheduler::MakeStep(const Entry& entry) const {
+  const Sequence& seq = *entry.seq;
+  const Request& request = seq.task->request;
+  const std::span<const int32_t> tokens = seq.tokens;
+  const auto first = static_cast<size_t>(seq.computed.raw());
+  const auto count = static_cast<size_t>(entry.q_len.raw());
+  StepSequence step{.tokens = tokens.subspan(first, count),
+                    .position = seq.computed,
+                    .pages = seq.list.PageIds(),
+                    .sampling = request.sampling,
+                    .first_sample = seq.sample,
+                    .prompt = tokens.first(request.prompt.size()),
+                    .output = tokens.subspan(request.prompt.size())};
+  step.sampling.logit_bias =
+      seq.num_output() < request.min_tokens ? seq.task->bias_before_min : request.logit_bias;
+  if (entry.num_samples > 0) {
+    step.want = Want::kNextToken;
+    step.num_samples = entry.num_samples;
+  } else if (seq.WantsScores()) {
+    step.want = Want::kScores;
+    step.next_token = tokens[first + count];
+  }
+  return step;
+}
+
+void Scheduler::AddCopy(const Sequence& seq) {
+  const PageCount index = limits_.page_size.FullPages(seq.computed);
+  const PageCopy copy = seq.to_copy->CopyTo(seq.list.PageIds()[static_cast<size_t>(index.raw())]);
+  copies_.push_back(
+      {.from = copy.from, .to = copy.to, .count = static_cast<int32_t>(copy.count.raw())});
+  ++counters_.page_copies;
+}
+
+// ---- Pages ----
+
+// Requests that wait, in their order, as long as there are places and pages. The first that does not
+// fit ends it: passing it by would let small requests starve a large one.
+void Scheduler::Admit() {
+  while (!waiting_.empty() && std::ssize(running_) < limits_.max_seqs && !admission_blocked_) {
+    Sequence& seq = **waiting_.begin();
+    admission_blocked_ = !TryAdmit(seq);
+    if (admission_blocked_) return;
+    waiting_.erase(waiting_.begin());
+    seq.running = true;
+    running_.push_back(&seq);
+    if (seq.task->admitted) continue;
+    seq.task->admitted = true;
+    --num_waiting_tasks_;
+    seq.task->cached_tokens = seq.computed;
+    counters_.prompt_tokens += seq.prompt_length().raw();
+    counters_.cached_tokens += seq.computed.raw();
+  }
+}
+
+// Takes pages for all tokens that the sequence has, the cached ones among them.
+bool Scheduler::TryAdmit(Sequence& seq) {
+  PrefixMatch match;
+  if (options_.prefix_cache == PrefixCache::kOn && !seq.WantsScores()) {
+    match = tree_->Match(seq.task->request.cache_salt, seq.tokens, DraftLayer::kAbsent);
+  }
+  if (TakePages(seq, match)) return true;
+  // A page that is to be copied from cannot be evicted, and may be the one that is missing.
+  if (!match.partial || !running_.empty()) return false;
+  match.length -= match.partial->count;
+  match.partial.reset();
+  return TakePages(seq, match);
+}
+
+// Takes what was matched and the pages it lacks. False, and no change, if there are too few even with
+// all that can be evicted. That is found out first: a large request that waits for pages must not
+// empty the cache over and over.
+bool Scheduler::TakePages(Sequence& seq, PrefixMatch& match) {
+  const PageCount need = limits_.page_size.PagesFor(seq.length()) - PageCount(match.pages.size());
+  // Everyone who runs can grow by a page: otherwise the newcomer would be preempted at once.
+  const PageCount room = need + PageCount(running_.size());
+  if (room > pool_.num_free() && room > pool_.num_free() + tree_->CountEvictable()) return false;
+  seq.list = PageList(limits_.page_size, std::move(match.pages));
+  const ExtendRequest request{.list = &seq.list, .new_length = seq.length()};
+  QUIRE_CHECK(Extend({&request, 1}), "{} pages could not be had", need);
+  seq.computed = match.length;
+  seq.to_copy = std::move(match.partial);
+  return true;
+}
+
+// Makes the lists as long as is asked, evicting cached pages if need be. False if that is not enough;
+// then no list has changed.
+bool Scheduler::Extend(std::span<const ExtendRequest> requests) {
+  const PageCount need = NewPagesFor(requests);
+  if (need > pool_.num_free()) {
+    counters_.evicted_pages += tree_->Evict(need - pool_.num_free()).raw();
+  }
+  return ExtendLists(pool_, requests).has_value();
+}
+
+// Preempts the youngest sequences until the pages suffice, perhaps this very one: then false. One that
+// is alone may be too large too: where others had computed the same prefix at the same time, the tree
+// keeps their pages, and this sequence's own are spare. Preempted, it comes back with those of the
+// tree.
+bool Scheduler::ExtendOrPreempt(Sequence& seq) {
+  const ExtendRequest request{.list = &seq.list, .new_length = seq.length()};
+  while (!Extend({&request, 1})) {
+    Sequence& youngest = **std::ranges::max_element(running_, ByOrder());
+    Preempt(youngest);
+    if (&youngest == &seq) return false;
+  }
+  return true;
+}
+
+void Scheduler::Preempt(Sequence& seq) {
+  ++counters_.preemptions;
+  Release(seq);
+  waiting_.insert(&seq);
+}
+
+// Ends the sequence's part in steps; what it has computed stays in the tree until the pages are
+// needed.
+void Scheduler::Release(Sequence& seq) {
+  std::erase(running_, &seq);
+  seq.running = false;
+  if (std::exchange(seq.in_batch, false)) DropEntry(seq);
+  if (seq.WantsScores()) seq.task->prompt_scores.clear();  // they come again with the prompt
+  admission_blocked_ = false;                              // there are pages again
+  const bool complete = !seq.to_copy;  // otherwise its last page has yet to be copied
+  seq.to_copy.reset();
+  PageList list = std::exchange(seq.list, PageList(limits_.page_size));
+  const TokenCount computed = std::exchange(seq.computed, TokenCount(0));
+  if (options_.prefix_cache == PrefixCache::kOff || !complete) return;
+  if (computed == TokenCount(0)) return;
+  list.Truncate(computed);
+  tree_->PublishFinished(seq.task->request.cache_salt,
+                         std::span(seq.tokens).first(static_cast<size_t>(computed.raw())),
+                         std::move(list));
+}
+
+// ---- Results ----
+
+void Scheduler::Commit(const StepResult& result, std::vector<TokenEvent>& events) {
+  QUIRE_CHECK(result.sequences.size() == entries_.size(), "{} results for {} sequences",
+              result.sequences.size(), entries_.size());
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    CommitEntry(entries_[i], result.sequences[i], events);
+  }
+  entries_.clear();
+}
+
+void Scheduler::CommitEntry(const Entry& entry, const StepSequenceResult& result,
+                            std::vector<TokenEvent>& events) {
+  Sequence& seq = *entry.seq;
+  if (!seq.IsDecoding()) counters_.prefill_tokens += entry.q_len.raw();
+  seq.in_batch = false;
+  seq.computed += entry.q_len;
+  if (std::exchange(seq.to_copy, std::nullopt)) admission_blocked_ = false;  // its page can go
+  if (entry.num_samples == 0) {
+    if (seq.WantsScores()) TakeScores(seq, result);
+    return;
+  }
+  if (seq.num_output() == 0) PublishPrompt(seq);
+  // Forks share the prompt's pages, so they are made before the first answer grows or ends.
+  if (seq.SamplesToDraw() > 1) Fork(seq, entry.num_samples);
+  for (size_t i = 0; i < result.tokens.size(); ++i) {
+    TakeToken(i == 0 ? seq : *seq.task->answers[i], result.tokens[i], events);
+  }
+}
+
+void Scheduler::TakeScores(Sequence& seq, const StepSequenceResult& result) {
+  for (const StepToken& token : result.tokens) {
+    seq.task->prompt_scores.push_back({token.chosen, {token.top.begin(), token.top.end()}});
+  }
+}
+
+void Scheduler::PublishPrompt(const Sequence& seq) {
+  if (options_.prefix_cache == PrefixCache::kOff) return;
+  const Request& request = seq.task->request;
+  tree_->Publish(request.cache_salt, request.prompt, seq.list);
+  admission_blocked_ = false;  // the first that waits may need fewer pages now
+}
+
+// Begins the other answers to the prompt. Those that have a token, a place and pages run, ahead of
+// what waits: their pages are mostly there already. The rest wait.
+void Scheduler::Fork(Sequence& parent, int32_t num_drawn) {
+  // The parent's next slot, while it is alone in its last page: from now on others hold that until
+  // they have copied it, and a list does not grow into a page that others hold.
+  if (limits_.page_size.OffsetOf(parent.list.length()) != 0) {
+    const ExtendRequest next{.list = &parent.list, .new_length = parent.length() + TokenCount(1)};
+    QUIRE_CHECK(Extend({&next, 1}));
+  }
+  for (const auto& seq : parent.task->answers) {
+    if (seq.get() == &parent) continue;
+    seq->tokens = parent.task->request.prompt;
+    if (seq->sample >= num_drawn || !TryRunFork(parent, *seq)) waiting_.insert(seq.get());
+  }
+}
+
+bool Scheduler::TryRunFork(const Sequence& parent, Sequence& seq) {
+  if (std::ssize(running_) >= limits_.max_seqs) return false;
+  PrefixMatch prompt = SharePrompt(parent);
+  if (!TakePages(seq, prompt)) return false;
+  seq.running = true;
+  running_.push_back(&seq);
+  return true;
+}
+
+// The full pages are shared, the last one is to be copied.
+PrefixMatch Scheduler::SharePrompt(const Sequence& parent) const {
+  const TokenCount prompt = parent.prompt_length();
+  const PageCount full = limits_.page_size.FullPages(prompt);
+  PrefixMatch match{.length = prompt, .pages = {}, .partial = {}};
+  for (PageCount i{0}; i < full; i += PageCount(1)) match.pages.push_back(parent.list.SharePage(i));
+  const TokenCount rest = prompt - limits_.page_size.TokensIn(full);
+  if (rest > TokenCount(0)) {
+    match.partial = PartialPage{.page = parent.list.SharePage(full), .count = rest};
+  }
+  return match;
+}
+
+void Scheduler::TakeToken(Sequence& seq, const StepToken& token, std::vector<TokenEvent>& events) {
+  const Request& request = seq.task->request;
+  const int32_t id = token.chosen.token;
+  const bool stops = seq.num_output() >= request.min_tokens && Contains(request.stop_tokens, id);
+  seq.tokens.push_back(id);
+  ++counters_.output_tokens;
+  TokenEvent event = FirstEvent(seq);
+  event.token = id;
+  event.logprob = token.chosen.logprob;
+  event.top.assign(token.top.begin(), token.top.end());
+  if (stops) {
+    event.finish = FinishReason::kStop;
+  } else if (seq.num_output() >= request.max_tokens || seq.length() >= limits_.context) {
+    event.finish = FinishReason::kLength;
+  }
+  const bool ends = event.finish != FinishReason::kNone;
+  event.last_of_request = ends && IsLastOpen(seq);
+  events.push_back(std::move(event));
+  if (ends) Retire(seq);
+}
+
+// What every event has, and what only the first of an answer has.
+TokenEvent Scheduler::FirstEvent(Sequence& seq) {
+  TokenEvent event{.request = seq.task->id, .sample = seq.sample};
+  if (std::exchange(seq.reported, true)) return event;
+  event.cached_tokens = seq.task->cached_tokens;
+  if (seq.sample == 0) event.prompt_scores = std::move(seq.task->prompt_scores);
+  return event;
+}
+
+void Scheduler::Finish(Sequence& seq, FinishReason reason, std::vector<TokenEvent>& events) {
+  TokenEvent event = FirstEvent(seq);
+  event.finish = reason;
+  event.last_of_request = IsLastOpen(seq);
+  events.push_back(std::move(event));
+  Retire(seq);
+}
+
+bool Scheduler::IsLastOpen(const Sequence& seq) {
+  return seq.task->num_finished + 1 == std::ssize(seq.task->answers);
+}
+
+// The answer has ended. With the last one of its request the request is gone, and `seq`, too.
+void Scheduler::Retire(Sequence& seq) {
+  if (seq.running) {
+    Release(seq);
+  } else if (waiting_.erase(&seq) > 0) {
+    admission_blocked_ = false;  // it may be the one that did not fit
+  }
+  seq.finished = true;
+  ++counters_.answers_finished;
+  Task& task = *seq.task;
+  if (++task.num_finished == std::ssize(task.answers)) Forget(task);
+}
+
+void Scheduler::Forget(Task& task) {
+  if (!task.admitted) --num_waiting_tasks_;
+  if (task.request.deadline) deadlines_.erase({*task.request.deadline, task.id});
+  tasks_.erase(task.id);
+}
+
+void Scheduler::Abandon(const std::string& error, std::vector<TokenEvent>& events) {
+  entries_.clear();
+  std::vector<Sequence*> failed;
+  for (Sequence* seq : running_) {
+    // Nothing that it computed can be trusted, so nothing is published.
+    seq->computed = TokenCount(0);
+    seq->in_batch = false;
+    failed.push_back(seq);
+    if (!seq->IsBeforeFork()) continue;
+    for (const auto& answer : seq->task->answers) {
+      if (answer.get() != seq) failed.push_back(answer.get());
+    }
+  }
+  for (Sequence* seq : failed) {
+    Finish(*seq, FinishReason::kFailed, events);
+    events.back().error = error;
+  }
+  tree_ = std::make_unique<PrefixTree>(limits_.page_size);
+}
+
+SchedulerCounters Scheduler::counters() const {
+  SchedulerCounters now = counters_;
+  now.waiting = num_waiting_tasks_;
+  now.running = std::ssize(running_);
+  now.pages_free = pool_.num_free().raw();
+  now.pages_cached = tree_->num_pages().raw();
+  now.pages_total = pool_.num_pages().raw();
+  return now;
+}
+
+void Scheduler::CheckInvariants() const {
+  pool_.CheckInvariants();
+  tree_->CheckInvariants();
+  int64_t num_placed = 0;
+  size_t num_deadlines = 0;
+  for (const auto& [id, task] : tasks_) {
+    for (const auto& seq : task->answers) {
+      CheckSequence(*seq);
+      if (seq->running || waiting_.contains(seq.get())) ++num_placed;
+    }
+    if (!task->request.deadline) continue;
+    QUIRE_CHECK(deadlines_.contains({*task->request.deadline, id}), "request {}", id);  // 5
+    ++num_deadlines;
+  }
+  QUIRE_CHECK(num_placed == std::ssize(waiting_) + std::ssize(running_));  // 1
+  QUIRE_CHECK(std::ssize(running_) <= limits_.max_seqs);                   // 4
+  QUIRE_CHECK(num_deadlines == deadlines_.size());                         // 5
+  CheckLeases();
+}
+
+void Scheduler::CheckSequence(const Sequence& seq) const {
+  const bool waits = waiting_.contains(const_cast<Sequence*>(&seq));
+  const bool runs = std::ranges::count(running_, &seq) == 1;
+  const bool has_begun = seq.sample == 0 || !seq.task->answers.front()->IsBeforeFork();
+  QUIRE_CHECK(
+      runs == seq.running && !(runs && waits) && (runs || waits) == (!seq.finished && has_begun),
+      "request {} sample {}: runs {}, waits {}, finished {}", seq.task->id, seq.sample, runs, waits,
+      seq.finished);  // 1
+  seq.list.CheckInvariants();
+  QUIRE_CHECK(seq.list.length() >= seq.computed);                                         // 2
+  QUIRE_CHECK(runs || (seq.list.length() == TokenCount(0) && !seq.to_copy.has_value()));  // 2
+}
+
+void Scheduler::CheckLeases() const {
+  int64_t known = tree_->num_pages().raw();
+  for (const Sequence* seq : running_) {
+    known += std::ssize(seq->list.PageIds()) + (seq->to_copy ? 1 : 0);
+  }
+  int64_t counted = 0;
+  for (int64_t page = 1; page <= pool_.num_pages().raw(); ++page) {
+    counted += pool_.refcount(PageId(page));
+  }
+  QUIRE_CHECK(counted == known, "{} leases on pages, {} of them known", counted, known);  // 3
+}
+
+}  // namespace quire

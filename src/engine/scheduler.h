@@ -1,0 +1,193 @@
+// Who is computed in which step, with which pages.
+//
+// Continuous batching under a token budget: every running sequence gets its next token in every step,
+// what is left of the budget goes to prefill chunks, oldest first. Requests are admitted in the order
+// of their numbers, moved by priority, and never past one that does not fit yet; only the other answers
+// to a prompt that was just computed go ahead of the queue. Prefixes are found in the tree by token.
+// When pages run out, cached ones are evicted, then the youngest sequence is preempted: its pages go to
+// the tree, and it is computed again from what is left of them when its turn comes.
+//
+// Token ids and page numbers in, a StepBatch out; no clock, no thread, no device. One thread at a time
+// uses a scheduler. One step:
+//
+//   StepBatch batch = scheduler.Schedule(now, events);  // empty: nothing to do
+//   runner.Submit(batch);
+//   scheduler.PrepareNext();                            // while it runs: admits what waits
+//   scheduler.Commit(runner.Collect(), events);
+#ifndef QUIRE_ENGINE_SCHEDULER_H_
+#define QUIRE_ENGINE_SCHEDULER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/units.h"
+#include "cache/page_list.h"
+#include "cache/page_pool.h"
+#include "cache/prefix_tree.h"
+#include "engine/request.h"
+#include "step/step.h"
+
+namespace quire {
+
+enum class PrefixCache { kOn, kOff };
+
+struct SchedulerOptions {
+  int64_t max_waiting = 1024;  // requests beyond the running ones; more are refused
+  PrefixCache prefix_cache = PrefixCache::kOn;
+  // How many places in the queue one unit of priority is worth.
+  int64_t priority_weight = 16;
+};
+
+// Everything one would graph. Counts since the start, but for the last block.
+struct SchedulerCounters {
+  int64_t requests_added = 0;
+  int64_t requests_refused = 0;
+  int64_t answers_finished = 0;  // by any reason
+  int64_t steps = 0;
+  int64_t mixed_steps = 0;     // with prefill and decode in one
+  int64_t prompt_tokens = 0;   // of admitted requests
+  int64_t cached_tokens = 0;   // of those, found in the cache
+  int64_t prefill_tokens = 0;  // computed in chunks, after preemption once more
+  int64_t output_tokens = 0;
+  int64_t preemptions = 0;
+  int64_t page_copies = 0;
+  int64_t evicted_pages = 0;
+  // Now:
+  int64_t waiting = 0;
+  int64_t running = 0;
+  int64_t pages_free = 0;
+  int64_t pages_cached = 0;  // held by the tree, and perhaps by sequences too
+  int64_t pages_total = 0;
+};
+
+class Scheduler {
+ public:
+  // `limits` are those of the runner that computes the batches. Throws Error(kInvalidArgument) unless
+  // there are pages for one sequence of the context length, and a token and a sample of a step for
+  // every sequence.
+  Scheduler(const RunnerLimits& limits, SchedulerOptions options);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Queues a request; nullopt if the queue is full. Throws Error(kInvalidArgument), naming the field,
+  // the expected and the actual, if it could never be computed.
+  std::optional<RequestId> Add(Request request);
+  // Ends what is left of the request with the next Schedule. An unknown id is ignored: the request may
+  // have finished just now.
+  void Cancel(RequestId id);
+
+  bool HasWork() const { return !tasks_.empty(); }
+
+  // The next step; empty if there is nothing to compute. Ends cancelled and late requests. The batch
+  // and what it borrows are valid until Commit or Abandon, one of which must follow if it is not
+  // empty.
+  StepBatch Schedule(EngineClock::time_point now, std::vector<TokenEvent>& events);
+  // While a step runs: finds cached prefixes and pages for requests that wait.
+  void PrepareNext();
+  // Takes the step's tokens.
+  void Commit(const StepResult& result, std::vector<TokenEvent>& events);
+  // The step failed, and with it whatever was in the cache: every running answer ends as kFailed, and
+  // the prefix tree is emptied. Waiting requests wait on.
+  void Abandon(const std::string& error, std::vector<TokenEvent>& events);
+
+  SchedulerCounters counters() const;
+  const RunnerLimits& limits() const { return limits_; }
+
+  // Throws InternalError unless the invariants hold. Walks all pages and cached tokens.
+  void CheckInvariants() const;
+
+ private:
+  struct Task;
+  struct Sequence;
+  struct Entry {
+    Sequence* seq;
+    TokenCount q_len;
+    int32_t num_samples;  // 0: the entry does not reach the last token
+  };
+  struct ByOrder {
+    bool operator()(const Sequence* a, const Sequence* b) const;
+  };
+
+  void CheckRequest(const Request& request) const;
+  void EndMarked(EngineClock::time_point now, std::vector<TokenEvent>& events);
+  void EndRequest(RequestId id, FinishReason reason, std::vector<TokenEvent>& events);
+
+  void AddDecodes();
+  void AddPrefills();
+  void AddEntry(Sequence& seq, TokenCount q_len);
+  void DropEntry(const Sequence& seq);
+  void MakeBatch();
+  StepSequence MakeStep(const Entry& entry) const;
+  void AddCopy(const Sequence& seq);
+
+  void Admit();
+  bool TryAdmit(Sequence& seq);
+  bool TakePages(Sequence& seq, PrefixMatch& match);
+  bool Extend(std::span<const ExtendRequest> requests);
+  bool ExtendOrPreempt(Sequence& seq);
+  void Preempt(Sequence& seq);
+  void Release(Sequence& seq);
+
+  void CommitEntry(const Entry& entry, const StepSequenceResult& result,
+                   std::vector<TokenEvent>& events);
+  void TakeScores(Sequence& seq, const StepSequenceResult& result);
+  void PublishPrompt(const Sequence& seq);
+  void Fork(Sequence& parent, int32_t num_drawn);
+  bool TryRunFork(const Sequence& parent, Sequence& seq);
+  PrefixMatch SharePrompt(const Sequence& parent) const;
+  void TakeToken(Sequence& seq, const StepToken& token, std::vector<TokenEvent>& events);
+  TokenEvent FirstEvent(Sequence& seq);
+  void Finish(Sequence& seq, FinishReason reason, std::vector<TokenEvent>& events);
+  void Retire(Sequence& seq);
+  void Forget(Task& task);
+  static bool IsLastOpen(const Sequence& seq);
+
+  void CheckSequence(const Sequence& seq) const;
+  void CheckLeases() const;
+
+  // Invariants between steps:
+  //   1. An open answer either runs or waits, once; but the answers behind the first have not begun
+  //      before the first has a token, and do neither.
+  //   2. A running sequence has slots for all tokens it has computed; one that does not run has no
+  //      pages.
+  //   3. Every lease on a page is that of a sequence's list, of a copy to come, or of the tree.
+  //   4. At most limits_.max_seqs sequences run.
+  //   5. deadlines_ are those of the open requests that have one.
+  const RunnerLimits limits_;
+  const SchedulerOptions options_;
+  PagePool pool_;
+  std::unique_ptr<PrefixTree> tree_;
+  std::unordered_map<RequestId, std::unique_ptr<Task>> tasks_;
+  std::set<Sequence*, ByOrder> waiting_;
+  std::vector<Sequence*> running_;  // in the order of admission
+  std::vector<RequestId> cancelled_;
+  std::set<std::pair<EngineClock::time_point, RequestId>> deadlines_;
+  int64_t num_waiting_tasks_ = 0;
+  // The first that waits did not fit, and nothing has changed since: no need to try again.
+  bool admission_blocked_ = false;
+  RequestId next_id_ = 1;
+
+  // The step at hand.
+  TokenCount budget_;
+  int32_t samples_left_ = 0;
+  std::vector<Entry> entries_;
+  std::vector<StepSequence> batch_;
+  std::vector<StepPageCopy> copies_;
+  // Kept for their memory.
+  std::vector<Sequence*> candidates_;
+  std::vector<ExtendRequest> extensions_;
+
+  SchedulerCounters counters_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_ENGINE_SCHEDULER_H_

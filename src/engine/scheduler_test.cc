@@ -1,0 +1,663 @@
+// What a scheduler promises, one behaviour at a time. Every answer is held against what follows from
+// its tokens alone, and the scheduler's invariants are checked after every step: see Harness.
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "testing/error_message.h"
+#include "testing/scheduler_harness.h"
+
+namespace quire::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int64_t kVocab = 1000;
+
+struct Shape {
+  int32_t page_size = 4;
+  int64_t pages = 200;  // without the scratch page
+  int64_t context = 300;
+  int32_t max_seqs = 8;
+  int64_t step_tokens = 64;
+};
+
+RunnerLimits Limits(const Shape& shape) {
+  return {.page_size = PageSize(shape.page_size),
+          .pool_pages = PageCount(shape.pages + 1),
+          .context = TokenCount(shape.context),
+          .max_seqs = shape.max_seqs,
+          .max_step_tokens = TokenCount(shape.step_tokens),
+          .max_samples = shape.max_seqs,
+          .vocab_size = kVocab};
+}
+
+Request MakeRequest(std::vector<int32_t> prompt, int64_t max_tokens) {
+  return {.prompt = std::move(prompt), .max_tokens = max_tokens};
+}
+
+// The token that the fake runner draws as the number-th (from 0) of a request's first answer.
+int32_t TokenNumber(const Request& request, int64_t number, int32_t sample = 0) {
+  std::vector<int32_t> history = request.prompt;
+  for (int64_t i = 0; i < number; ++i) {
+    history.push_back(ExpectedToken(history, sample, kVocab));
+  }
+  return ExpectedToken(history, sample, kVocab);
+}
+
+void ExpectFinish(const HeardAnswer& answer, FinishReason reason) {
+  ASSERT_TRUE(answer.finish.has_value());
+  EXPECT_STREQ(FinishReasonName(*answer.finish), FinishReasonName(reason));
+}
+
+// ---- Answers ----
+
+TEST(SchedulerTest, AnswersFollowFromTheirTokens) {
+  Harness harness(Limits({}));
+  std::vector<RequestId> ids;
+  for (int32_t i = 0; i < 12; ++i) ids.push_back(harness.Add(MakeRequest(Prompt(5 + i, i), 9)));
+  harness.RunAll();
+  for (const RequestId id : ids) {
+    EXPECT_EQ(harness.answer(id).tokens.size(), 9u);
+    ExpectFinish(harness.answer(id), FinishReason::kLength);
+  }
+  const SchedulerCounters counters = harness.counters();
+  EXPECT_EQ(counters.requests_added, 12);
+  EXPECT_EQ(counters.answers_finished, 12);
+  EXPECT_EQ(counters.output_tokens, 12 * 9);
+  EXPECT_EQ(counters.steps, harness.num_steps());
+  EXPECT_EQ(counters.waiting + counters.running, 0);
+  EXPECT_EQ(counters.pages_free + counters.pages_cached, counters.pages_total);
+}
+
+TEST(SchedulerTest, OneTokenIsAPrompt) {
+  Harness harness(Limits({}));
+  const RequestId id = harness.Add(MakeRequest(Prompt(1), 3));
+  Request scored = MakeRequest(Prompt(1, 1), 3);
+  scored.score_prompt = true;
+  const RequestId scored_id = harness.Add(scored);
+  harness.RunAll();
+  EXPECT_EQ(harness.answer(id).tokens.size(), 3u);
+  EXPECT_EQ(harness.answer(scored_id).tokens.size(), 3u);
+  EXPECT_TRUE(harness.answer(scored_id).prompt_scores.empty());
+}
+
+TEST(SchedulerTest, AnAnswerEndsWithTheContext) {
+  Harness harness(Limits({.context = 20}));
+  const RequestId id = harness.Add(MakeRequest(Prompt(15), 100));
+  const RequestId longest = harness.Add(MakeRequest(Prompt(19, 1), 100));
+  harness.RunAll();
+  EXPECT_EQ(harness.answer(id).tokens.size(), 5u);
+  ExpectFinish(harness.answer(id), FinishReason::kLength);
+  EXPECT_EQ(harness.answer(longest).tokens.size(), 1u);
+}
+
+TEST(SchedulerTest, AStopTokenEndsAnAnswerAndIsReported) {
+  Harness harness(Limits({}));
+  Request request = MakeRequest(Prompt(6), 20);
+  request.stop_tokens = {TokenNumber(request, 4)};
+  const RequestId id = harness.Add(request);
+  harness.RunAll();
+  ASSERT_LE(harness.answer(id).tokens.size(), 5u);
+  EXPECT_EQ(harness.answer(id).tokens.back(), request.stop_tokens[0]);
+  ExpectFinish(harness.answer(id), FinishReason::kStop);
+}
+
+TEST(SchedulerTest, BeforeMinTokensStopTokensAreHeldDown) {
+  Harness harness(Limits({}));
+  Request request = MakeRequest(Prompt(6), 20);
+  for (int64_t i = 0; i < 8; ++i) request.stop_tokens.push_back(TokenNumber(request, i));
+  request.min_tokens = 8;
+  // However much the request wants it.
+  request.logit_bias = {{.token = request.stop_tokens[0], .bias = 100}};
+  const RequestId id = harness.Add(request);
+  harness.RunAll();
+  ASSERT_GE(harness.answer(id).tokens.size(), 8u);
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(std::ranges::count(request.stop_tokens, harness.answer(id).tokens[i]), 0);
+  }
+}
+
+TEST(SchedulerTest, PromptsAreScored) {
+  // Budgets that give one chunk, many, and chunks of a single token.
+  for (const int64_t step_tokens : {64, 7, 1}) {
+    Harness harness(Limits({.max_seqs = 1, .step_tokens = step_tokens}));
+    Request request = MakeRequest(Prompt(23), 3);
+    request.score_prompt = true;
+    request.sampling.top_logprobs = 2;
+    harness.Add(MakeRequest(Prompt(23), 1));  // in the cache, and yet every token is scored
+    const RequestId id = harness.Add(request);
+    harness.RunAll();
+    EXPECT_EQ(harness.answer(id).cached_tokens, TokenCount(0));
+    const auto& scores = harness.answer(id).prompt_scores;
+    ASSERT_EQ(scores.size(), 22u);
+    for (size_t i = 0; i < scores.size(); ++i) {
+      EXPECT_EQ(scores[i].chosen.token, request.prompt[i + 1]);
+      EXPECT_EQ(scores[i].chosen.logprob,
+                ExpectedLogprob(std::span(request.prompt).first(i + 1), request.prompt[i + 1]));
+      EXPECT_EQ(scores[i].top.size(), 2u);
+    }
+  }
+}
+
+TEST(SchedulerTest, ScoresAreThoseOfOnePassAfterPreemption) {
+  // The first request grows until the second, which scores its long prompt in small chunks, must go.
+  Harness harness(
+      Limits({.page_size = 1, .pages = 60, .context = 60, .max_seqs = 2, .step_tokens = 2}));
+  harness.Add(MakeRequest(Prompt(2), 30));
+  harness.Steps(2);
+  Request request = MakeRequest(Prompt(50, 1), 2);
+  request.score_prompt = true;
+  const RequestId id = harness.Add(request);
+  harness.RunAll();
+  EXPECT_GT(harness.counters().preemptions, 0);
+  const auto& scores = harness.answer(id).prompt_scores;
+  ASSERT_EQ(scores.size(), 49u);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    EXPECT_EQ(scores[i].chosen.token, request.prompt[i + 1]) << i;
+  }
+}
+
+// ---- Prefill and decode in one step ----
+
+TEST(SchedulerTest, StreamsGoOnWhileALongPromptIsComputed) {
+  Harness harness(Limits({.step_tokens = 16}));
+  std::vector<RequestId> streams;
+  for (int32_t i = 0; i < 3; ++i) streams.push_back(harness.Add(MakeRequest(Prompt(4, i), 100)));
+  harness.Steps(2);
+  const RequestId prompt = harness.Add(MakeRequest(Prompt(200, 9), 2));
+  int64_t num_chunks = 0;
+  for (; harness.answer(prompt).tokens.empty(); ++num_chunks) {
+    harness.Step();
+    for (const RequestId id : streams) EXPECT_EQ(harness.TokensOf(id), 1);
+    EXPECT_LE(harness.TokensOf(prompt), 13);
+  }
+  EXPECT_EQ(num_chunks, (200 + 12) / 13);
+  EXPECT_EQ(harness.counters().mixed_steps, num_chunks);
+  harness.RunAll();
+}
+
+TEST(SchedulerTest, PromptsAreComputedOldestFirst) {
+  Harness harness(Limits({.step_tokens = 10}));
+  const RequestId a = harness.Add(MakeRequest(Prompt(15, 0), 1));
+  const RequestId b = harness.Add(MakeRequest(Prompt(15, 1), 1));
+  harness.Step();
+  EXPECT_EQ(harness.TokensOf(a), 10);
+  harness.Step();
+  EXPECT_EQ(harness.TokensOf(a), 5);
+  EXPECT_EQ(harness.TokensOf(b), 5);
+  harness.RunAll();
+}
+
+// ---- The prefix cache ----
+
+class PrefixCacheTest : public ::testing::Test {
+ protected:
+  // The prompt of 12 tokens = 3 pages is in the cache.
+  PrefixCacheTest() { Run(MakeRequest(Prompt(12), 1)); }
+
+  RequestId Run(const Request& request) {
+    const RequestId id = harness_.Add(request);
+    harness_.RunAll();
+    return id;
+  }
+  // The first `shared` tokens of the cached prompt, then others.
+  static std::vector<int32_t> Sharing(int64_t shared, int64_t total, int32_t author) {
+    std::vector<int32_t> tokens = Prompt(shared);
+    for (const int32_t token : Prompt(total - shared, author)) tokens.push_back(token);
+    return tokens;
+  }
+
+  Harness harness_{Limits({})};
+};
+
+TEST_F(PrefixCacheTest, FindsNothing) {
+  const RequestId id = Run(MakeRequest(Prompt(12, 1), 2));
+  EXPECT_EQ(harness_.answer(id).cached_tokens, TokenCount(0));
+  EXPECT_EQ(harness_.counters().cached_tokens, 0);
+}
+
+TEST_F(PrefixCacheTest, SharesFullPages) {
+  const RequestId id = Run(MakeRequest(Sharing(8, 14, 1), 2));
+  EXPECT_EQ(harness_.answer(id).cached_tokens, TokenCount(8));
+  EXPECT_EQ(harness_.counters().page_copies, 0);
+}
+
+TEST_F(PrefixCacheTest, CopiesThePageInWhichAMatchEnds) {
+  const RequestId id = Run(MakeRequest(Sharing(10, 14, 1), 2));
+  EXPECT_EQ(harness_.answer(id).cached_tokens, TokenCount(10));
+  EXPECT_EQ(harness_.counters().page_copies, 1);
+  EXPECT_EQ(harness_.runner().num_copies(), 1);
+}
+
+TEST_F(PrefixCacheTest, LeavesOneTokenOfAPromptThatIsAllThere) {
+  const RequestId id = harness_.Add(MakeRequest(Prompt(12), 3));
+  harness_.Step();
+  EXPECT_EQ(harness_.TokensOf(id), 1);
+  EXPECT_EQ(harness_.answer(id).cached_tokens, TokenCount(11));
+  harness_.RunAll();
+}
+
+TEST_F(PrefixCacheTest, FindsWhatWasAnswered) {
+  Request turn = MakeRequest(Prompt(12), 7);
+  const RequestId first = Run(turn);
+  turn.prompt = History(turn, harness_.answer(first).tokens);  // 19 tokens, the last not computed
+  turn.prompt.push_back(5);
+  const RequestId second = Run(turn);
+  EXPECT_EQ(harness_.answer(second).cached_tokens, TokenCount(18));
+}
+
+TEST_F(PrefixCacheTest, IsOneForEverySalt) {
+  Request request = MakeRequest(Prompt(12), 1);
+  request.cache_salt = "tenant";
+  EXPECT_EQ(harness_.answer(Run(request)).cached_tokens, TokenCount(0));
+  EXPECT_EQ(harness_.answer(Run(request)).cached_tokens, TokenCount(11));
+}
+
+TEST_F(PrefixCacheTest, IsUsedByManyAtOnce) {
+  for (int32_t i = 30; i < 36; ++i) harness_.Add(MakeRequest(Sharing(10, 14, i), 6));
+  harness_.RunAll();
+  EXPECT_EQ(harness_.counters().page_copies, 6);
+  EXPECT_EQ(harness_.counters().cached_tokens, 60);
+}
+
+TEST(SchedulerTest, WithoutAPrefixCacheNothingStays) {
+  Harness harness(Limits({}), {.prefix_cache = PrefixCache::kOff});
+  harness.Add(MakeRequest(Prompt(12), 5));
+  harness.RunAll();
+  const RequestId id = harness.Add(MakeRequest(Prompt(12), 5));
+  harness.RunAll();
+  EXPECT_EQ(harness.answer(id).cached_tokens, TokenCount(0));
+  EXPECT_EQ(harness.counters().pages_free, harness.counters().pages_total);
+}
+
+TEST(SchedulerTest, ARequestThatDoesNotFitYetEvictsNothing) {
+  Harness harness(Limits({.pages = 25, .context = 100, .max_seqs = 4}));
+  harness.Add(MakeRequest(Prompt(20), 1));  // 5 cached pages
+  harness.RunAll();
+  const RequestId runs = harness.Add(MakeRequest(Prompt(50, 1), 10));
+  harness.Step();
+  const RequestId waits = harness.Add(MakeRequest(Prompt(60, 2), 1));
+  harness.Steps(2);
+  EXPECT_EQ(harness.counters().waiting, 1);
+  EXPECT_EQ(harness.counters().evicted_pages, 0);
+  harness.RunAll();
+  EXPECT_LT(*harness.heard(runs).ended_in, *harness.heard(waits).ended_in);
+  EXPECT_GT(harness.counters().evicted_pages, 0);
+}
+
+// ---- Several answers ----
+
+TEST(SchedulerTest, AnswersToOnePromptShareItsPages) {
+  Harness harness(Limits({}), {.prefix_cache = PrefixCache::kOff});
+  Request request = MakeRequest(Prompt(18), 6);  // 4 full pages and a half
+  request.num_samples = 3;
+  const RequestId id = harness.Add(request);
+  harness.Step();
+  EXPECT_EQ(harness.records().at(0).num_samples, 3);
+  harness.Step();
+  EXPECT_EQ(harness.records().size(), 3u);
+  EXPECT_EQ(harness.counters().page_copies, 2);
+  EXPECT_EQ(harness.counters().pages_total - harness.counters().pages_free, 4 + 3);
+  harness.RunAll();
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(harness.answer(id, i).tokens.size(), 6u);
+  EXPECT_NE(harness.answer(id, 0).tokens, harness.answer(id, 1).tokens);
+  EXPECT_EQ(harness.counters().pages_free, harness.counters().pages_total);
+}
+
+TEST(SchedulerTest, AnswersToAPromptOfWholePagesNeedNoCopy) {
+  Harness harness(Limits({}));
+  Request request = MakeRequest(Prompt(16), 6);
+  request.num_samples = 4;
+  harness.Add(request);
+  harness.RunAll();
+  EXPECT_EQ(harness.counters().page_copies, 0);
+  EXPECT_EQ(harness.counters().answers_finished, 4);
+}
+
+TEST(SchedulerTest, AnswersWithoutAPlaceWait) {
+  Harness harness(Limits({.max_seqs = 4}));
+  for (int32_t i = 0; i < 2; ++i) harness.Add(MakeRequest(Prompt(5, i), 12));
+  harness.Step();
+  Request request = MakeRequest(Prompt(10, 5), 3);
+  request.num_samples = 4;
+  const RequestId id = harness.Add(request);
+  harness.Steps(2);
+  EXPECT_EQ(harness.counters().running, 4);
+  EXPECT_FALSE(harness.HasEnded(id));
+  harness.RunAll();
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(harness.answer(id, i).tokens.size(), 3u);
+}
+
+TEST(SchedulerTest, AnswersWithoutPagesWait) {
+  Harness harness(Limits({.pages = 8, .context = 32, .max_seqs = 8}));
+  Request request = MakeRequest(Prompt(14), 12);
+  request.num_samples = 6;
+  const RequestId id = harness.Add(request);
+  harness.Steps(2);
+  EXPECT_LT(harness.counters().running, 6);
+  harness.RunAll();
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(harness.answer(id, i).tokens.size(), 12u);
+}
+
+TEST(SchedulerTest, ManySamplesDoNotWaitUntilEveryStreamHasEnded) {
+  // As many samples in a step as sequences: the streams always take most of them.
+  Harness harness(Limits({.max_seqs = 4}));
+  for (int32_t i = 0; i < 3; ++i) harness.Add(MakeRequest(Prompt(5, i), 200));
+  harness.Step();
+  Request request = MakeRequest(Prompt(10, 5), 3);
+  request.num_samples = 4;
+  request.score_prompt = true;
+  const RequestId id = harness.Add(request);
+  harness.Steps(30);
+  EXPECT_TRUE(harness.HasEnded(id));
+  EXPECT_EQ(harness.answer(id).prompt_scores.size(), 9u);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(harness.answer(id, i).tokens.size(), 3u);
+}
+
+TEST(SchedulerTest, AnAnswerMayEndBeforeTheOthersBegin) {
+  Harness harness(Limits({}));
+  Request request = MakeRequest(Prompt(10), 5);
+  request.num_samples = 3;
+  request.stop_tokens = {TokenNumber(request, 0)};
+  const RequestId id = harness.Add(request);
+  harness.RunAll();
+  ExpectFinish(harness.answer(id, 0), FinishReason::kStop);
+  EXPECT_EQ(harness.answer(id, 1).tokens.size(), 5u);
+  EXPECT_EQ(harness.answer(id, 2).tokens.size(), 5u);
+}
+
+// ---- Running out of pages ----
+
+TEST(SchedulerTest, PreemptionChangesNoAnswer) {
+  for (const PrefixCache cache : {PrefixCache::kOn, PrefixCache::kOff}) {
+    for (const int32_t page_size : {1, 3, 16}) {
+      Harness harness(Limits({.page_size = page_size,
+                              .pages = 48 / page_size + 2,
+                              .context = 48,
+                              .max_seqs = 6,
+                              .step_tokens = 12}),
+                      {.prefix_cache = cache});
+      std::vector<RequestId> ids;
+      for (int32_t i = 0; i < 6; ++i) ids.push_back(harness.Add(MakeRequest(Prompt(4, i), 40)));
+      harness.RunAll();
+      EXPECT_GT(harness.counters().preemptions, 0);
+      for (const RequestId id : ids) EXPECT_EQ(harness.answer(id).tokens.size(), 40u);
+      // The oldest is never the one that goes.
+      EXPECT_EQ(*harness.heard(ids[0]).ended_in, 40);
+    }
+  }
+}
+
+TEST(SchedulerTest, NobodyIsAdmittedOnlyToBePreempted) {
+  Harness harness(Limits({.page_size = 1, .pages = 20, .context = 20, .max_seqs = 2}));
+  const RequestId grows = harness.Add(MakeRequest(Prompt(4), 10));
+  harness.Step();
+  const RequestId waits = harness.Add(MakeRequest(Prompt(15, 1), 3));  // as many as are free
+  harness.RunAll();
+  EXPECT_EQ(harness.counters().preemptions, 0);
+  EXPECT_GT(*harness.heard(waits).first_step, *harness.heard(grows).first_step + 1);
+}
+
+TEST(SchedulerTest, ASequenceMayFillThePoolThoughTheCacheHasItsPrefixToo) {
+  // Both prompts begin alike and are computed side by side. The shorter one's pages go to the cache,
+  // and with the longer one's behind them they cannot be evicted while that one runs.
+  Harness harness(Limits({.pages = 10, .context = 40, .max_seqs = 2}));
+  harness.Add(MakeRequest(Prompt(12), 1));
+  const RequestId id = harness.Add(MakeRequest(Prompt(17), 23));
+  harness.RunAll();
+  EXPECT_EQ(harness.answer(id).tokens.size(), 23u);
+}
+
+TEST(SchedulerTest, APromptMayFillThePoolThoughItsCachedPageIsToBeCopied) {
+  Harness harness(Limits({.pages = 10, .context = 40, .max_seqs = 2}));
+  harness.Add(MakeRequest(Prompt(39), 1));
+  harness.RunAll();
+  const RequestId id = harness.Add(MakeRequest(Prompt(39), 1));
+  harness.RunAll();
+  EXPECT_EQ(harness.answer(id).tokens.size(), 1u);
+}
+
+// ---- Ends from outside ----
+
+TEST(SchedulerTest, ACancelledRequestFreesItsPagesWithTheNextStep) {
+  Harness harness(Limits({}), {.prefix_cache = PrefixCache::kOff});
+  const RequestId stays = harness.Add(MakeRequest(Prompt(8), 50));
+  Request request = MakeRequest(Prompt(40, 1), 50);
+  request.num_samples = 3;
+  const RequestId goes = harness.Add(request);
+  harness.Steps(3);
+  harness.scheduler().Cancel(goes);
+  harness.scheduler().Cancel(goes);
+  harness.Step();
+  EXPECT_TRUE(harness.HasEnded(goes));
+  for (size_t i = 0; i < 3; ++i) ExpectFinish(harness.answer(goes, i), FinishReason::kCancelled);
+  EXPECT_EQ(harness.TokensOf(goes), 0);
+  EXPECT_EQ(harness.counters().pages_total - harness.counters().pages_free, 3);
+  harness.scheduler().Cancel(stays);
+  EXPECT_FALSE(harness.Step());
+  EXPECT_EQ(harness.counters().pages_free, harness.counters().pages_total);
+}
+
+TEST(SchedulerTest, WhatACancelledRequestComputedStaysInTheCache) {
+  Harness harness(Limits({}));
+  const RequestId goes = harness.Add(MakeRequest(Prompt(30), 50));
+  harness.Steps(3);
+  harness.scheduler().Cancel(goes);
+  harness.Step();
+  EXPECT_EQ(harness.counters().pages_total - harness.counters().pages_free,
+            harness.counters().pages_cached);
+  const RequestId again = harness.Add(MakeRequest(Prompt(30), 1));
+  harness.RunAll();
+  EXPECT_EQ(harness.answer(again).cached_tokens, TokenCount(29));
+}
+
+TEST(SchedulerTest, AllAnswersOfARequestEndEvenIfNoneHasBegun) {
+  Harness harness(Limits({.step_tokens = 8}));
+  Request request = MakeRequest(Prompt(40), 5);
+  request.num_samples = 3;
+  const RequestId waiting = harness.Add(request);
+  harness.scheduler().Cancel(waiting);
+  EXPECT_FALSE(harness.Step());
+  const RequestId computing = harness.Add(request);
+  harness.Step();
+  harness.scheduler().Cancel(computing);
+  EXPECT_FALSE(harness.Step());
+  for (const RequestId id : {waiting, computing}) {
+    for (size_t i = 0; i < 3; ++i) ExpectFinish(harness.answer(id, i), FinishReason::kCancelled);
+  }
+  EXPECT_EQ(harness.counters().answers_finished, 6);
+}
+
+TEST(SchedulerTest, CancellingWhatHasEndedDoesNothing) {
+  Harness harness(Limits({}));
+  const RequestId id = harness.Add(MakeRequest(Prompt(8), 1));
+  harness.RunAll();
+  harness.scheduler().Cancel(id);
+  harness.scheduler().Cancel(12345);
+  EXPECT_FALSE(harness.Step());
+}
+
+TEST(SchedulerTest, DeadlinesEndRequestsThatRunAndThatWait) {
+  Harness harness(Limits({.max_seqs = 1}));
+  Request request = MakeRequest(Prompt(8), 50);
+  request.deadline = harness.now() + milliseconds(5);  // a step takes one
+  const RequestId runs = harness.Add(request);
+  const RequestId waits = harness.Add(request);
+  request.deadline = harness.now() + milliseconds(1000);
+  const RequestId in_time = harness.Add(request);
+  harness.RunAll();
+  ExpectFinish(harness.answer(runs), FinishReason::kDeadline);
+  EXPECT_EQ(harness.answer(runs).tokens.size(), 5u);
+  ExpectFinish(harness.answer(waits), FinishReason::kDeadline);
+  EXPECT_TRUE(harness.answer(waits).tokens.empty());
+  ExpectFinish(harness.answer(in_time), FinishReason::kLength);
+}
+
+TEST(SchedulerTest, WhenTheFirstInTheQueueGoesTheNextIsTriedAtOnce) {
+  Harness harness(Limits({.pages = 25, .context = 100, .max_seqs = 4}));
+  harness.Add(MakeRequest(Prompt(60), 30));
+  harness.Step();
+  const RequestId large = harness.Add(MakeRequest(Prompt(90, 1), 5));
+  const RequestId small = harness.Add(MakeRequest(Prompt(4, 2), 5));
+  harness.Steps(3);
+  EXPECT_EQ(harness.TokensOf(small), 0) << "it must not overtake the large one";
+  harness.scheduler().Cancel(large);
+  harness.Step();
+  EXPECT_EQ(harness.TokensOf(small), 4);
+  harness.RunAll();
+}
+
+// ---- Who goes first ----
+
+TEST(SchedulerTest, HigherPriorityGoesFirst) {
+  Harness harness(Limits({.max_seqs = 1}));
+  harness.Add(MakeRequest(Prompt(4), 3));
+  harness.Step();
+  std::vector<RequestId> ids;
+  for (const int32_t priority : {0, -1, 1, 0, 2}) {
+    Request request = MakeRequest(Prompt(4, 10 + priority), 2);
+    request.priority = priority;
+    ids.push_back(harness.Add(request));
+  }
+  harness.RunAll();
+  const auto first_step = [&](size_t i) { return *harness.heard(ids[i]).first_step; };
+  EXPECT_LT(first_step(4), first_step(2));
+  EXPECT_LT(first_step(2), first_step(0));
+  EXPECT_LT(first_step(0), first_step(3));
+  EXPECT_LT(first_step(3), first_step(1));
+}
+
+TEST(SchedulerTest, LowPriorityWaitsForSoManyOthersOnly) {
+  Harness harness(Limits({.max_seqs = 1}), {.priority_weight = 4});
+  const RequestId low = harness.Add(MakeRequest(Prompt(4), 2));
+  int64_t num_before = 0;
+  for (int32_t i = 1; !harness.HasEnded(low) && i < 100; ++i) {
+    Request request = MakeRequest(Prompt(4, i), 2);
+    request.priority = 3;
+    const RequestId id = harness.Add(request);
+    harness.Steps(2);
+    if (harness.HasEnded(id)) ++num_before;
+  }
+  EXPECT_TRUE(harness.HasEnded(low));
+  EXPECT_LE(num_before, 3 * 4);
+}
+
+TEST(SchedulerTest, TheQueueIsBounded) {
+  Harness harness(Limits({.max_seqs = 2}), {.max_waiting = 3});
+  for (int32_t i = 0; i < 3; ++i) harness.Add(MakeRequest(Prompt(4, i), 5));
+  EXPECT_EQ(harness.TryAdd(MakeRequest(Prompt(4), 5)), std::nullopt);
+  EXPECT_EQ(harness.counters().requests_refused, 1);
+  EXPECT_EQ(harness.counters().waiting, 3);
+  harness.Step();  // two run
+  for (int32_t i = 0; i < 2; ++i) harness.Add(MakeRequest(Prompt(4, i), 5));
+  EXPECT_EQ(harness.TryAdd(MakeRequest(Prompt(4), 5)), std::nullopt);
+  harness.RunAll();
+  EXPECT_EQ(harness.counters().answers_finished, 5);
+}
+
+// ---- Failed steps ----
+
+TEST(SchedulerTest, AFailedStepEndsWhatRunsAndEmptiesTheCache) {
+  Harness harness(Limits({.max_seqs = 3}));
+  harness.Add(MakeRequest(Prompt(20), 1));
+  harness.RunAll();
+  const RequestId runs = harness.Add(MakeRequest(Prompt(9, 1), 20));
+  harness.Step();
+  Request request = MakeRequest(Prompt(30), 20);  // shares a page to copy
+  request.num_samples = 2;
+  const RequestId begins = harness.Add(request);
+  const RequestId third = harness.Add(MakeRequest(Prompt(9, 2), 3));
+  const RequestId waits = harness.Add(MakeRequest(Prompt(20), 3));
+  harness.FailNextStep("the machine is on fire");
+  harness.Step();
+  for (const RequestId id : {runs, begins, third}) {
+    ExpectFinish(harness.answer(id), FinishReason::kFailed);
+    EXPECT_EQ(harness.answer(id).error, "the machine is on fire");
+  }
+  ExpectFinish(harness.answer(begins, 1), FinishReason::kFailed);
+  EXPECT_EQ(harness.counters().pages_cached, 0);
+  EXPECT_EQ(harness.counters().pages_free, harness.counters().pages_total);
+  harness.RunAll();
+  ExpectFinish(harness.answer(waits), FinishReason::kLength);
+  EXPECT_EQ(harness.answer(waits).cached_tokens, TokenCount(0));
+}
+
+// ---- What is refused ----
+
+TEST(SchedulerTest, RequestsThatCannotBeComputedAreRefused) {
+  Scheduler scheduler(Limits({.context = 20, .max_seqs = 4}), {});
+  const auto message = [&](const std::function<void(Request&)>& spoil) {
+    Request request = MakeRequest(Prompt(5), 5);
+    spoil(request);
+    return ErrorMessage(ErrorCode::kInvalidArgument, [&] { scheduler.Add(request); });
+  };
+  EXPECT_EQ(message([](Request& r) { r.prompt.clear(); }),
+            "prompt: expected at least one token, got none");
+  EXPECT_EQ(message([](Request& r) { r.prompt = Prompt(20); }),
+            "prompt: 20 tokens leave no room for an answer in the context length of 20");
+  EXPECT_EQ(message([](Request& r) { r.prompt[2] = 1000; }),
+            "prompt: token 2: expected 0..999, got 1000");
+  EXPECT_EQ(message([](Request& r) { r.prompt[4] = -1; }),
+            "prompt: token 4: expected 0..999, got -1");
+  EXPECT_EQ(message([](Request& r) { r.num_samples = 0; }), "n: expected 1..4, got 0");
+  EXPECT_EQ(message([](Request& r) { r.num_samples = 5; }), "n: expected 1..4, got 5");
+  EXPECT_EQ(message([](Request& r) { r.max_tokens = 0; }),
+            "max_tokens: expected at least 1, got 0");
+  EXPECT_EQ(message([](Request& r) { r.min_tokens = -1; }),
+            "min_tokens: expected 0..5 (max_tokens), got -1");
+  EXPECT_EQ(message([](Request& r) { r.min_tokens = 6; }),
+            "min_tokens: expected 0..5 (max_tokens), got 6");
+  EXPECT_EQ(message([](Request& r) {
+              r.stop_tokens = {3, 1000};
+            }),
+            "stop token: expected 0..999, got 1000");
+  EXPECT_EQ(message([](Request& r) { r.sampling.temperature = -1; }),
+            "temperature: expected >= 0 and finite, got -1");
+  EXPECT_EQ(message([](Request& r) { r.sampling.top_logprobs = 21; }),
+            "top_logprobs: expected 0..20, got 21");
+  EXPECT_EQ(message([](Request& r) { r.logit_bias = {{.token = 1000, .bias = 1}}; }),
+            "logit_bias[0].token: expected 0..999, got 1000");
+  EXPECT_EQ(message([](Request& r) { r.logit_bias = {{.token = 1, .bias = std::nanf("")}}; }),
+            "logit_bias[0].bias: expected a finite number for token 1, got nan");
+  EXPECT_FALSE(scheduler.HasWork());
+  EXPECT_EQ(scheduler.counters().requests_added, 0);
+}
+
+TEST(SchedulerTest, LimitsThatCannotWorkAreRefused) {
+  const auto message = [](const RunnerLimits& limits, const SchedulerOptions& options = {}) {
+    return ErrorMessage(ErrorCode::kInvalidArgument, [&] { Scheduler(limits, options); });
+  };
+  EXPECT_EQ(message(Limits({.pages = 74, .context = 300})),
+            "scheduler: pages: expected at least 75 for a sequence of the context length 300, got "
+            "74");
+  EXPECT_EQ(message(Limits({.max_seqs = 8, .step_tokens = 7})),
+            "scheduler: tokens of a step: expected at least one for each of 8 sequences, got 7");
+  RunnerLimits limits = Limits({.max_seqs = 8});
+  limits.max_samples = 7;
+  EXPECT_EQ(message(limits),
+            "scheduler: samples of a step: expected at least one for each of 8 sequences, got 7");
+  EXPECT_EQ(message(Limits({}), {.max_waiting = 0}),
+            "scheduler: max_waiting: expected at least 1, got 0");
+}
+
+TEST(SchedulerTest, EveryReasonHasAName) {
+  EXPECT_STREQ(FinishReasonName(FinishReason::kNone), "none");
+  EXPECT_STREQ(FinishReasonName(FinishReason::kStop), "stop");
+  EXPECT_STREQ(FinishReasonName(FinishReason::kLength), "length");
+  EXPECT_STREQ(FinishReasonName(FinishReason::kCancelled), "cancelled");
+  EXPECT_STREQ(FinishReasonName(FinishReason::kDeadline), "deadline");
+  EXPECT_STREQ(FinishReasonName(FinishReason::kFailed), "failed");
+}
+
+}  // namespace
+}  // namespace quire::testing
