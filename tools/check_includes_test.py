@@ -52,7 +52,8 @@ class PlantedIncludeTest(unittest.TestCase):
 
     def test_tests_may_not_include_everything(self):
         self.expect_refused("attn/planted_test.cc", '#include "kernels/store.h"',
-                            '"kernels/store.h": attn may include only attn, base, device, testing')
+                            '"kernels/store.h": attn may include only attn, base, '
+                            'device, io, testing')
 
     def test_angle_brackets(self):
         self.expect_refused("base/units.h", "#include <attn/plan.h>",
