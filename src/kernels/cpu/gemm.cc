@@ -124,12 +124,17 @@ class TaskRun {
   void RunRow() {
     const int64_t whole = inputs_ / kChunkInputs * kChunkInputs;
     std::fill_n(std::copy_n(Row(0) + whole, inputs_ - whole, x_), kQuad, 0.0f);
+    // Chunks without scales lie end to end, and are one run.
+    const int64_t run =
+        kFormat == WeightFormat::kFp8Block ? kChunkInputs : std::max(whole, kChunkInputs);
     for (int64_t panel = 0; panel < task_.num_panels; ++panel) {
-      for (int64_t k = 0; k < inputs_; k += kChunkInputs) {
+      for (int64_t k = 0; k < whole; k += run) {
         const Chunk chunk = ChunkAt(panel, k);
-        MultiplyRow<kFormat>(chunk.elements, chunk.scales, k < whole ? Row(0) + k : x_,
-                             std::min(kChunkInputs, inputs_ - k), SumsAt(panel, 0));
+        MultiplyRow<kFormat>(chunk.elements, chunk.scales, Row(0) + k, run, SumsAt(panel, 0));
       }
+      if (whole == inputs_) continue;
+      const Chunk rest = ChunkAt(panel, whole);
+      MultiplyRow<kFormat>(rest.elements, rest.scales, x_, inputs_ - whole, SumsAt(panel, 0));
     }
   }
 
