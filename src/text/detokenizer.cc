@@ -1,0 +1,12 @@
+#include "text/detokenizer.h"
+
+namespace quire {
+
+Detokenizer::Detokenizer(const Tokenizer& tokenizer, const DecodeOptions& options)
+    : stream_(tokenizer.decoder(), options) {}
+
+std::string Detokenizer::Put(int32_t id) { return stream_.Put(id); }
+
+std::string Detokenizer::Flush() { return stream_.Flush(); }
+
+}  // namespace quire
