@@ -63,7 +63,8 @@ struct TokenLogprob {
 // What came back for one token asked for: a sample, or a position scored.
 struct StepToken {
   TokenLogprob chosen = {};
-  std::span<const TokenLogprob> top = {};  // the most likely, highest first, ties to the lower token
+  std::span<const TokenLogprob> top =
+      {};  // the most likely, highest first, ties to the lower token
 };
 
 struct StepSequenceResult {
