@@ -25,10 +25,16 @@ asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedB
 	cmake --build --preset asan -j $(JOBS)
 	ctest --preset asan -j $(JOBS)
 
+# What runs loops on threads, or threads of its own; the rest is used from one thread at a time.
+THREADED = device_test attn_test kernels_test engine_test model_test runner_test \
+  runner_invariants_test hf_test invariants_test
+EMPTY :=
+THREADED_REGEX = ^($(subst $(EMPTY) $(EMPTY),|,$(THREADED)))$$
 # setarch -R: some kernels place mappings where ThreadSanitizer's shadow has to be.
-tsan: build/tsan/.configured  ## the tests under ThreadSanitizer
-	cmake --build --preset tsan -j $(JOBS)
-	if setarch -R true 2>/dev/null; then run="setarch -R"; fi; $$run ctest --preset tsan -j $(JOBS)
+tsan: build/tsan/.configured  ## the tests of what runs on threads, under ThreadSanitizer
+	cmake --build --preset tsan -j $(JOBS) --target $(THREADED)
+	if setarch -R true 2>/dev/null; then run="setarch -R"; fi; \
+	$$run ctest --preset tsan -j $(JOBS) -R '$(THREADED_REGEX)'
 
 fuzz: build/fuzz/.configured  ## the fuzz targets, for a while each
 	cmake --build --preset fuzz -j $(JOBS) --target quire_fuzzers

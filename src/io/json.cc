@@ -156,6 +156,7 @@ bool IsPlainKey(std::string_view key) {
 Json ParseJson(std::string_view text, std::string_view source, const JsonLimits& limits) {
   Require(std::cmp_less_equal(text.size(), limits.max_bytes.raw()),
           "{}: expected at most {} bytes, got {}", source, limits.max_bytes, text.size());
+  Require(!text.empty(), "{}: line 1, column 1: expected a JSON value, got an empty text", source);
   return Builder(text, source, limits.max_depth).Build();
 }
 

@@ -29,9 +29,7 @@ TEST(JsonTest, EveryKindOfValueIsBuiltAsTheLibraryBuildsIt) {
 }
 
 TEST(JsonTest, SyntaxErrorsNameSourceLineAndColumn) {
-  EXPECT_EQ(Refusal(""),
-            "x.json: line 1, column 1: syntax error while parsing value - unexpected end of "
-            "input; expected '[', '{', or a literal");
+  EXPECT_EQ(Refusal(""), "x.json: line 1, column 1: expected a JSON value, got an empty text");
   EXPECT_EQ(Refusal("{\"a\": 1,\n \"b\": oops}"),
             "x.json: line 2, column 7: syntax error while parsing value - invalid literal; last "
             "read: '\"b\": o'");
@@ -93,8 +91,7 @@ TEST(JsonTest, FilesAreReadAndNamed) {
             "DIR/bad.json: line 2, column 2: syntax error while parsing array - unexpected '}'; "
             "expected ']'");
   EXPECT_EQ(refusal(dir.Write("empty.json", ""), {}),
-            "DIR/empty.json: line 1, column 1: syntax error while parsing value - unexpected end "
-            "of input; expected '[', '{', or a literal");
+            "DIR/empty.json: line 1, column 1: expected a JSON value, got an empty text");
   EXPECT_EQ(refusal(dir.path() / "good.json", {.max_bytes = ByteOffset(5)}),
             "DIR/good.json: expected at most 5 bytes, got 6");
   EXPECT_EQ(refusal(dir.path() / "absent.json", {}),
