@@ -43,8 +43,8 @@ fuzz: build/fuzz/.configured  ## the fuzz targets, for a while each
 bench: build/release/.configured  ## the benchmarks (BENCH_FLAGS=--quick for a short run)
 	cmake --build --preset release -j $(JOBS) --target quire_bench quire
 	build/release/bench/quire_bench $(BENCH_FLAGS)
-	build/release/quire bench bench/models/dense_1b --load-format dummy $(MODEL_BENCH_FLAGS)
-	build/release/quire bench bench/models/moe_1b --load-format dummy $(MODEL_BENCH_FLAGS)
+	build/release/quire bench bench/models/dense_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
+	build/release/quire bench bench/models/moe_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
 
 cuda: build/cuda/.configured  ## build the CUDA targets (needs nvcc)
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda

@@ -1,8 +1,8 @@
 # quire_library(FOLDER SOURCES...)   one library per folder of src/, linking what src/LAYERS allows
 # quire_test(NAME [LABELS ...] SOURCES...)   a GoogleTest binary with Quire's test main
 # quire_seed(FAULT BINARY FILTER MESSAGE)   the fault, put back, makes the tests fail with the message
-# quire_fuzz(NAME [CORPUS folder] SOURCES...)   a libFuzzer binary, run as a test from its committed
-#   corpus
+# quire_fuzz(NAME [CORPUS folder] SOURCES...)   a fuzz target, run as a test from its committed corpus:
+#   by libFuzzer with QUIRE_FUZZ, otherwise by testing/fuzz_replay.cc
 
 # The folders that `folder` may use, read from src/LAYERS.
 function(quire_allowed_layers folder out)
@@ -53,27 +53,34 @@ function(quire_seed fault binary filter message)
 endfunction()
 
 function(quire_fuzz name)
-  if(NOT QUIRE_FUZZ)
+  if(NOT QUIRE_FUZZ AND NOT QUIRE_TESTS)
     return()
   endif()
   cmake_parse_arguments(arg "" "CORPUS" "SOURCES;LIBRARIES" ${ARGN})
-  add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE quire_flags quire_testing ${arg_LIBRARIES})
-  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-  if(NOT TARGET quire_fuzzers)
-    add_custom_target(quire_fuzzers)
-  endif()
-  add_dependencies(quire_fuzzers ${name})
-  # As files, not as a folder: a folder that libFuzzer is given, it writes to.
   set(seeds "")
   if(arg_CORPUS)
     file(GLOB seeds CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${arg_CORPUS}/*")
     if(NOT seeds)
       message(FATAL_ERROR "${name}: no files in ${arg_CORPUS}")
     endif()
-    list(JOIN seeds "," seeds)
-    set(seeds "-seed_inputs=${seeds}")
   endif()
-  add_test(NAME ${name} COMMAND ${name} -runs=20000 -seed=1 -max_len=4096 ${seeds})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE quire_flags quire_testing ${arg_LIBRARIES})
+  if(QUIRE_FUZZ)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    if(NOT TARGET quire_fuzzers)
+      add_custom_target(quire_fuzzers)
+    endif()
+    add_dependencies(quire_fuzzers ${name})
+    # As files, not as a folder: a folder that libFuzzer is given, it writes to.
+    if(seeds)
+      list(JOIN seeds "," seeds)
+      set(seeds "-seed_inputs=${seeds}")
+    endif()
+    add_test(NAME ${name} COMMAND ${name} -runs=20000 -seed=1 -max_len=4096 ${seeds})
+  else()
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/testing/fuzz_replay.cc)
+    add_test(NAME ${name} COMMAND ${name} ${seeds})
+  endif()
   set_tests_properties(${name} PROPERTIES LABELS fuzz)
 endfunction()
