@@ -40,6 +40,26 @@ class DepthGuard {
 
 }  // namespace
 
+// Ends the scopes that were made during its life, unless a macro was made that may refer to one.
+class Renderer::ScopeGuard {
+ public:
+  explicit ScopeGuard(Renderer& renderer)
+      : renderer_(renderer),
+        num_scopes_(renderer.scopes_.size()),
+        num_macros_(renderer.num_macros_) {}
+  ~ScopeGuard() {
+    if (renderer_.num_macros_ != num_macros_) return;
+    while (renderer_.scopes_.size() > num_scopes_) renderer_.scopes_.pop_back();
+  }
+  ScopeGuard(const ScopeGuard&) = delete;
+  ScopeGuard& operator=(const ScopeGuard&) = delete;
+
+ private:
+  Renderer& renderer_;
+  size_t num_scopes_;
+  size_t num_macros_;
+};
+
 // A macro with the scope in which it was defined; also the caller of a call block.
 class Macro final : public Object {
  public:
@@ -50,6 +70,7 @@ class Macro final : public Object {
   bool IsCallable() const override { return true; }
 
   Value Call(const Args& args) override {
+    const Renderer::ScopeGuard guard(renderer_);
     Scope& scope = renderer_.NewScope(closure_);
     Bind(args, scope);
     return renderer_.heap_.String(renderer_.Capture(stmt_.body, scope));
@@ -180,7 +201,7 @@ Renderer::Flow Renderer::Exec(const Stmt& stmt, Scope& scope) {
       ExecSetBlock(stmt, scope);
       break;
     case StmtKind::kMacro:
-      ExecMacro(stmt, scope);
+      scope.Set(stmt.text, MakeMacro(stmt, scope));
       break;
     case StmtKind::kCall:
       ExecCall(stmt, scope);
@@ -218,6 +239,7 @@ std::vector<Value> Renderer::LoopItems(const Stmt& stmt, Scope& scope) {
   std::vector<Value> items = Iterate(heap_, Eval(*stmt.expr, scope));
   if (stmt.condition == nullptr) return items;
   std::erase_if(items, [&](const Value& item) {
+    const ScopeGuard guard(*this);
     Scope& inner = NewScope(scope);
     Assign(stmt.target, item, inner);
     return !IsTrue(Eval(*stmt.condition, inner));
@@ -230,6 +252,7 @@ Renderer::Flow Renderer::ExecFor(const Stmt& stmt, Scope& scope) {
   // Jinja runs the else unless one round came to its end: also after a break in the first.
   bool any_finished = false;
   for (size_t i = 0; i < loop->items().size(); ++i) {
+    const ScopeGuard guard(*this);
     Scope& inner = NewScope(scope);
     loop->MoveTo(i);
     inner.Set("loop", Value::Of(loop));
@@ -238,6 +261,7 @@ Renderer::Flow Renderer::ExecFor(const Stmt& stmt, Scope& scope) {
     if (flow == Flow::kBreak) break;
     any_finished = any_finished || flow == Flow::kOn;
   }
+  loop->End();
   if (any_finished || stmt.otherwise.empty()) return Flow::kOn;
   return Exec(stmt.otherwise, NewScope(scope));
 }
@@ -255,12 +279,13 @@ void Renderer::ExecSetBlock(const Stmt& stmt, Scope& scope) {
   Assign(stmt.target, text, scope);
 }
 
-void Renderer::ExecMacro(const Stmt& stmt, Scope& scope) {
-  scope.Set(stmt.text, Value::Of(heap_.Own(std::make_unique<Macro>(*this, stmt, scope))));
+Value Renderer::MakeMacro(const Stmt& stmt, const Scope& scope) {
+  ++num_macros_;
+  return Value::Of(heap_.Own(std::make_unique<Macro>(*this, stmt, scope)));
 }
 
 void Renderer::ExecCall(const Stmt& stmt, Scope& scope) {
-  const Value caller = Value::Of(heap_.Own(std::make_unique<Macro>(*this, stmt, scope)));
+  const Value caller = MakeMacro(stmt, scope);
   Write(Print(heap_, EvalCall(*stmt.expr, scope, &caller)));
 }
 

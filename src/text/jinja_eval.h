@@ -32,7 +32,7 @@ class Renderer {
   Flow ExecFor(const Stmt& stmt, Scope& scope);
   Flow ExecWith(const Stmt& stmt, Scope& scope);
   void ExecSetBlock(const Stmt& stmt, Scope& scope);
-  void ExecMacro(const Stmt& stmt, Scope& scope);
+  Value MakeMacro(const Stmt& stmt, const Scope& scope);
   void ExecCall(const Stmt& stmt, Scope& scope);
   std::vector<Value> LoopItems(const Stmt& stmt, Scope& scope);
 
@@ -41,6 +41,7 @@ class Renderer {
   void Write(std::string_view text);
   void Assign(const Target& target, const Value& value, Scope& scope);
   Scope& NewScope(const Scope& outer);
+  class ScopeGuard;
 
   Value Eval(const Expr& expr, Scope& scope);
   Value EvalSmall(const Expr& expr, Scope& scope);
@@ -63,7 +64,8 @@ class Renderer {
   int line_ = 1;
   int depth_ = 0;             // of expressions, blocks and macros in one another
   std::string* out_;          // what is being written: the prompt, or a captured block
-  std::deque<Scope> scopes_;  // kept to the end: macros refer to them
+  std::deque<Scope> scopes_;  // that are open, and those that a macro may refer to
+  size_t num_macros_ = 0;     // that were made
 };
 
 }  // namespace quire::jinja

@@ -137,6 +137,7 @@ void Namespace::Set(const std::string& name, const Value& value) {
 }
 
 Value Loop::Attribute(const std::string& name) const {
+  Require(!items_.empty(), "'loop' is used after its loop");
   const auto index = static_cast<Int>(index_);
   const auto length = static_cast<Int>(items_.size());
   if (name == "index") return Value::Integer(index + 1);

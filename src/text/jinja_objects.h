@@ -32,6 +32,7 @@ class Loop final : public Object {
 
   const std::vector<Value>& items() const { return items_; }
   void MoveTo(size_t index) { index_ = index; }
+  void End() { items_.clear(); }  // to free them: a heap keeps its objects
 
   std::string_view TypeName() const override { return "LoopContext"; }
   Value Attribute(const std::string& name) const override;

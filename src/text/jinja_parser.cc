@@ -15,8 +15,8 @@
 namespace quire::jinja {
 namespace {
 
-constexpr std::array<std::string_view, 9> kReserved = {"true", "True", "false", "False", "none",
-                                                       "None", "loop", "not",   "and"};
+constexpr std::array<std::string_view, 7> kReserved = {"true", "True", "false", "False",
+                                                       "none", "None", "loop"};
 
 bool IsAssignable(std::string_view name) {
   return std::find(kReserved.begin(), kReserved.end(), name) == kReserved.end();
