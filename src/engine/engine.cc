@@ -41,6 +41,12 @@ void Engine::Cancel(RequestId id) {
   changed_.notify_all();
 }
 
+void Engine::StopAnswer(RequestId id, int32_t sample) {
+  const std::lock_guard lock(mutex_);
+  scheduler_.StopAnswer(id, sample);
+  changed_.notify_all();
+}
+
 SchedulerCounters Engine::counters() const {
   const std::lock_guard lock(mutex_);
   return scheduler_.counters();

@@ -38,6 +38,9 @@ class Engine {
   std::optional<RequestId> Submit(Request request, Listener listener);
   // The request ends within one step. Its last events still come.
   void Cancel(RequestId id);
+  // One answer, of which a token has been reported, ends as kStop before the next step, if called by its
+  // listener, and within one step otherwise. Its last event still comes.
+  void StopAnswer(RequestId id, int32_t sample);
 
   SchedulerCounters counters() const;
   const RunnerLimits& limits() const { return runner_.limits(); }

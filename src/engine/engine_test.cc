@@ -231,6 +231,22 @@ TEST(EngineTest, ListenersMayCallTheEngine) {
   EXPECT_EQ(last.Wait().size(), 2u);
 }
 
+TEST(EngineTest, AListenerThatHasHeardEnoughHearsNoOtherToken) {
+  FakeRunner runner(SmallLimits());
+  Engine engine(runner, {});
+  Ear ear;
+  const Engine::Listener listener = [&, heard = ear.listener(),
+                                     count = 0](const TokenEvent& event) mutable {
+    if (++count == 3) engine.StopAnswer(event.request, event.sample);
+    heard(event);
+  };
+  engine.Submit(MakeRequest(Prompt(6), 100), listener);
+  const std::vector<TokenEvent> events = ear.Wait();
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(events.back().token, kNoToken);
+  ExpectFinish(events.back(), FinishReason::kStop);
+}
+
 TEST(EngineTest, ItsEndCancelsWhatIsOpen) {
   constexpr int kNumOpen = 10;
   FakeRunner runner(SmallLimits());

@@ -168,12 +168,22 @@ void Scheduler::Cancel(RequestId id) {
   if (tasks_.contains(id)) cancelled_.push_back(id);
 }
 
+void Scheduler::StopAnswer(RequestId id, int32_t sample) {
+  const auto found = tasks_.find(id);
+  if (found == tasks_.end()) return;
+  QUIRE_CHECK(sample >= 0 && sample < std::ssize(found->second->answers), "sample {}", sample);
+  stopped_.emplace_back(id, sample);
+}
+
 // Cancelled and late requests are few, and looked up every step: so they are kept apart from the
 // thousand that may wait.
 void Scheduler::EndMarked(EngineClock::time_point now, std::vector<TokenEvent>& events) {
   std::ranges::sort(cancelled_);  // events in an order that can be repeated
   for (const RequestId id : cancelled_) EndRequest(id, FinishReason::kCancelled, events);
   cancelled_.clear();
+  std::ranges::sort(stopped_);
+  for (const auto& [id, sample] : stopped_) EndAnswer(id, sample, events);
+  stopped_.clear();
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     EndRequest(deadlines_.begin()->second, FinishReason::kDeadline, events);
   }
@@ -187,6 +197,13 @@ void Scheduler::EndRequest(RequestId id, FinishReason reason, std::vector<TokenE
     if (!seq->finished) open.push_back(seq.get());
   }
   for (Sequence* seq : open) Finish(*seq, reason, events);
+}
+
+void Scheduler::EndAnswer(RequestId id, int32_t sample, std::vector<TokenEvent>& events) {
+  const auto found = tasks_.find(id);
+  if (found == tasks_.end()) return;
+  Sequence& seq = *found->second->answers[static_cast<size_t>(sample)];
+  if (!seq.finished && seq.num_output() > 0) Finish(seq, FinishReason::kStop, events);
 }
 
 // ---- A step ----

@@ -83,6 +83,9 @@ class Scheduler {
   // Ends what is left of the request with the next Schedule. An unknown id is ignored: the request may
   // have finished just now.
   void Cancel(RequestId id);
+  // Ends one answer, of which a token has been reported, as kStop with the next Schedule: its caller has
+  // seen enough. An answer that has ended is left as it is.
+  void StopAnswer(RequestId id, int32_t sample);
 
   bool HasWork() const { return !tasks_.empty(); }
 
@@ -119,6 +122,7 @@ class Scheduler {
   void CheckRequest(const Request& request) const;
   void EndMarked(EngineClock::time_point now, std::vector<TokenEvent>& events);
   void EndRequest(RequestId id, FinishReason reason, std::vector<TokenEvent>& events);
+  void EndAnswer(RequestId id, int32_t sample, std::vector<TokenEvent>& events);
 
   void AddDecodes();
   void AddPrefills();
@@ -169,6 +173,7 @@ class Scheduler {
   std::set<Sequence*, ByOrder> waiting_;
   std::vector<Sequence*> running_;  // in the order of admission
   std::vector<RequestId> cancelled_;
+  std::vector<std::pair<RequestId, int32_t>> stopped_;  // with the number of the answer
   std::set<std::pair<EngineClock::time_point, RequestId>> deadlines_;
   int64_t num_waiting_tasks_ = 0;
   // The first that waits did not fit, and nothing has changed since: no need to try again.

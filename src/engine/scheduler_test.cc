@@ -487,6 +487,57 @@ TEST(SchedulerTest, CancellingWhatHasEndedDoesNothing) {
   EXPECT_FALSE(harness.Step());
 }
 
+TEST(SchedulerTest, AStoppedAnswerEndsAlone) {
+  Harness harness(Limits({}), {.prefix_cache = PrefixCache::kOff});
+  Request request = MakeRequest(Prompt(40), 20);
+  request.num_samples = 3;
+  const RequestId id = harness.Add(request);
+  harness.Steps(4);
+  const size_t num_heard = harness.answer(id, 1).tokens.size();
+  ASSERT_GT(num_heard, 0u);
+  const int64_t pages_free = harness.counters().pages_free;
+  harness.scheduler().StopAnswer(id, 1);
+  harness.scheduler().StopAnswer(id, 1);
+  harness.Step();
+  ExpectFinish(harness.answer(id, 1), FinishReason::kStop);
+  EXPECT_EQ(harness.answer(id, 1).tokens.size(), num_heard);
+  EXPECT_EQ(harness.TokensOf(id), 2);
+  EXPECT_GT(harness.counters().pages_free, pages_free);
+  harness.RunAll();
+  for (const size_t i : {0, 2}) {
+    ExpectFinish(harness.answer(id, i), FinishReason::kLength);
+    EXPECT_EQ(harness.answer(id, i).tokens.size(), 20u);
+  }
+}
+
+TEST(SchedulerTest, AStoppedAnswerMayBeWaitingForItsPages) {
+  Harness harness(Limits({.pages = 16, .context = 60}));
+  const RequestId first = harness.Add(MakeRequest(Prompt(20), 36));
+  const RequestId second = harness.Add(MakeRequest(Prompt(20, 1), 36));
+  while (harness.counters().preemptions == 0 && harness.scheduler().HasWork()) harness.Step();
+  ASSERT_EQ(harness.counters().preemptions, 1);
+  harness.scheduler().StopAnswer(second, 0);
+  harness.Step();
+  ExpectFinish(harness.answer(second), FinishReason::kStop);
+  harness.RunAll();
+  ExpectFinish(harness.answer(first), FinishReason::kLength);
+}
+
+TEST(SchedulerTest, StoppingWhatHasNotBegunOrHasEndedDoesNothing) {
+  Harness harness(Limits({.step_tokens = 8}));
+  const RequestId ended = harness.Add(MakeRequest(Prompt(8), 1));
+  harness.RunAll();
+  Request request = MakeRequest(Prompt(40), 5);
+  request.num_samples = 2;
+  const RequestId computing = harness.Add(request);
+  harness.Step();
+  harness.scheduler().StopAnswer(ended, 0);
+  harness.scheduler().StopAnswer(computing, 0);
+  harness.scheduler().StopAnswer(computing, 1);
+  harness.RunAll();
+  for (size_t i = 0; i < 2; ++i) ExpectFinish(harness.answer(computing, i), FinishReason::kLength);
+}
+
 TEST(SchedulerTest, DeadlinesEndRequestsThatRunAndThatWait) {
   Harness harness(Limits({.max_seqs = 1}));
   Request request = MakeRequest(Prompt(8), 50);
