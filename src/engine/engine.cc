@@ -52,6 +52,11 @@ SchedulerCounters Engine::counters() const {
   return scheduler_.counters();
 }
 
+SchedulerSnapshot Engine::Snapshot() const {
+  const std::lock_guard lock(mutex_);
+  return scheduler_.Snapshot();
+}
+
 void Engine::ThreadMain() {
   while (true) {
     {

@@ -43,6 +43,7 @@ class Engine {
   void StopAnswer(RequestId id, int32_t sample);
 
   SchedulerCounters counters() const;
+  SchedulerSnapshot Snapshot() const;
   const RunnerLimits& limits() const { return runner_.limits(); }
 
  private:

@@ -594,6 +594,26 @@ SchedulerCounters Scheduler::counters() const {
   return now;
 }
 
+SchedulerSnapshot Scheduler::Snapshot() const {
+  SchedulerSnapshot snapshot;
+  std::set<PageId> in_use;
+  for (const Sequence* seq : running_) {
+    snapshot.running.push_back({.request = seq->task->id,
+                                .sample = seq->sample,
+                                .prompt_tokens = seq->prompt_length(),
+                                .computed_tokens = seq->computed,
+                                .output_tokens = seq->num_output(),
+                                .pages = PageCount(seq->list.PageIds().size())});
+    for (const PageId page : seq->list.PageIds()) in_use.insert(page);
+    if (seq->to_copy) in_use.insert(seq->to_copy->page.page());
+  }
+  snapshot.pages_free = pool_.num_free();
+  snapshot.pages_in_use = PageCount(in_use.size());
+  snapshot.pages_cached = pool_.num_pages() - snapshot.pages_free - snapshot.pages_in_use;
+  snapshot.counters = counters();
+  return snapshot;
+}
+
 void Scheduler::CheckInvariants() const {
   pool_.CheckInvariants();
   tree_->CheckInvariants();

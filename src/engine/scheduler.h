@@ -67,6 +67,24 @@ struct SchedulerCounters {
   int64_t pages_total = 0;
 };
 
+// What runs now, and who holds the pages: for someone who looks on.
+struct SchedulerSnapshot {
+  struct Running {
+    RequestId request = 0;
+    int32_t sample = 0;
+    TokenCount prompt_tokens;
+    TokenCount computed_tokens;  // of prompt and output; those from the cache count
+    int64_t output_tokens = 0;
+    PageCount pages;  // shared ones too
+  };
+  std::vector<Running> running;  // in the order of admission
+  // Together all pages of the pool.
+  PageCount pages_free;
+  PageCount pages_cached;  // held by the prefix tree alone
+  PageCount pages_in_use;  // by running sequences
+  SchedulerCounters counters;
+};
+
 class Scheduler {
  public:
   // `limits` are those of the runner that computes the batches. Throws Error(kInvalidArgument) unless
@@ -102,6 +120,8 @@ class Scheduler {
   void Abandon(const std::string& error, std::vector<TokenEvent>& events);
 
   SchedulerCounters counters() const;
+  // Walks the pages of what runs.
+  SchedulerSnapshot Snapshot() const;
   const RunnerLimits& limits() const { return limits_; }
 
   // Throws InternalError unless the invariants hold. Walks all pages and cached tokens.

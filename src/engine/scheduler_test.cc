@@ -314,6 +314,37 @@ TEST(SchedulerTest, AnswersToOnePromptShareItsPages) {
   EXPECT_EQ(harness.counters().pages_free, harness.counters().pages_total);
 }
 
+TEST(SchedulerTest, ASnapshotShowsWhoHoldsThePages) {
+  Harness harness(Limits({}));
+  harness.Add(MakeRequest(Prompt(10), 1));
+  harness.RunAll();  // leaves 11 tokens, 10 of them computed, in the cache
+  const PageCount all(harness.counters().pages_total);
+  SchedulerSnapshot snapshot = harness.scheduler().Snapshot();
+  EXPECT_TRUE(snapshot.running.empty());
+  EXPECT_EQ(snapshot.pages_cached, PageCount(harness.counters().pages_cached));
+  EXPECT_EQ(snapshot.pages_free + snapshot.pages_cached, all);
+
+  Request request = MakeRequest(Prompt(10), 20);
+  request.num_samples = 2;
+  const RequestId id = harness.Add(request);
+  harness.Steps(3);
+  snapshot = harness.scheduler().Snapshot();
+  ASSERT_EQ(snapshot.running.size(), 2u);
+  for (int32_t sample = 0; sample < 2; ++sample) {
+    const SchedulerSnapshot::Running& running = snapshot.running[static_cast<size_t>(sample)];
+    EXPECT_EQ(running.request, id);
+    EXPECT_EQ(running.sample, sample);
+    EXPECT_EQ(running.prompt_tokens, TokenCount(10));
+    EXPECT_EQ(running.output_tokens,
+              std::ssize(harness.answer(id, static_cast<size_t>(sample)).tokens));
+    EXPECT_EQ(running.computed_tokens, TokenCount(10 + running.output_tokens - 1));
+  }
+  const PageCount both = snapshot.running[0].pages + snapshot.running[1].pages;
+  EXPECT_LT(snapshot.pages_in_use, both);  // the prompt's full pages are shared
+  EXPECT_GT(snapshot.pages_in_use, snapshot.running[0].pages);
+  EXPECT_EQ(snapshot.pages_free + snapshot.pages_cached + snapshot.pages_in_use, all);
+}
+
 TEST(SchedulerTest, AnswersToAPromptOfWholePagesNeedNoCopy) {
   Harness harness(Limits({}));
   Request request = MakeRequest(Prompt(16), 6);
