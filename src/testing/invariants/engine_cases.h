@@ -1,0 +1,129 @@
+// The engine over real models, with every page size: what the tests of it share.
+#ifndef QUIRE_TESTING_INVARIANTS_ENGINE_CASES_H_
+#define QUIRE_TESTING_INVARIANTS_ENGINE_CASES_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/request.h"
+#include "runner/cpu_runner.h"
+#include "testing/invariants/lone_answers.h"
+#include "testing/invariants/serving_loop.h"
+#include "testing/step_jobs.h"
+
+namespace quire::testing {
+
+struct EngineCase {
+  ModelCase model;
+  int32_t page_size;
+  StepMode mode;
+
+  std::string Name() const {
+    return model.Name() + "_page" + std::to_string(page_size) +
+           (mode == StepMode::kEager ? "_eager" : "_graph");
+  }
+};
+
+inline std::string EngineCaseName(const ::testing::TestParamInfo<EngineCase>& info) {
+  return info.param.Name();
+}
+
+// Small and with experts in groups; and rows of the true size.
+inline constexpr const char* kSmallModel = "hf/v3_groups";
+inline constexpr const char* kTrueModel = "dummy/true_geometry";
+
+inline constexpr int32_t kPageSizes[] = {1, 16, 64, 128};
+inline constexpr StepMode kModes[] = {StepMode::kEager, StepMode::kGraph};
+
+// Every page size in both modes.
+inline std::vector<EngineCase> SmallCases() {
+  std::vector<EngineCase> cases;
+  for (const int32_t page_size : kPageSizes) {
+    for (const StepMode mode : kModes) {
+      cases.push_back({{kSmallModel, Weights::kFiles, KvFormat::kLatentBf16}, page_size, mode});
+    }
+  }
+  return cases;
+}
+// And one of the true size.
+inline std::vector<EngineCase> EngineCases() {
+  std::vector<EngineCase> cases = SmallCases();
+  cases.push_back({{kTrueModel, Weights::kDummy, KvFormat::kLatentFp8}, 64, StepMode::kGraph});
+  return cases;
+}
+
+class EngineCaseTest : public ::testing::TestWithParam<EngineCase> {
+ protected:
+  static constexpr int32_t kMaxSeqs = 8;
+
+  // Pages for 6000 tokens, and 200 more: an ended sequence keeps a last page that is partly filled.
+  explicit EngineCaseTest(int32_t num_threads = 1)
+      : lone_(Lone(GetParam().model)),
+        runner_(MakeRunner(GetParam().model,
+                           {.page_size = PageSize(GetParam().page_size),
+                            .max_seqs = kMaxSeqs,
+                            .max_step_tokens = TokenCount(kTestContext),
+                            .pool_tokens = TokenCount(6000 + 200 * GetParam().page_size),
+                            .mode = GetParam().mode,
+                            .checks = StepChecks::kPoison,
+                            .num_threads = num_threads})) {}
+
+  int64_t page() const { return GetParam().page_size; }
+  // Copies that a hit of this many tokens takes.
+  int64_t CopiesFor(int64_t cached) const { return cached % page() == 0 ? 0 : 1; }
+  const RunnerLimits& limits() const { return runner_->limits(); }
+  // Pages for one sequence of `context` tokens and for `more` tokens of others.
+  RunnerLimits ScarceLimits(int64_t context, int64_t more) const {
+    RunnerLimits limits = runner_->limits();
+    limits.context = TokenCount(context);
+    limits.pool_pages = limits.page_size.PagesFor(TokenCount(context)) +
+                        limits.page_size.PagesFor(TokenCount(more)) + PageCount(1);
+    return limits;
+  }
+
+  ServingLoop MakeLoop(SchedulerOptions options = {}) {
+    return ServingLoop(*runner_, lone_, limits(), Pages::kAmple, options);
+  }
+
+  std::vector<int32_t> Tokens(int64_t n, uint64_t seed) const {
+    return RandomTokens(n, limits().vocab_size, seed);
+  }
+  // The first `shared` tokens of `prompt`, then others: the first of them is not prompt[shared].
+  std::vector<int32_t> Diverge(const std::vector<int32_t>& prompt, int64_t shared, int64_t more,
+                               uint64_t seed) const {
+    std::vector<int32_t> tokens(prompt.begin(), prompt.begin() + shared);
+    std::vector<int32_t> tail = Tokens(more, seed);
+    if (std::ssize(prompt) > shared && tail[0] == prompt[static_cast<size_t>(shared)]) {
+      tail[0] = (tail[0] + 1) % static_cast<int32_t>(limits().vocab_size);
+    }
+    tokens.insert(tokens.end(), tail.begin(), tail.end());
+    return tokens;
+  }
+  static Request Greedy(std::vector<int32_t> prompt, int64_t max_tokens) {
+    return {.prompt = std::move(prompt),
+            .sampling = {.temperature = 0, .top_logprobs = 5},
+            .max_tokens = max_tokens};
+  }
+
+  LoneAnswers& lone_;
+  std::unique_ptr<CpuRunner> runner_;
+
+ private:
+  static LoneAnswers& Lone(const ModelCase& model) {
+    auto& lone = lone_answers_[model.Name()];
+    if (!lone) lone = std::make_unique<LoneAnswers>(model);
+    return *lone;
+  }
+  // Computed once for all cases of a model.
+  static inline std::map<std::string, std::unique_ptr<LoneAnswers>> lone_answers_;
+};
+
+}  // namespace quire::testing
+
+#endif  // QUIRE_TESTING_INVARIANTS_ENGINE_CASES_H_

@@ -1,0 +1,161 @@
+// Random requests: shared beginnings, talks that go on, samples, scores, salts, stop tokens, penalties,
+// priorities, cancels; every page size, mode and KV format, with pages for all and with too few.
+//
+// A failure prints the seed, from which all requests are drawn.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "testing/invariants/engine_cases.h"
+#include "testing/invariants/random_config.h"
+
+namespace quire::testing {
+namespace {
+
+constexpr int kNumRequests = 60;
+constexpr int64_t kLongestPrompt = 120;
+// As the scheduler is told: room for a talk, and few pages when they are to be scarce.
+constexpr int64_t kContext = 160;
+
+// Every page size with every format; half of them in each mode, the other half with the other pages.
+std::vector<EngineCase> RandomCases(Pages pages) {
+  std::vector<EngineCase> cases;
+  size_t next_mode = pages == Pages::kAmple ? 0 : 1;
+  for (const KvFormat format :
+       {KvFormat::kLatentBf16, KvFormat::kLatentF32, KvFormat::kLatentFp8}) {
+    for (const int32_t page_size : kPageSizes) {
+      cases.push_back({{kSmallModel, Weights::kFiles, format}, page_size, kModes[next_mode]});
+      next_mode = 1 - next_mode;
+    }
+    next_mode = 1 - next_mode;
+  }
+  return cases;
+}
+
+class EngineRandom : public EngineCaseTest {
+ protected:
+  void SetUp() override {
+    for (auto& root : roots_) root = DrawTokens(kLongestPrompt);
+  }
+
+  static size_t Index(int64_t i) { return static_cast<size_t>(i); }
+
+  std::vector<int32_t> DrawTokens(int64_t n) { return Tokens(n, random_.Next()); }
+
+  // New, or one of a few beginnings, or an earlier prompt, or a talk that goes on.
+  std::vector<int32_t> DrawPrompt() {
+    const int64_t kind = random_.Between(0, 6);
+    std::vector<int32_t> prompt;
+    if (kind <= 2) {
+      prompt = roots_[Index(random_.Between(0, std::ssize(roots_) - 1))];
+      prompt.resize(Index(random_.Between(1, kLongestPrompt)));
+    } else if (kind <= 5 && !earlier_.empty()) {
+      const Request& request = earlier_[Index(random_.Between(0, std::ssize(earlier_) - 1))];
+      prompt = request.prompt;
+      if (kind == 5) return prompt;
+      const JobReport& answer = lone_.Answer(request, 0, TokenCount(kContext)).report;
+      prompt.insert(prompt.end(), answer.output.begin(), answer.output.end());
+    }
+    for (const int32_t token : DrawTokens(random_.Between(1, 25))) prompt.push_back(token);
+    if (std::ssize(prompt) > kLongestPrompt) prompt.resize(Index(kLongestPrompt));
+    return prompt;
+  }
+
+  Request DrawRequest() {
+    Request request = Greedy(DrawPrompt(), random_.Between(1, 14));
+    request.sampling.top_logprobs = static_cast<int32_t>(random_.Between(0, 5));
+    request.sampling.seed = earlier_.size() + 1;  // as the loop will have it
+    request.priority = static_cast<int32_t>(random_.Pick({0, 0, 0, -1, 1, 2}));
+    if (random_.OneIn(5)) {
+      request.num_samples = static_cast<int32_t>(random_.Between(2, 4));
+      request.sampling.temperature = 1.2f;
+    } else if (random_.OneIn(4)) {
+      request.max_tokens = kContext;  // as many as there is room for
+    }
+    if (random_.OneIn(8)) request.score_prompt = true;
+    if (random_.OneIn(8)) request.cache_salt = "other";
+    if (random_.OneIn(4)) request.stop_tokens = DrawTokens(4);
+    if (random_.OneIn(5)) {
+      request.sampling.repetition_penalty = 1.3f;
+      request.sampling.frequency_penalty = 0.2f;
+    }
+    earlier_.push_back(request);
+    return request;
+  }
+
+  RunnerLimits DrawLimits(Pages pages) {
+    RunnerLimits narrow = ScarceLimits(kContext, random_.Between(30, 90));
+    if (pages == Pages::kAmple) narrow.pool_pages = limits().pool_pages;
+    narrow.max_seqs = static_cast<int32_t>(random_.Between(4, kMaxSeqs));
+    narrow.max_samples = narrow.max_seqs;
+    narrow.max_step_tokens = TokenCount(narrow.max_seqs + random_.Pick({2, 13, 40, 100}));
+    return narrow;
+  }
+
+  void RunWorkload(Pages pages) {
+    ServingLoop loop(*runner_, lone_, DrawLimits(pages), pages);
+    std::multimap<int64_t, RequestId> cancels;  // by the step
+    for (int i = 0; i < kNumRequests && !HasFailure(); ++i) {
+      const RequestId id = loop.Add(DrawRequest());
+      if (random_.OneIn(7)) cancels.emplace(loop.seen().steps + random_.Between(0, 8), id);
+      for (int64_t steps = random_.Between(0, 6); steps > 0; --steps) {
+        const auto due = cancels.equal_range(loop.seen().steps);
+        for (auto cancel = due.first; cancel != due.second; ++cancel) loop.Cancel(cancel->second);
+        loop.Step();
+      }
+    }
+    loop.RunAll();
+    CheckCoverage(loop, pages);
+  }
+
+  void CheckCoverage(const ServingLoop& loop, Pages pages) const {
+    const SchedulerCounters now = loop.counters();
+    int64_t cut_short = 0;
+    int64_t stopped = 0;
+    for (const auto& [id, served] : loop.all()) {
+      for (const ServedAnswer& answer : served.answers) {
+        cut_short += answer.finish == FinishReason::kCancelled ? 1 : 0;
+        stopped += answer.finish == FinishReason::kStop ? 1 : 0;
+      }
+    }
+    EXPECT_GT(now.cached_tokens, 0);
+    EXPECT_EQ(now.page_copies > 0, page() > 1);
+    EXPECT_GT(loop.seen().mixed_steps, 0);
+    EXPECT_GT(cut_short, 0);
+    EXPECT_GT(stopped, 0);
+    EXPECT_GE(loop.NumDistinctTokens(), 30);
+    if (pages == Pages::kAmple) return;
+    EXPECT_GT(now.evicted_pages, 0);
+    EXPECT_GT(now.preemptions, 0);
+  }
+
+  static constexpr uint64_t kSeed = 1;
+  Random random_{kSeed};
+  std::vector<int32_t> roots_[3];
+  std::vector<Request> earlier_;
+};
+
+class EngineWithAmplePages : public EngineRandom {};
+class EngineWithScarcePages : public EngineRandom {};
+
+TEST_P(EngineWithAmplePages, EveryAnswerIsThatOfTheRequestAlone) {
+  SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
+  RunWorkload(Pages::kAmple);
+}
+
+TEST_P(EngineWithScarcePages, EveryAnswerIsThatOfTheRequestAlone) {
+  SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
+  RunWorkload(Pages::kScarce);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EngineWithAmplePages,
+                         ::testing::ValuesIn(RandomCases(Pages::kAmple)), EngineCaseName);
+INSTANTIATE_TEST_SUITE_P(Models, EngineWithScarcePages,
+                         ::testing::ValuesIn(RandomCases(Pages::kScarce)), EngineCaseName);
+
+}  // namespace
+}  // namespace quire::testing
