@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Usage: tools/install_packages.sh LIST...
-# Installs the packages of each list (tools/packages.txt) that are missing. Asks for nothing.
+# Installs the packages of each list (tools/packages.txt) that are missing. Asks for nothing. Of a line
+# "a | b" any is enough; if none is there, the first that the system knows is installed.
 set -euo pipefail
 
 [ $# -gt 0 ] || { echo "usage: $0 LIST..." >&2; exit 2; }
@@ -13,10 +14,19 @@ if ! command -v dpkg-query >/dev/null; then
   exit 0  # They may be there under other names; if not, the build says which.
 fi
 
+is_installed() {
+  local status
+  status=$(dpkg-query -W -f '${db:Status-Status} ' "$1" 2>/dev/null || true)
+  case " $status" in *" installed "*) return 0 ;; *) return 1 ;; esac
+}
+
 missing=()
 for package in "${packages[@]}"; do
-  status=$(dpkg-query -W -f '${db:Status-Status} ' "$package" 2>/dev/null || true)
-  case " $status" in *" installed "*) ;; *) missing+=("$package") ;; esac
+  found=
+  for name in ${package//|/ }; do
+    if is_installed "$name"; then found=$name; fi
+  done
+  [ -n "$found" ] || missing+=("$package")
 done
 if [ ${#missing[@]} -eq 0 ]; then
   echo "packages: all ${#packages[@]} are installed"
@@ -39,5 +49,13 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 echo "packages: installing ${missing[*]}"
 "${as_root[@]}" apt-get update -q || fail "apt-get update failed"
+names=()
+for package in "${missing[@]}"; do
+  chosen=${package%%|*}
+  for name in ${package//|/ }; do
+    if apt-cache show "$name" >/dev/null 2>&1; then chosen=$name; break; fi
+  done
+  names+=("$chosen")
+done
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-  apt-get install -q -y --no-install-recommends -- "${missing[@]}" || fail "apt-get install failed"
+  apt-get install -q -y --no-install-recommends -- "${names[@]}" || fail "apt-get install failed"

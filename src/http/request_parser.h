@@ -1,0 +1,64 @@
+// Bytes to HttpRequest, without sockets: the rules on what the server takes and what it refuses.
+#ifndef QUIRE_HTTP_REQUEST_PARSER_H_
+#define QUIRE_HTTP_REQUEST_PARSER_H_
+
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "http/message.h"
+
+namespace quire::internal {
+
+struct HttpRefusal {
+  int status = 0;
+  std::string message;
+};
+
+// One request.
+class HttpRequestParser {
+ public:
+  HttpRequestParser(size_t max_header_bytes, size_t max_body_bytes);
+
+  // Takes what it can from the front of `bytes`, and says how much. What is not taken must be given
+  // again with more behind it. Not after done() or a refusal.
+  size_t Put(std::string_view bytes);
+
+  bool begun() const { return begun_; }  // any byte but line ends that precede a request
+  bool header_done() const { return parser_.is_header_done(); }
+  bool done() const { return parser_.is_done(); }
+  const std::optional<HttpRefusal>& refusal() const { return refusal_; }
+
+  // After the header.
+  bool expects_continue() const { return expects_continue_; }
+  bool is_http_1_0() const { return parser_.get().version() < 11; }
+  bool keep_alive() const { return parser_.keep_alive(); }
+
+  // Method, path, query and headers after the header; the body when done. Once.
+  HttpRequest Take();
+  // What is known of the method and the path, for the log of a refusal.
+  const HttpRequest& partial() const { return request_; }
+
+ private:
+  void Refuse(int status, std::string message) { refusal_ = {status, std::move(message)}; }
+  void RefuseError(const boost::beast::error_code& error);
+  void TakeHeader();
+  void CheckHeader();
+  void CheckTransferEncoding();
+
+  size_t max_header_bytes_;
+  size_t max_body_bytes_;
+  boost::beast::http::request_parser<boost::beast::http::string_body> parser_;
+  size_t header_bytes_ = 0;
+  bool begun_ = false;
+  bool expects_continue_ = false;
+  HttpRequest request_;
+  std::optional<HttpRefusal> refusal_;
+};
+
+}  // namespace quire::internal
+
+#endif  // QUIRE_HTTP_REQUEST_PARSER_H_

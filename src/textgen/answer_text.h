@@ -1,0 +1,49 @@
+// From the tokens of one answer to its text: characters made whole, stop strings cut off, reasoning
+// apart.
+#ifndef QUIRE_TEXTGEN_ANSWER_TEXT_H_
+#define QUIRE_TEXTGEN_ANSWER_TEXT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "text/detokenizer.h"
+#include "text/reasoning.h"
+#include "text/tokenizer.h"
+#include "textgen/stop_strings.h"
+
+namespace quire {
+
+struct AnswerTextOptions {
+  std::vector<std::string> stop = {};  // looked for in all of the text, reasoning and its tags too
+  int64_t min_tokens = 0;              // the text of so many tokens is not searched
+  bool skip_special_tokens = true;
+  std::optional<ReasoningStart> reasoning = {};  // nullopt: all is content
+};
+
+class AnswerText {
+ public:
+  // `tokenizer` must outlive this.
+  AnswerText(const Tokenizer& tokenizer, AnswerTextOptions options);
+
+  // The text that this token makes clear; often empty.
+  ReasoningPieces Put(int32_t token);
+  // The text that was held back, at the end of the answer.
+  ReasoningPieces Flush();
+
+  // The stop string that was found: the answer has ended, and what follows is none of it.
+  const std::optional<std::string>& stopped_by() const { return stops_.found(); }
+
+ private:
+  ReasoningPieces Split(const std::string& text);
+
+  Detokenizer detokenizer_;
+  StopStrings stops_;
+  std::optional<ReasoningSplitter> splitter_;
+  int64_t tokens_before_search_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_TEXTGEN_ANSWER_TEXT_H_

@@ -1,0 +1,198 @@
+// Text from tokens that a fake runner draws: what it must be follows from the tokens alone.
+#include "textgen/text_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "testing/error_message.h"
+#include "testing/fake_runner.h"
+
+namespace quire::testing {
+namespace {
+
+class TextEngineTest : public ::testing::Test {
+ protected:
+  RunnerLimits Limits() const {
+    return {.page_size = PageSize(4),
+            .pool_pages = PageCount(201),
+            .context = TokenCount(300),
+            .max_seqs = 4,
+            .max_step_tokens = TokenCount(64),
+            .max_samples = 4,
+            .vocab_size = model_.tokenizer->vocab_size()};
+  }
+
+  TextRequest MakeRequest(int64_t max_tokens) const {
+    TextRequest request;
+    request.tokens.prompt = EncodePrompt(model_, "Once upon a time");
+    request.tokens.max_tokens = max_tokens;
+    request.ignore_eos = true;
+    return request;
+  }
+
+  // The first `count` tokens that the fake runner draws as this answer.
+  std::vector<int32_t> ExpectedTokens(const TextRequest& request, int64_t count,
+                                      int32_t sample = 0) const {
+    std::vector<int32_t> history = request.tokens.prompt;
+    for (int64_t i = 0; i < count; ++i) {
+      history.push_back(ExpectedToken(history, sample, Limits().vocab_size));
+    }
+    history.erase(history.begin(), history.begin() + std::ssize(request.tokens.prompt));
+    return history;
+  }
+  std::string ExpectedText(const TextRequest& request, int64_t count, int32_t sample = 0) const {
+    return model_.tokenizer->Decode(ExpectedTokens(request, count, sample));
+  }
+
+  // All events of a request.
+  std::vector<TextEvent> Run(TextRequest request) {
+    auto events = std::make_shared<std::vector<TextEvent>>();
+    auto done = std::make_shared<std::promise<void>>();
+    std::future<void> ended = done->get_future();
+    engine_.Submit(std::move(request), [events, done](const TextEvent& event) {
+      events->push_back(event);
+      if (event.last_of_request) done->set_value();
+    });
+    ended.wait();
+    return *events;
+  }
+
+  TextModel model_ = OpenTextModel(QUIRE_TOKENIZERS "/deepseek_v3");
+  FakeRunner runner_{Limits()};
+  Engine tokens_{runner_, {}};
+  TextEngine engine_{tokens_, model_};
+};
+
+TEST_F(TextEngineTest, TheTextIsThatOfTheTokens) {
+  const TextRequest request = MakeRequest(50);
+  const std::vector<TextAnswer> answers = GenerateText(engine_, request);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].text.content, ExpectedText(request, 50));
+  EXPECT_EQ(answers[0].text.reasoning, "");
+  EXPECT_EQ(answers[0].output_tokens, 50);
+  EXPECT_STREQ(FinishReasonName(answers[0].finish), "length");
+}
+
+TEST_F(TextEngineTest, EveryTokenGivesAnEventWithItsScore) {
+  TextRequest request = MakeRequest(20);
+  request.tokens.sampling.top_logprobs = 2;
+  const std::vector<TextEvent> events = Run(request);
+  const std::vector<int32_t> tokens = ExpectedTokens(request, 20);
+  ASSERT_EQ(events.size(), 20u);
+  for (size_t i = 0; i < events.size(); ++i) {
+    ASSERT_TRUE(events[i].token.has_value());
+    EXPECT_EQ(events[i].token->chosen.token, tokens[i]);
+    EXPECT_EQ(events[i].token->top.size(), 2u);
+    EXPECT_EQ(events[i].output_tokens, static_cast<int64_t>(i) + 1);
+    EXPECT_EQ(events[i].cached_tokens.has_value(), i == 0);
+    EXPECT_EQ(events[i].last_of_request, i == 19);
+  }
+}
+
+TEST_F(TextEngineTest, TheModelsEndTokensStopAndAreNoText) {
+  TextRequest request = MakeRequest(50);
+  model_.generation.eos_tokens = {ExpectedTokens(request, 10)[9]};
+  request.ignore_eos = false;
+  const std::vector<TextEvent> events = Run(request);
+  const TextEvent& last = events.back();
+  EXPECT_STREQ(FinishReasonName(last.finish), "stop");
+  EXPECT_FALSE(last.token.has_value());
+  EXPECT_FALSE(last.stopped_by.has_value());
+  const std::vector<int32_t> tokens = ExpectedTokens(request, 10);
+  const auto first = std::ranges::find(tokens, tokens[9]) - tokens.begin();
+  EXPECT_EQ(last.output_tokens, first + 1);
+  std::string text;
+  for (const TextEvent& event : events) text += event.text.content;
+  EXPECT_EQ(text, ExpectedText(request, first));
+}
+
+TEST_F(TextEngineTest, AStopStringEndsAnAnswerAndTheEngineComputesNoMoreOfIt) {
+  TextRequest request = MakeRequest(100);
+  const std::string text = ExpectedText(request, 100);
+  // Some that lie across tokens, somewhere in the middle.
+  request.stop = {"no such text in it", text.substr(text.size() / 2, 12)};
+  const std::vector<TextEvent> events = Run(request);
+  std::string answered;
+  for (const TextEvent& event : events) answered += event.text.content;
+  EXPECT_EQ(answered, text.substr(0, text.find(request.stop[1])));
+  EXPECT_STREQ(FinishReasonName(events.back().finish), "stop");
+  EXPECT_EQ(events.back().stopped_by, request.stop[1]);
+  EXPECT_LT(events.back().output_tokens, 90);
+  // The last token in which the string ended was the last that was computed.
+  EXPECT_EQ(tokens_.counters().output_tokens, events.back().output_tokens);
+}
+
+TEST_F(TextEngineTest, AStopStringEndsOneOfSeveralAnswers) {
+  TextRequest request = MakeRequest(60);
+  request.tokens.num_samples = 3;
+  const std::string second = ExpectedText(request, 60, 1);
+  const std::string stop = second.substr(second.size() / 2, 16);
+  ASSERT_EQ(ExpectedText(request, 60, 0).find(stop), std::string::npos);
+  ASSERT_EQ(ExpectedText(request, 60, 2).find(stop), std::string::npos);
+  request.stop = {stop};
+  const std::vector<TextAnswer> answers = GenerateText(engine_, request);
+  EXPECT_EQ(answers[0].text.content, ExpectedText(request, 60, 0));
+  EXPECT_EQ(answers[1].text.content, second.substr(0, second.find(stop)));
+  EXPECT_EQ(answers[2].text.content, ExpectedText(request, 60, 2));
+  EXPECT_STREQ(FinishReasonName(answers[1].finish), "stop");
+  EXPECT_STREQ(FinishReasonName(answers[2].finish), "length");
+}
+
+TEST_F(TextEngineTest, BeforeMinTokensNoStopStringIsLookedFor) {
+  TextRequest request = MakeRequest(30);
+  request.stop = {ExpectedText(request, 1)};
+  ASSERT_FALSE(request.stop[0].empty());
+  EXPECT_EQ(GenerateText(engine_, request)[0].text.content, "");
+  request.tokens.min_tokens = 30;
+  EXPECT_EQ(GenerateText(engine_, request)[0].text.content, ExpectedText(request, 30));
+}
+
+TEST_F(TextEngineTest, ReasoningIsSplitOffWhereItIsAskedFor) {
+  TextRequest request = MakeRequest(10);
+  request.reasoning = ReasoningStart::kReasoning;
+  const TextAnswer answer = GenerateText(engine_, request)[0];
+  EXPECT_EQ(answer.text.content, "");
+  // The splitter drops white space at the edges of reasoning only.
+  EXPECT_NE(answer.text.reasoning, "");
+  EXPECT_NE(ExpectedText(request, 10).find(answer.text.reasoning), std::string::npos);
+}
+
+TEST_F(TextEngineTest, CancelledRequestsEnd) {
+  TextRequest request = MakeRequest(250);
+  auto done = std::make_shared<std::promise<FinishReason>>();
+  std::future<FinishReason> ended = done->get_future();
+  engine_.Submit(request, [this, done](const TextEvent& event) {
+    if (event.output_tokens == 3) engine_.Cancel(event.request);
+    if (event.last_of_request) done->set_value(event.finish);
+  });
+  EXPECT_STREQ(FinishReasonName(ended.get()), "cancelled");
+}
+
+TEST_F(TextEngineTest, WhatCannotBeIsRefused) {
+  TextRequest request = MakeRequest(5);
+  request.stop = {""};
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { GenerateText(engine_, request); }),
+            "stop: expected a text, got an empty one");
+  request = MakeRequest(5);
+  request.tokens.num_samples = 5;
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { GenerateText(engine_, request); }),
+            "n: expected 1..4, got 5");
+}
+
+TEST_F(TextEngineTest, AFailedStepSaysWhy) {
+  runner_.FailStep(2, "the step failed");
+  try {
+    GenerateText(engine_, MakeRequest(5));
+    FAIL() << "expected an InternalError";
+  } catch (const InternalError& error) {
+    EXPECT_STREQ(error.what(), "the step failed");
+  }
+}
+
+}  // namespace
+}  // namespace quire::testing

@@ -1,0 +1,40 @@
+#include "textgen/text_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace quire {
+
+TextModel OpenTextModel(const std::filesystem::path& folder) {
+  TextModel model;
+  model.tokenizer = OpenTokenizer(folder);
+  model.generation = ReadGenerationConfig(folder);
+  if (const std::optional<int32_t> eos = model.tokenizer->eos()) {
+    std::vector<int32_t>& tokens = model.generation.eos_tokens;
+    const auto place = std::ranges::lower_bound(tokens, *eos);
+    if (place == tokens.end() || *place != *eos) tokens.insert(place, *eos);
+  }
+  try {
+    model.chat = ChatFormat::Load(folder);
+  } catch (const Error& error) {
+    model.no_chat = error.what();
+  }
+  return model;
+}
+
+std::vector<int32_t> EncodePrompt(const TextModel& model, std::string_view text) {
+  return model.tokenizer->Encode(text, {.add_special_tokens = true});
+}
+
+ChatPrompt MakeChatPrompt(const TextModel& model, const ChatRequest& request) {
+  Require(model.chat.has_value(), "this model has no chat template: {}", model.no_chat);
+  ChatPrompt prompt;
+  prompt.text = model.chat->Render(request);
+  prompt.tokens = model.tokenizer->Encode(prompt.text);
+  if (ChatFormat::EndsInReasoning(prompt.text)) prompt.reasoning = ReasoningStart::kReasoning;
+  return prompt;
+}
+
+}  // namespace quire
