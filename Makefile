@@ -4,12 +4,14 @@ PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 CLANG_FORMAT ?= clang-format-14
 BENCH_FLAGS ?=
+MODEL ?=
+SERVE_FLAGS ?=
 # Those of Google Benchmark are for quire_bench alone.
 MODEL_BENCH_FLAGS = $(filter-out --benchmark_%,$(BENCH_FLAGS))
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help quire test asan tsan fuzz bench cuda install format format-check tidy clean
+.PHONY: help quire serve test asan tsan fuzz bench cuda install format format-check tidy clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -17,7 +19,10 @@ help:  ## list the targets
 quire: build/release/.configured  ## build the command line, build/release/quire
 	cmake --build --preset release -j $(JOBS) --target quire
 
-test: build/dev/.configured  ## install what is missing, build, run every test
+serve: quire  ## serve the bundled model, or MODEL=folder, on http://127.0.0.1:8080
+	build/release/quire serve $(MODEL) $(SERVE_FLAGS)
+
+test: build/dev/.configured build/browser.tried  ## install what is missing, build, run every test
 	cmake --build --preset dev -j $(JOBS)
 	ctest --preset dev -j $(JOBS)
 
@@ -27,12 +32,15 @@ asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedB
 
 # What runs loops on threads, or threads of its own; the rest is used from one thread at a time.
 THREADED = device_test attn_test kernels_test engine_test model_test runner_test \
-  runner_invariants_test hf_test invariants_test engine_invariants_test
+  runner_invariants_test hf_test invariants_test engine_invariants_test http_test serve_test \
+  server_test
+# Those that drive the program.
+THREADED_PROGRAM = load_test sigterm_test
 EMPTY :=
-THREADED_REGEX = ^($(subst $(EMPTY) $(EMPTY),|,$(THREADED)))$$
+THREADED_REGEX = ^($(subst $(EMPTY) $(EMPTY),|,$(THREADED) $(THREADED_PROGRAM)))$$
 # setarch -R: some kernels place mappings where ThreadSanitizer's shadow has to be.
 tsan: build/tsan/.configured  ## the tests of what runs on threads, under ThreadSanitizer
-	cmake --build --preset tsan -j $(JOBS) --target $(THREADED)
+	cmake --build --preset tsan -j $(JOBS) --target $(THREADED) quire
 	if setarch -R true 2>/dev/null; then run="setarch -R"; fi; \
 	$$run ctest --preset tsan -j $(JOBS) -R '$(THREADED_REGEX)'
 
@@ -67,6 +75,11 @@ clean:  ## remove build/
 
 build/%.installed: tools/%.txt tools/install_packages.sh
 	tools/install_packages.sh $<
+	@mkdir -p build && touch $@
+
+# The page is tested in a browser where one can be had.
+build/browser.tried: tools/packages-browser.txt tools/install_packages.sh
+	tools/install_packages.sh $< || echo "no browser: the test of the page will be skipped"
 	@mkdir -p build && touch $@
 
 # Ninja configures again by itself when a CMakeLists.txt changes, but not when a preset does.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "device/cpu_model.h"
 #include "device/thread_pool.h"
 
 namespace quire::bench {
@@ -19,22 +20,6 @@ std::vector<std::string> SplitName(const std::string& name) {
   }
   parts.push_back(name.substr(begin));
   return parts;
-}
-
-// The model as lscpu knows it: /proc/cpuinfo of an Arm machine has part numbers only.
-std::string CpuModel() {
-  std::string model = "unknown CPU";
-  FILE* lscpu = popen("LC_ALL=C lscpu 2>/dev/null", "r");
-  if (lscpu == nullptr) return model;
-  constexpr std::string_view kKey = "Model name:";
-  for (char line[256]; std::fgets(line, sizeof(line), lscpu) != nullptr;) {
-    std::string_view text(line);
-    if (text.substr(0, kKey.size()) != kKey) continue;
-    text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ', kKey.size())));
-    model = text.substr(0, text.find('\n'));
-  }
-  pclose(lscpu);
-  return model;
 }
 
 // Three digits or more.

@@ -1,5 +1,5 @@
-# cmake -DBUILD= -DEXAMPLE= -DCOMPILER= -P tools/install_test.cmake
-# Installs the build under a temporary prefix, and builds and runs the example against it as a
+# cmake -DBUILD= -DSOURCE= -DCOMPILER= -P tools/install_test.cmake
+# Installs the build under a temporary prefix, and builds and runs the examples against it as a
 # project of its own, outside this one.
 set(temp $ENV{TMPDIR})
 if(NOT temp)
@@ -14,8 +14,11 @@ project(uses_quire LANGUAGES CXX)
 find_package(quire REQUIRED)
 add_executable(attention_only attention_only.cc)
 target_link_libraries(attention_only PRIVATE quire::attention)
+add_executable(engine_minimal engine_minimal.cc)
+target_link_libraries(engine_minimal PRIVATE quire::quire)
 ]])
-file(COPY ${EXAMPLE} DESTINATION ${work}/project)
+file(COPY ${SOURCE}/examples/attention_only.cc ${SOURCE}/examples/engine_minimal.cc
+  DESTINATION ${work}/project)
 
 function(step)
   execute_process(COMMAND ${ARGV} RESULT_VARIABLE result COMMAND_ECHO STDOUT)
@@ -30,4 +33,5 @@ step(${CMAKE_COMMAND} -G Ninja -S ${work}/project -B ${work}/build
   -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${work}/prefix)
 step(${CMAKE_COMMAND} --build ${work}/build)
 step(${work}/build/attention_only 64)
+step(${work}/build/engine_minimal ${SOURCE}/src/testing/testdata/tiny_chat --dummy)
 file(REMOVE_RECURSE ${work})

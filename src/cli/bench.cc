@@ -3,24 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <system_error>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
 #include "cli/bench_report.h"
 #include "cli/flags.h"
 #include "cli/load.h"
-#include "cli/machine.h"
+#include "cli/loadgen/load_command.h"
+#include "cli/loadgen/load_flags.h"
 #include "cli/measure.h"
 #include "cli/output.h"
 #include "cli/parse.h"
 #include "cli/progress.h"
+#include "cli/result_file.h"
+#include "device/cpu_model.h"
 #include "device/thread_pool.h"
 
 namespace quire::cli {
@@ -28,12 +29,17 @@ namespace {
 
 using Numbers = std::vector<int64_t>;
 
+constexpr const char* kSharedGroup = "Options";
+constexpr const char* kStepsGroup = "Measuring a model";
+constexpr int64_t kMaxLength = int64_t{1} << 31;
+
 struct BenchFlags {
+  LoadFlags load = {};
   ModelFlags model = {};
   std::optional<Numbers> batches = {};
-  std::optional<Numbers> input_lengths = {};
+  std::optional<std::string> input_length = {};  // what they may be depends on the mode
+  std::optional<std::string> output_length = {};
   std::optional<Numbers> contexts = {};
-  std::optional<int64_t> output_length = {};
   std::optional<int64_t> repeats = {};
   bool quick = false;
   std::string json = {};  // a file, or - for stdout
@@ -77,13 +83,17 @@ int64_t Largest(const Numbers& numbers) {
 // Defaults are cut to what the model can do; what the user asks for is not.
 BenchWork MakeWork(const BenchFlags& flags, const ModelConfig& config) {
   BenchWork work = flags.quick ? kQuickWork : kFullWork;
-  work.output_length = flags.output_length.value_or(work.output_length);
+  if (flags.output_length) {
+    work.output_length = ParseInt("--output-len", *flags.output_length, 1, 1'000'000);
+  }
   work.repeats = flags.repeats.value_or(work.repeats);
   const int64_t context = flags.model.context_length.value_or(TokenCount(config.max_context)).raw();
   std::erase_if(work.contexts, [&](int64_t n) { return n + kContextSteps > context; });
   for (int64_t& n : work.input_lengths) n = std::clamp(context - work.output_length, int64_t{1}, n);
   work.batches = flags.batches.value_or(work.batches);
-  work.input_lengths = flags.input_lengths.value_or(work.input_lengths);
+  if (flags.input_length) {
+    work.input_lengths = ParseInts("--input-len", *flags.input_length, 1, kMaxLength);
+  }
   work.contexts = flags.contexts.value_or(work.contexts);
   const int64_t longest = Largest(work.input_lengths) + work.output_length;
   Require(longest <= context, "--input-len {} and --output-len {} exceed the context length of {}",
@@ -167,27 +177,52 @@ BenchReport Bench(const BenchFlags& flags, const std::string& command_line) {
   return report;
 }
 
-// Opens the file at once: not to be able to write it is better known before than after.
-std::ofstream OpenReport(const std::string& file) {
-  std::ofstream out;
-  if (file.empty() || file == "-") return out;
-  out.open(file);
-  Require(out.is_open(), "--json: expected a file that can be written, got {}",
-          QuoteForMessage(file));
-  return out;
-}
-
-void Run(const BenchFlags& flags, const std::string& command_line) {
-  std::ofstream file = OpenReport(flags.json);
+void MeasureModel(const BenchFlags& flags, const std::string& command_line) {
+  ResultFile file("--json", flags.json);
   const BenchReport report = Bench(flags, command_line);
   const std::string json = ToJson(report).dump(2) + "\n";
   WriteResult(flags.json == "-" ? json : ToTables(report));
-  if (!file.is_open()) return;
-  file << json << std::flush;
-  if (!file) throw std::system_error(errno, std::generic_category(), flags.json);
+  file.Write(json);
+}
+
+void LoadServer(const BenchFlags& flags, const std::string& command_line) {
+  LoadFlags load = flags.load;
+  if (flags.input_length) load.workload.input = ParseLength("--input-len", *flags.input_length);
+  if (flags.output_length) load.workload.output = ParseLength("--output-len", *flags.output_length);
+  LoadServer(std::move(load), flags.json, command_line);
+}
+
+// Flags of the other mode would do nothing. What the environment holds is no request.
+void RefuseOtherMode(const CLI::App& app, bool with_url) {
+  for (const CLI::Option* option : app.parse_order()) {
+    const std::string& group = option->get_group();
+    if (group == kSharedGroup) continue;
+    Require(group != kLoadGroup || with_url, "{}: expected --url with it, got none",
+            option->get_name());
+    Require(group == kLoadGroup || !with_url,
+            "{}: expected without --url, which loads a server and no model, got both",
+            option->get_name());
+  }
+}
+
+void AddSharedFlags(FlagReader& reader, BenchFlags& flags) {
+  const auto keep = [](const auto&, const std::string& text) { return text; };
+  reader.Add({"--input-len", "LENGTH", "256",
+              "Tokens of a prompt, several as in 128,512; decoding begins behind them.\n"
+              "With --url: N words, about a token each; N-M: any number from N to M;\n"
+              "lognormal:MEAN,SIGMA or lognormal:MEAN,SIGMA,MAX: the mean of the lengths, the\n"
+              "standard deviation of their logarithm, and where they are cut"},
+             flags.input_length, keep);
+  reader.Add({"--output-len", "LENGTH", "16; 64 with --url",
+              "Tokens that each sequence decodes. With --url also N-M or lognormal:..."},
+             flags.output_length, keep);
+  reader.Add({"--json", "FILE", "", "Write everything as JSON too; - for stdout, without tables"},
+             flags.json, keep);
 }
 
 void AddFlags(FlagReader& reader, BenchFlags& flags) {
+  AddSharedFlags(reader, flags);
+  AddLoadFlags(reader, flags.load);
   const auto numbers = [](int64_t max) {
     return [max](const std::string& where, const std::string& text) {
       return ParseInts(where, text, 1, max);
@@ -196,21 +231,22 @@ void AddFlags(FlagReader& reader, BenchFlags& flags) {
   const auto number = [](const std::string& where, const std::string& text) {
     return ParseInt(where, text, 1, 1'000'000);
   };
-  reader.Add({"--batch", "LIST", "1,16", "Sequences that run together"}, flags.batches,
-             numbers(4096));
-  reader.Add({"--input-len", "LIST", "256", "Tokens of a prompt; decoding begins behind them"},
-             flags.input_lengths, numbers(int64_t{1} << 31));
-  reader.Add({"--output-len", "TOKENS", "16", "Tokens that each sequence decodes"},
-             flags.output_length, number);
-  reader.Add({"--contexts", "LIST", "128,1024,4096,8192",
-              "Context lengths for the table of cost per token"},
-             flags.contexts, numbers(int64_t{1} << 31));
-  reader.Add({"--repeats", "N", "3", "Repeats of decoding, of which the median is shown"},
-             flags.repeats, number);
-  reader.AddSwitch("--quick", flags.quick,
-                   "Shorter: about 20 s, not a minute, for 1B parameters on 2 cores");
-  reader.Add({"--json", "FILE", "", "Write everything as JSON too; - for stdout, without tables"},
-             flags.json, [](const auto&, const std::string& text) { return text; });
+  reader
+      .Add({"--batch", "LIST", "1,16", "Sequences that run together"}, flags.batches, numbers(4096))
+      ->group(kStepsGroup);
+  reader
+      .Add({"--contexts", "LIST", "128,1024,4096,8192",
+            "Context lengths for the table of cost per token"},
+           flags.contexts, numbers(kMaxLength))
+      ->group(kStepsGroup);
+  reader
+      .Add({"--repeats", "N", "3", "Repeats of decoding, of which the median is shown"},
+           flags.repeats, number)
+      ->group(kStepsGroup);
+  reader
+      .AddSwitch("--quick", flags.quick,
+                 "Shorter: about 20 s, not a minute, for 1B parameters on 2 cores")
+      ->group(kStepsGroup);
   AddModelFlags(reader, flags.model);
 }
 
@@ -218,17 +254,29 @@ void AddFlags(FlagReader& reader, BenchFlags& flags) {
 
 void AddBench(CLI::App& quire, const std::string& command_line) {
   CLI::App* app = quire.add_subcommand(
-      "bench", "Measure prefill and decode against what this machine could do at most");
+      "bench", "Measure a model on this machine, or a running server with --url");
   app->footer(
       "Examples:\n"
       "  quire bench models/DeepSeek-V2-Lite\n"
       "  quire bench bench/models/dense_1b --load-format dummy --batch 1,8 --input-len 512\n"
+      "  quire bench --url http://127.0.0.1:8080 --concurrency 1,16,64 --plot load.svg\n"
+      "  quire bench --url http://127.0.0.1:8080 --request-rate 4 --input-len 100-900\n"
       "\n"
-      "Tokens are random, from a fixed seed. The roofs, how fast memory can be read and how many\n"
-      "multiply-adds can be done, are measured before and after on the same threads. A prefill of\n"
-      "many prompts stops after some seconds: its steps are alike. KV and steps are made as large\n"
-      "as the measurements need, unless flags say more.\n");
-  SetCommand(*app, AddFlags, [command_line](const BenchFlags& flags) { Run(flags, command_line); });
+      "A model: tokens are random, from a fixed seed. The roofs, how fast memory can be read and\n"
+      "how many multiply-adds can be done, are measured before and after on the same threads. A\n"
+      "prefill of many prompts stops after some seconds: its steps are alike. KV and steps are\n"
+      "made as large as the measurements need, unless flags say more.\n"
+      "\n"
+      "A server, Quire's or any other that speaks the OpenAI protocol: answers are streamed, and\n"
+      "the time to the first text (TTFT), per output token (TPOT), between pieces of text (ITL)\n"
+      "and to the end are shown, with throughput and every failure by its kind. A request that\n"
+      "fails counts in no latency and no rate. Ctrl-C ends the load and shows what is there.\n"
+      "Ends with 1 if every request failed, with 130 after Ctrl-C.\n");
+  SetCommand(*app, AddFlags, [app, command_line](const BenchFlags& flags) {
+    const bool with_url = !flags.load.target.url.empty();
+    RefuseOtherMode(*app, with_url);
+    with_url ? LoadServer(flags, command_line) : MeasureModel(flags, command_line);
+  });
 }
 
 }  // namespace quire::cli

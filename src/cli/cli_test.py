@@ -8,6 +8,7 @@ import math
 import os
 import pathlib
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -19,8 +20,10 @@ SOURCE = pathlib.Path(sys.argv[2])
 FIXTURES = SOURCE / "src/runner/testdata/hf"
 V2_LITE = FIXTURES / "v2_lite"  # one file
 V3_GROUPS = FIXTURES / "v3_groups"  # several files
+TINY_CHAT = SOURCE / "src/testing/testdata/tiny_chat"  # no weights: --load-format dummy
 VOCAB_SIZE = 101
 CONTEXT = 512
+TINY_CHAT_CONTEXT = 4096
 TOLERANCE = 1e-4
 # In sanitized builds looking for leaks takes seconds at every exit: one test does it.
 NO_LEAK_CHECK = {"ASAN_OPTIONS": "detect_leaks=0"}
@@ -37,6 +40,14 @@ def quire(*args, env=None, stdin=""):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
     return subprocess.run([BINARY, *map(str, args)], env={**NO_LEAK_CHECK, **clean, **(env or {})},
                           input=stdin, capture_output=True, text=True, timeout=300, check=False)
+
+
+def start_quire(*args):
+    """The same, not waited for."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
+    return subprocess.Popen([BINARY, *map(str, args)], env={**NO_LEAK_CHECK, **clean},
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE)
 
 
 def expected_of(model):
@@ -78,8 +89,8 @@ class CliTest(unittest.TestCase):
         shutil.copytree(model, copy)
         return copy
 
-    def change_config(self, model, **changes):
-        path = model / "config.json"
+    def change_config(self, model, file="config.json", **changes):
+        path = model / file
         config = json.loads(path.read_text())
         config.update(changes)
         path.write_text(json.dumps(config))
@@ -91,7 +102,7 @@ class TopLevelTest(CliTest):
 
     def test_help_has_an_example_of_every_subcommand(self):
         text = self.run_ok("--help")
-        for command in ("inspect", "score", "bench"):
+        for command in ("generate", "chat", "inspect", "score", "bench"):
             self.assertIn(f"  quire {command} ", text)
             self.assertIn(f"  quire {command} ", self.run_ok(command, "--help"))
 
@@ -99,7 +110,7 @@ class TopLevelTest(CliTest):
         names = ["page-size", "context-length", "max-running-requests", "chunked-prefill-size",
                  "kv-cache-dtype", "mem-fraction-static", "max-total-tokens", "load-format",
                  "threads", "disable-cuda-graph", "step-mode"]
-        for command in ("inspect", "score", "bench"):
+        for command in ("generate", "chat", "inspect", "score", "bench"):
             text = self.run_ok(command, "--help")
             for name in names:
                 self.assertIn(f"--{name} ", text)
@@ -111,6 +122,22 @@ class TopLevelTest(CliTest):
     def test_no_or_an_unknown_subcommand_is_refused(self):
         self.assert_refused(["subcommand"])
         self.assert_refused(["subcommand", "score", '"serv"'], "serv")
+
+
+class ReadmeTest(CliTest):
+    def test_commands_that_answer_run_as_they_stand(self):
+        text = (SOURCE / "README.md").read_text()
+        commands = [line for line in text.splitlines()
+                    if "quire generate src/" in line or "quire chat src/" in line]
+        self.assertEqual(len(commands), 3)
+        for command in commands:
+            with self.subTest(command=command):
+                command = command.replace("build/release/quire", BINARY)
+                done = subprocess.run(command, shell=True, cwd=SOURCE, input="Hello\n", text=True,
+                                      capture_output=True, timeout=300, check=False,
+                                      env={**os.environ, **NO_LEAK_CHECK})
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertNotEqual(done.stdout.strip(), "")
 
 
 class ScoreTest(CliTest):
@@ -221,6 +248,183 @@ class ScoreTest(CliTest):
         self.assertIn("memory plan", done.stderr)
         self.assertIn("loaded", done.stderr)
         self.assertEqual(done.stdout.count("\n"), 1)
+
+
+class GenerateTest(CliTest):
+    flags = ["--load-format", "dummy", "--max-tokens", 30]
+    greedy = [*flags, "--temperature", 0]
+
+    def text(self, *args, **kwargs):
+        return self.run_ok("generate", TINY_CHAT, *args, **kwargs)
+
+    def json(self, *args, model=TINY_CHAT, **kwargs):
+        return self.run_json("generate", model, *args, "--json", **kwargs)
+
+    def assert_generate_refused(self, words, *args, **kwargs):
+        self.assert_refused(words, "generate", TINY_CHAT, *self.flags, *args, **kwargs)
+
+    def test_prompt_comes_from_the_argument_a_file_or_stdin(self):
+        file = self.folder / "prompt"
+        file.write_text("Hello there\n")
+        expected = self.text("Hello there", *self.greedy)
+        self.assertGreater(len(set(expected)), 10)
+        self.assertEqual(self.text("--prompt-file", file, *self.greedy), expected)
+        for args in ([], ["-"], ["--prompt-file", "-"]):
+            self.assertEqual(self.text(*args, *self.greedy, stdin="Hello there\n"), expected)
+        self.assertNotEqual(self.text(*self.greedy, stdin="Hello there\n\n"), expected)
+        self.assertEqual(self.run_ok("generate", *self.greedy, "--", TINY_CHAT, "Hello there"),
+                         expected)
+
+    def test_stdout_has_the_text_and_stderr_the_rest(self):
+        done = quire("generate", TINY_CHAT, "Hello there", *self.greedy)
+        self.assertEqual(done.stdout, self.json("Hello there", *self.greedy)["text"])
+        self.assertRegex(done.stderr.splitlines()[-1],
+                         r"^prompt 5 tokens \(0 cached\), answer 30 tokens \(length\), [\d.]+ tokens/s")
+        self.assertIn("memory plan", done.stderr)
+        quiet = quire("generate", TINY_CHAT, "Hello there", *self.greedy, "--quiet")
+        self.assertEqual((quiet.stdout, quiet.stderr), (done.stdout, ""))
+
+    def test_json_has_exactly_these_fields(self):
+        found = self.json("Hello there", *self.greedy, "--seed", 7)
+        self.assertEqual(list(found), ["text", "reasoning", "finish_reason", "stop", "seed", "usage",
+                                       "timings"])
+        self.assertEqual((found["reasoning"], found["finish_reason"], found["stop"], found["seed"]),
+                         ("", "length", None, 7))
+        self.assertEqual(found["usage"], {
+            "prompt_tokens": 5, "completion_tokens": 30, "total_tokens": 35,
+            "prompt_tokens_details": {"cached_tokens": 0}})
+        self.assertEqual(list(found["timings"]), ["first_token_seconds", "decode_seconds",
+                                                  "tokens_per_second"])
+        self.assertTrue(all(value > 0 for value in found["timings"].values()))
+
+    def test_seeds_draw_and_the_models_own_sampling_is_the_default(self):
+        first = self.text("Hello", *self.flags, "--seed", 1)
+        self.assertEqual(self.text("Hello", *self.flags, "--seed", 1), first)
+        self.assertNotEqual(self.text("Hello", *self.flags, "--seed", 2), first)
+        config = json.loads((TINY_CHAT / "generation_config.json").read_text())
+        same = ["--temperature", config["temperature"], "--top-p", config["top_p"]]
+        self.assertEqual(self.text("Hello", *self.flags, "--seed", 1, *same), first)
+        for other in (["--temperature", 1.5], ["--top-p", 0.2], ["--top-k", 2], ["--min-p", 0.9]):
+            self.assertNotEqual(self.text("Hello", *self.flags, "--seed", 1, *other), first)
+
+    def test_without_a_seed_answers_differ_and_say_their_seed(self):
+        first, second = (self.json("Hello", *self.flags) for _ in range(2))
+        self.assertNotEqual(first["seed"], second["seed"])
+        self.assertNotEqual(first["text"], second["text"])
+        again = self.json("Hello", *self.flags, "--seed", first["seed"])
+        self.assertEqual(again["text"], first["text"])
+
+    def test_chat_wraps_the_prompt_as_a_message(self):
+        raw = self.json("Hello", *self.greedy)
+        chat = self.json("Hello", *self.greedy, "--chat")
+        told = self.json("Hello", *self.greedy, "--chat", "--system", "Be brief.")
+        by_hand = self.json("<｜User｜>Hello<｜Assistant｜>", *self.greedy)
+        self.assertEqual(chat["text"], by_hand["text"])
+        self.assertEqual(chat["usage"], by_hand["usage"])
+        self.assertNotEqual(chat["text"], raw["text"])
+        self.assertGreater(told["usage"]["prompt_tokens"], chat["usage"]["prompt_tokens"])
+
+    def test_reasoning_is_apart_and_not_on_stdout(self):
+        args = ["Hello", "--chat", *self.greedy, "--chat-template-kwargs",
+                '{"enable_thinking": true}']
+        found = self.json(*args)
+        self.assertNotEqual(found["text"], "")
+        self.assertNotEqual(found["reasoning"], "")
+        done = quire("generate", TINY_CHAT, *args)
+        self.assertEqual(done.stdout, found["text"])
+        self.assertIn(found["reasoning"] + "\n", done.stderr)
+
+    def test_stop_strings_end_the_text_before_them(self):
+        whole = self.text("Hello there", *self.greedy)
+        stop = next(whole[i:i + 4] for i in range(12, len(whole)) if whole[i:i + 4].isalpha())
+        for stops in (["--stop", stop], ["--stop", "not in it", "--stop", stop]):
+            found = self.json(*stops, "Hello there", *self.greedy)
+            self.assertEqual(found["text"], whole[:whole.index(stop)])
+            self.assertEqual((found["finish_reason"], found["stop"]), ("stop", stop))
+
+    def test_end_tokens_end_unless_told_otherwise(self):
+        prompt = "<｜User｜><｜Assistant｜>"  # tokens 907 and 908, behind the begin token
+        tokens = self.run_json("score", TINY_CHAT, "--load-format", "dummy", "--tokens", "0,907,908",
+                               "--continue", 30, "--json")["continuation"]
+        end = next(i for i in range(8, 30) if tokens[i] not in tokens[:i])
+        model = self.copy_model(TINY_CHAT)
+        self.change_config(model, "generation_config.json", eos_token_id=[1, tokens[end]])
+        ended = self.json(prompt, *self.greedy, model=model)
+        self.assertEqual((ended["finish_reason"], ended["stop"]), ("stop", None))
+        self.assertEqual(ended["usage"]["completion_tokens"], end + 1)
+        later = self.json(prompt, *self.greedy, "--min-tokens", end + 2, model=model)
+        self.assertGreater(later["usage"]["completion_tokens"], end + 1)
+        ignored = self.json(prompt, *self.greedy, "--ignore-eos", model=model)
+        self.assertEqual(ignored["usage"]["completion_tokens"], 30)
+        self.assertEqual(ignored["text"], self.text(prompt, *self.greedy))
+
+    def test_bytes_that_are_not_utf8_are_replaced(self):
+        for flags in ([], ["--chat"]):
+            done = subprocess.run([BINARY, "generate", str(TINY_CHAT), *map(str, self.greedy), *flags],
+                                  input=b"a\xffb", capture_output=True, check=True,
+                                  env={**os.environ, **NO_LEAK_CHECK})
+            self.assertEqual(done.stdout.decode(), self.text("a\ufffdb", *self.greedy, *flags))
+
+    def test_what_cannot_be_is_refused(self):
+        file = self.folder / "prompt"
+        for args, words in ((["x", "--prompt-file", file], ["PROMPT", "--prompt-file", "both"]),
+                            (["--prompt-file", file], ["--prompt-file", str(file)]),
+                            (["x", "--temperature", "-1"], ["--temperature", "0..100", '"-1"']),
+                            (["x", "--top-p", "0"], ["--top-p", "above 0", '"0"']),
+                            (["x", "--min-p", "2"], ["--min-p", "0..1", '"2"']),
+                            (["x", "--min-tokens", 31], ["--min-tokens", "30", "31"]),
+                            (["x", "--stop", ""], ["--stop", "empty"]),
+                            (["x", "--system", "y"], ["--system", "--chat"]),
+                            (["x", "--chat", "--chat-template-kwargs", "[1]"],
+                             ["--chat-template-kwargs", "object"]),
+                            (["x", "y"], ["generate", '"y"'])):
+            with self.subTest(args=args):
+                self.assert_generate_refused(words, *args)
+        self.assert_refused(["--max-tokens", "1 or more", '"0"'], "generate", TINY_CHAT, "x",
+                            "--max-tokens", 0)
+        self.assert_refused(["MODEL", "QUIRE_MODEL"], "generate", stdin="Hello")
+
+    def test_prompt_longer_than_the_context_is_refused_with_both_counts(self):
+        self.assert_generate_refused([f"{TINY_CHAT_CONTEXT}", "6002 tokens"],
+                                     stdin="word" + " word" * 5999)
+        self.assert_generate_refused(
+            ["length of 16 ", f"--context-length goes up to {TINY_CHAT_CONTEXT}"], "--context-length",
+            16, stdin="word" * 100)
+
+    def test_model_without_a_template_or_a_tokenizer(self):
+        model = self.copy_model(TINY_CHAT)
+        (model / "chat_template.jinja").unlink()
+        args = ["generate", model, "Hello", *self.greedy]
+        self.assert_refused(["no chat template"], *args, "--chat")
+        self.assertEqual(self.run_ok(*args), self.text("Hello", *self.greedy))
+        (model / "tokenizer.json").unlink()
+        self.assert_refused(["tokenizer.json"], *args)
+
+    def start_endless(self):
+        model = self.copy_model(TINY_CHAT)
+        self.change_config(model, max_position_embeddings=1 << 18)
+        return start_quire("generate", model, "Hello", "--load-format", "dummy", "--ignore-eos",
+                           "--context-length", 1 << 18, "--seed", 1)
+
+    def test_interrupt_stops_the_answer_and_what_came_stays(self):
+        with self.start_endless() as process:
+            self.assertEqual(len(process.stdout.read(100)), 100)  # it is streamed
+            process.send_signal(signal.SIGINT)
+            _, stderr = process.communicate(timeout=300)
+        self.assertEqual(process.returncode, 130)
+        self.assertIn(b"(cancelled)", stderr)
+
+    def test_reader_that_goes_away_ends_it_without_a_word(self):
+        with self.start_endless() as process:
+            process.stdout.read(100)
+            process.stdout.close()
+            stderr = process.stderr.read()
+            process.wait(timeout=300)
+        self.assertEqual(process.returncode, -signal.SIGPIPE)
+        self.assertTrue(stderr.splitlines()[-1].startswith(b"loaded "), stderr)
+
+    def test_nothing_leaks(self):
+        self.text("Hello", "--chat", *self.greedy, env={"ASAN_OPTIONS": "detect_leaks=1"})
 
 
 class EnvironmentTest(CliTest):
@@ -459,6 +663,47 @@ class BenchTest(CliTest):
                              (["--json", self.folder / "no/file"], ["--json", "no/file"])):
             with self.subTest(flags=flags):
                 self.assert_refused(words, "bench", V2_LITE, *flags)
+
+
+class DoctorTest(CliTest):
+    def test_says_what_there_is_and_what_to_make_of_it(self):
+        lines = self.run_ok("doctor").splitlines()
+        names = [line[:13].strip() for line in lines]
+        for name in ("quire", "build", "libraries", "CPU", "SIMD", "speed", "memory", "huge pages",
+                     "open files", "backend cpu", "backend cuda"):
+            self.assertIn(name, names)
+        self.assertIn("GB/s read", lines[names.index("speed")])
+        self.assertIn("Highway", lines[names.index("libraries")])
+        self.assertIn("not compiled in", lines[names.index("backend cuda")])
+        verdicts = lines[lines.index("") + 1:]
+        self.assertGreater(len(verdicts), 3)
+        for line in verdicts:
+            self.assertRegex(line, "^(ok|warning): ")
+
+    def test_json_has_the_same(self):
+        found = self.run_json("doctor", "--json", "--quick")
+        self.assertEqual(list(found), ["build", "machine", "backends", "findings"])
+        version = self.run_ok("--version").split()[1]
+        self.assertEqual(found["build"]["version"], version)
+        self.assertNotEqual(found["build"]["type"], "")
+        machine = found["machine"]
+        self.assertGreater(machine["threads"], 0)
+        self.assertGreater(len(machine["simd_targets"]), 0)
+        self.assertGreater(machine["memory_available_bytes"], 0)
+        self.assertIsNone(machine["read_gb_per_s"])  # --quick measures nothing
+        self.assertTrue(found["backends"]["cpu"]["compiled_in"])
+        self.assertFalse(found["backends"]["cuda"]["compiled_in"])
+        self.assertIn("not measured", self.run_ok("doctor", "--quick"))
+
+    def test_few_open_files_are_a_warning(self):
+        done = subprocess.run(["bash", "-c", f"ulimit -n 256; exec {BINARY} doctor --quick"],
+                              env={**os.environ, **NO_LEAK_CHECK}, capture_output=True, text=True,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("warning: at most 256 open files", done.stdout)
+
+    def test_what_it_does_not_know_is_refused(self):
+        self.assert_refused(["doctor", '"--fast"'], "doctor", "--fast")
 
 
 if __name__ == "__main__":

@@ -65,8 +65,7 @@ void AddWhichModel(FlagReader& reader, ModelFlags& flags) {
     return option;
   };
   add({"MODEL", "", "", "Folder of the model: config.json, and its safetensors files"}, flags.model,
-      [](const auto&, const std::string& text) { return text; })
-      ->required();
+      [](const auto&, const std::string& text) { return text; });
   add({"--load-format", "FORMAT", "auto",
        "auto or safetensors: the weights of the folder's files;\n"
        "dummy: made-up weights, where config.json is all there is"},
@@ -116,6 +115,13 @@ void AddMemory(FlagReader& reader, ModelFlags& flags) {
 }
 
 }  // namespace
+
+CLI::Option* FlagReader::AddList(const FlagText& text, std::vector<std::string>& target) {
+  CLI::Option* option = app_.add_option(text.name, CLI::callback_t(), text.help);
+  option->type_name(text.value)->default_str(text.otherwise)->take_all();
+  readers_.push_back([option, &target] { target = option->results(); });
+  return option;
+}
 
 CLI::Option* FlagReader::AddSwitch(const char* name, bool& target, const char* help) {
   CLI::Option* option = app_.add_flag(name, std::as_const(help));

@@ -39,6 +39,8 @@ class FlagReader {
     ReadLater(option, target, parse);
     return option;
   }
+  // A flag that may be given several times: its values in order.
+  CLI::Option* AddList(const FlagText& text, std::vector<std::string>& target);
   CLI::Option* AddSwitch(const char* name, bool& target, const char* help);
 
   // Gives an option the environment twin QUIRE_NAME.

@@ -18,6 +18,8 @@ bool HasWeightFiles(const fs::path& folder) {
 }
 
 OpenedModel OpenModel(const fs::path& folder, LoadFormat format) {
+  Require(!folder.empty(),
+          "MODEL: expected the folder of a model, got none; name it, or set QUIRE_MODEL");
   Require(fs::is_directory(folder), "MODEL: expected a folder with config.json, got {}{}",
           QuoteForMessage(folder.string()), fs::exists(folder) ? "" : ", which does not exist");
   OpenedModel model;
@@ -34,8 +36,12 @@ OpenedModel OpenModel(const fs::path& folder, LoadFormat format) {
   return model;
 }
 
-std::unique_ptr<CpuRunner> LoadRunner(const OpenedModel& model, const RunnerOptions& options) {
+std::unique_ptr<CpuRunner> LoadRunner(const OpenedModel& model, const RunnerOptions& options,
+                                      LoadMessages messages) {
   const MemoryPlan plan = MakeMemoryPlan(*model.config, *model.weights, options);
+  if (messages == LoadMessages::kHidden) {
+    return std::make_unique<CpuRunner>(*model.config, *model.weights, options, plan);
+  }
   fmt::print(stderr, "{}", ToTable(plan));
   LoadingBar bar(plan.weights);
   auto runner = std::make_unique<CpuRunner>(*model.config, *model.weights, options, plan,

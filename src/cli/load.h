@@ -29,8 +29,12 @@ bool HasWeightFiles(const std::filesystem::path& folder);
 // Throws Error(kInvalidArgument) if the folder, the config or a file is missing or cannot be right.
 OpenedModel OpenModel(const std::filesystem::path& folder, LoadFormat format);
 
-// Prints the memory plan to stderr, then takes the memory and loads the weights.
-std::unique_ptr<CpuRunner> LoadRunner(const OpenedModel& model, const RunnerOptions& options);
+// Whether loading prints the memory plan and its progress to stderr.
+enum class LoadMessages { kShown, kHidden };
+
+// Takes the memory and loads the weights.
+std::unique_ptr<CpuRunner> LoadRunner(const OpenedModel& model, const RunnerOptions& options,
+                                      LoadMessages messages = LoadMessages::kShown);
 
 // The pages of the runner's KV cache.
 PagePool MakePagePool(const RunnerLimits& limits);

@@ -3,6 +3,7 @@
 #define QUIRE_CLI_MACHINE_H_
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "base/units.h"
@@ -14,8 +15,14 @@ namespace quire::cli {
 // and /sys are. Throws Error(kInvalidArgument) if the kernel does not say.
 ByteOffset AvailableMemory(const std::filesystem::path& root = "/");
 
-// "Neoverse-V1", or "unknown CPU".
-std::string CpuModel();
+// nullopt if the kernel does not say.
+std::optional<ByteOffset> TotalMemory(const std::filesystem::path& root = "/");
+// The least limit of the memory cgroups of this process; nullopt if there is none.
+std::optional<ByteOffset> MemoryLimit(const std::filesystem::path& root = "/");
+// The CPUs' worth of time that cgroups leave to this process; nullopt if that is all there is.
+std::optional<double> CpuQuota(const std::filesystem::path& root = "/");
+// When the kernel gives large pages: "always", "madvise" or "never"; "" if it does not say.
+std::string HugePageMode(const std::filesystem::path& root = "/");
 
 }  // namespace quire::cli
 

@@ -66,10 +66,46 @@ TEST_F(MachineTest, AContainerThatDoesNotSeeItsPathHasItsLimitAtTheTop) {
   EXPECT_EQ(AvailableMiB(), 600);
 }
 
-TEST(MachineHereTest, ThisMachineHasMemoryAndACpu) {
-  EXPECT_GT(AvailableMemory().raw(), kMiB);
-  EXPECT_NE(CpuModel(), "");
+TEST_F(MachineTest, TotalsAndLimitsAreReadWhereTheyAre) {
+  EXPECT_EQ(TotalMemory(dir_.path()).value().raw() / kMiB, 8192);
+  EXPECT_EQ(MemoryLimit(dir_.path()), std::nullopt);
+  Write("proc/self/cgroup", "0::/a/b\n");
+  Write("sys/fs/cgroup/a/b/memory.max", "max\n");
+  EXPECT_EQ(MemoryLimit(dir_.path()), std::nullopt);
+  Write("sys/fs/cgroup/a/memory.max", std::to_string(500 * kMiB));
+  EXPECT_EQ(MemoryLimit(dir_.path()).value().raw() / kMiB, 500);
+  Write("proc/meminfo", "MemFree: 1 kB\n");
+  EXPECT_EQ(TotalMemory(dir_.path()), std::nullopt);
 }
+
+TEST_F(MachineTest, VersionOnesLargestNumberIsNoLimit) {
+  Write("proc/self/cgroup", "4:memory:/\n");
+  Write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+  EXPECT_EQ(MemoryLimit(dir_.path()), std::nullopt);
+  EXPECT_EQ(AvailableMiB(), 4096);
+}
+
+TEST_F(MachineTest, TheLeastCpuQuotaOfAllGroupsHolds) {
+  EXPECT_EQ(CpuQuota(dir_.path()), std::nullopt);
+  Write("proc/self/cgroup", "0::/a/b\n");
+  Write("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+  EXPECT_EQ(CpuQuota(dir_.path()), std::nullopt);
+  Write("sys/fs/cgroup/a/cpu.max", "150000 100000\n");
+  EXPECT_EQ(CpuQuota(dir_.path()), 1.5);
+  Write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1");
+  Write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000");
+  EXPECT_EQ(CpuQuota(dir_.path()), 1.5);
+  Write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000");
+  EXPECT_EQ(CpuQuota(dir_.path()), 0.5);
+}
+
+TEST_F(MachineTest, TheHugePageModeIsTheOneInBrackets) {
+  EXPECT_EQ(HugePageMode(dir_.path()), "");
+  Write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+  EXPECT_EQ(HugePageMode(dir_.path()), "madvise");
+}
+
+TEST(MachineHereTest, ThisMachineHasMemory) { EXPECT_GT(AvailableMemory().raw(), kMiB); }
 
 }  // namespace
 }  // namespace quire::cli

@@ -1,7 +1,8 @@
 // quire: serves and measures latent-attention language models.
 //
-// Ends with 0, with 2 if a flag, a file or a token cannot be right, and with 1 for everything else;
-// errors are one line on stderr, and then nothing is on stdout.
+// Ends with 0, with 2 if a flag, a file or a token cannot be right, with 130 if ctrl-C stopped an answer,
+// and with 1 for everything else; errors are one line on stderr, and then nothing is on stdout but what
+// of an answer had come.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -13,8 +14,13 @@
 
 #include "base/error.h"
 #include "cli/bench.h"
+#include "cli/chat.h"
+#include "cli/doctor/doctor.h"
+#include "cli/eval/eval.h"
+#include "cli/generate.h"
 #include "cli/inspect.h"
 #include "cli/score.h"
+#include "cli/serve.h"
 #include "io/json.h"
 
 namespace quire::cli {
@@ -24,8 +30,10 @@ std::string Describe(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(true);
   if (unknown.empty()) return error.what();
   if (app.get_subcommands().empty()) {
-    return fmt::format("expected a subcommand, inspect, score or bench, got {}",
-                       QuoteForMessage(unknown[0]));
+    return fmt::format(
+        "expected a subcommand, generate, chat, serve, eval, inspect, score, bench or doctor, got "
+        "{}",
+        QuoteForMessage(unknown[0]));
   }
   return fmt::format("expected MODEL and flags of quire {}, got {}",
                      app.get_subcommands()[0]->get_name(), QuoteForMessage(unknown[0]));
@@ -38,20 +46,32 @@ int Run(int argc, char** argv) {
   app.set_help_flag("-h,--help", "Print this help; also after a subcommand");
   app.footer(
       "Examples:\n"
+      "  quire generate models/DeepSeek-V2-Lite 'The capital of France is' --max-tokens 20\n"
+      "  quire chat models/DeepSeek-V2-Lite\n"
+      "  quire serve models/DeepSeek-V2-Lite\n"
       "  quire inspect models/DeepSeek-V2-Lite\n"
       "  quire score models/DeepSeek-V2-Lite --tokens 100000,549,6077,280 --top 5\n"
       "  quire bench models/DeepSeek-V2-Lite --batch 1,16\n"
+      "  quire bench --url http://127.0.0.1:8080 --concurrency 1,16\n"
+      "  quire doctor\n"
       "\n"
       "`quire SUBCOMMAND --help` lists the flags. Where it says (Env:QUIRE_...), that environment\n"
       "variable does the same; a flag wins over its variable.\n");
   app.require_subcommand(1);
+  AddGenerate(app);
+  AddChat(app);
+  AddServe(app);
+  AddEval(app);
   AddInspect(app);
   AddScore(app);
   AddBench(app, fmt::format("{}", fmt::join(std::span(argv, static_cast<size_t>(argc)), " ")));
+  AddDoctor(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);
+  } catch (const CLI::RuntimeError& ended) {  // it has said why
+    return ended.get_exit_code();
   } catch (const CLI::ParseError& error) {
     throw Error(ErrorCode::kInvalidArgument, "{}; --help explains", Describe(app, error));
   }

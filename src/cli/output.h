@@ -1,4 +1,4 @@
-// Results go to stdout, whole or not at all.
+// Results go to stdout.
 #ifndef QUIRE_CLI_OUTPUT_H_
 #define QUIRE_CLI_OUTPUT_H_
 
@@ -6,7 +6,7 @@
 
 namespace quire::cli {
 
-// Throws std::system_error if stdout does not take it.
+// At once. Throws std::system_error if stdout does not take it.
 void WriteResult(std::string_view text);
 
 }  // namespace quire::cli

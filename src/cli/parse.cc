@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace quire::cli {
 namespace {
@@ -31,6 +32,15 @@ std::string Range(int64_t min, int64_t max) {
   using Limits = std::numeric_limits<int64_t>;
   if (max < Limits::max()) return fmt::format(" in {}..{}", min, max);
   return min > Limits::min() ? fmt::format(" of {} or more", min) : "";
+}
+
+// nullopt unless all of it is a number.
+std::optional<double> ReadNumber(std::string_view text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, failure] = std::from_chars(text.data(), end, value);
+  if (failure != std::errc() || stop != end) return std::nullopt;
+  return value;
 }
 
 std::vector<int64_t> ParseArray(std::string_view where, std::string_view text, int64_t min,
@@ -70,13 +80,18 @@ int64_t ParseInt(std::string_view where, std::string_view text, int64_t min, int
               Range(min, max), QuoteForMessage(text));
 }
 
+double ParseNumber(std::string_view where, std::string_view text, double min, double max) {
+  const std::optional<double> value = ReadNumber(text);
+  Require(value && *value >= min && *value <= max, "{}: expected a number in {}..{}, got {}", where,
+          min, max, QuoteForMessage(text));
+  return *value;
+}
+
 double ParseFraction(std::string_view where, std::string_view text) {
-  double value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, failure] = std::from_chars(text.data(), end, value);
-  Require(failure == std::errc() && stop == end && value > 0 && value <= 1,
-          "{}: expected a number above 0 and up to 1, got {}", where, QuoteForMessage(text));
-  return value;
+  const std::optional<double> value = ReadNumber(text);
+  Require(value && *value > 0 && *value <= 1, "{}: expected a number above 0 and up to 1, got {}",
+          where, QuoteForMessage(text));
+  return *value;
 }
 
 std::vector<int64_t> ParseInts(std::string_view where, std::string_view text, int64_t min,

@@ -18,6 +18,7 @@ namespace quire::cli {
 // All throw Error(kInvalidArgument). `where` names the flag, variable or file in the message.
 int64_t ParseInt(std::string_view where, std::string_view text, int64_t min,
                  int64_t max = std::numeric_limits<int64_t>::max());
+double ParseNumber(std::string_view where, std::string_view text, double min, double max);
 // More than 0, at most 1.
 double ParseFraction(std::string_view where, std::string_view text);
 // One or more integers between commas or spaces, or as a JSON array.

@@ -35,6 +35,16 @@ TEST(ParseTest, AFractionIsAboveZeroAndUpToOne) {
   }
 }
 
+TEST(ParseTest, ANumberIsTheWholeTextAndWithinItsRange) {
+  EXPECT_EQ(ParseNumber("--t", "0.5", 0, 2), 0.5);
+  EXPECT_EQ(ParseNumber("--t", "0", 0, 2), 0);
+  EXPECT_EQ(ParseNumber("--t", "2e0", 0, 2), 2);
+  for (const char* text : {"", "x", "1x", " 1", "-0.1", "2.1", "nan", "inf"}) {
+    EXPECT_EQ(ErrorMessage([&] { ParseNumber("--t", text, 0, 2); }),
+              "--t: expected a number in 0..2, got \"" + std::string(text) + "\"");
+  }
+}
+
 TEST(ParseTest, IntegersStandBetweenCommasOrSpacesOrInAnArray) {
   const std::vector<int64_t> expected = {1, 2, 3};
   for (const char* text : {"1,2,3", "1 2\n3\n", " 1, 2\t,3 ", "[1, 2, 3]", "\n[1,2,3]\n"}) {

@@ -156,6 +156,14 @@ double RoofMeter::FlopsPerSecond(int variant) const {
 
 const char* SimdTarget() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
 
+std::vector<std::string> SimdTargets() {
+  std::vector<std::string> names;
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    names.emplace_back(hwy::TargetName(target));
+  }
+  return names;
+}
+
 }  // namespace cpu
 }  // namespace quire
 #endif  // HWY_ONCE

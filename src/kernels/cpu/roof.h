@@ -2,6 +2,9 @@
 #ifndef QUIRE_KERNELS_CPU_ROOF_H_
 #define QUIRE_KERNELS_CPU_ROOF_H_
 
+#include <string>
+#include <vector>
+
 #include "base/executor.h"
 #include "device/buffer.h"
 
@@ -35,6 +38,8 @@ class RoofMeter {
 
 // The SIMD target that this machine's kernels run on.
 const char* SimdTarget();
+// All that this machine could run them on, best first.
+std::vector<std::string> SimdTargets();
 
 }  // namespace quire::cpu
 

@@ -1,0 +1,237 @@
+#include "cli/chat.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "cli/answer.h"
+#include "cli/answer_flags.h"
+#include "cli/flags.h"
+#include "cli/interrupt.h"
+#include "cli/line_reader.h"
+#include "cli/local_model.h"
+#include "cli/output.h"
+
+namespace quire::cli {
+namespace {
+
+constexpr int kInterruptedCode = 130;  // 128 + SIGINT, as shells say it
+
+constexpr const char* kHelp =
+    "/help         this list\n"
+    "/reset        forget the conversation; the system prompt stays\n"
+    "/system TEXT  what the model is told before the conversation; no TEXT: nothing\n"
+    "/stats        what has been computed so far\n"
+    "/exit         leave; so does ctrl-D\n"
+    "ctrl-C        while an answer comes, stops it: what came stays in the conversation;\n"
+    "              at the prompt, clears the line, and twice in a row leaves\n"
+    "A message that begins with / is written with // in front.\n";
+
+struct ChatFlags {
+  ModelFlags model = {};
+  AnswerFlags answer = {};
+};
+
+// What is said besides answers: those alone are on stdout.
+template <class... Args>
+void Say(fmt::format_string<Args...> text, Args&&... args) {
+  fmt::print(stderr, text, std::forward<Args>(args)...);
+}
+
+class Chat {
+ public:
+  Chat(const ChatFlags& flags, const LocalModel& model)
+      : flags_(flags.answer),
+        model_(model),
+        is_terminal_(isatty(STDIN_FILENO) == 1),
+        system_(flags.answer.system),
+        variables_(TemplateVariables(flags.answer)) {}
+
+  // Until the user leaves.
+  void Run();
+
+ private:
+  enum class Next { kGoOn, kLeave };
+
+  Next TakeInterrupt();
+  Next TakeLine(std::string_view line);
+  Next TakeCommand(std::string_view line);
+  void Ask(std::string_view text);
+  TextRequest MakePrompt() const;
+  void Answer();
+  void SayStats() const;
+
+  const AnswerFlags& flags_;
+  const LocalModel& model_;
+  const bool is_terminal_;
+  Interrupt interrupt_{Interrupt::Times::kAlways};
+  LineReader reader_{STDIN_FILENO};
+  std::string system_;
+  const OrderedJson variables_;
+  OrderedJson turns_ = OrderedJson::array();  // messages of user and assistant, in turn
+  bool interrupted_before_ = false;  // the last thing that happened was ctrl-C at the prompt
+  bool all_answered_ = true;
+};
+
+void Chat::Run() {
+  if (is_terminal_ && !flags_.quiet) {
+    Say("{}, context of {} tokens; /help lists the commands\n", model_.folder.string(),
+        model_.runner->limits().context);
+  }
+  Next next = Next::kGoOn;
+  while (next == Next::kGoOn) {
+    if (is_terminal_) Say("> ");
+    std::string line;
+    switch (reader_.Next(interrupt_, line)) {
+      case LineReader::Outcome::kLine:
+        interrupted_before_ = false;
+        next = TakeLine(line);
+        break;
+      case LineReader::Outcome::kInterrupted:
+        next = TakeInterrupt();
+        break;
+      case LineReader::Outcome::kEnd:
+        if (is_terminal_) Say("\n");
+        next = Next::kLeave;
+        break;
+    }
+  }
+  if (!is_terminal_ && !all_answered_) throw CLI::RuntimeError(1);
+}
+
+Chat::Next Chat::TakeInterrupt() {
+  if (!is_terminal_) throw CLI::RuntimeError(kInterruptedCode);
+  interrupt_.Clear();
+  Say("\n");
+  if (std::exchange(interrupted_before_, true)) return Next::kLeave;
+  Say("ctrl-C once more, ctrl-D or /exit leaves\n");
+  return Next::kGoOn;
+}
+
+Chat::Next Chat::TakeLine(std::string_view line) {
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  if (line.empty()) return Next::kGoOn;
+  if (line.starts_with('/') && !line.starts_with("//")) return TakeCommand(line);
+  Ask(line.starts_with("//") ? line.substr(1) : line);
+  return Next::kGoOn;
+}
+
+Chat::Next Chat::TakeCommand(std::string_view line) {
+  const std::string_view name = line.substr(0, line.find(' '));
+  std::string_view rest = line.substr(name.size());
+  rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
+  if (name == "/system") {
+    system_ = rest;
+    return Next::kGoOn;
+  }
+  if (!rest.empty()) {
+    Say("{}: expected nothing behind it, got {}\n", name, QuoteForMessage(rest));
+  } else if (name == "/exit") {
+    return Next::kLeave;
+  } else if (name == "/reset") {
+    turns_.clear();
+  } else if (name == "/help") {
+    Say("{}", kHelp);
+  } else if (name == "/stats") {
+    SayStats();
+  } else {
+    Say("unknown command {}; /help lists those that there are\n", QuoteForMessage(name));
+  }
+  return Next::kGoOn;
+}
+
+void Chat::Ask(std::string_view text) {
+  turns_.push_back(MakeMessage("user", text));
+  try {
+    Answer();
+  } catch (const Error& error) {
+    turns_.erase(turns_.size() - 1);
+    all_answered_ = false;
+    Say("quire: error: {}{}\n", error.what(),
+        turns_.empty() ? "" : "; /reset begins a new conversation");
+  }
+}
+
+TextRequest Chat::MakePrompt() const {
+  OrderedJson messages = FirstMessages(system_);
+  messages.insert(messages.end(), turns_.begin(), turns_.end());
+  ChatPrompt prompt =
+      MakeChatPrompt(*model_.text, {.messages = &messages, .variables = &variables_});
+  RequireRoom(model_, std::ssize(prompt.tokens));
+  TextRequest request = MakeRequest(flags_, model_.text->generation);
+  request.tokens.prompt = std::move(prompt.tokens);
+  request.reasoning = prompt.reasoning;
+  return request;
+}
+
+void Chat::Answer() {
+  AnswerPrinter printer(flags_.quiet ? AnswerPrinter::Reasoning::kHidden
+                                     : AnswerPrinter::Reasoning::kShown);
+  const ShownAnswer answer =
+      ShowAnswer(*model_.answers, MakePrompt(), interrupt_,
+                 [&](const ReasoningPieces& pieces) { printer.Show(pieces); });
+  printer.Finish();
+  WriteResult("\n");
+  if (!flags_.quiet) PrintDimmed(Describe(answer) + "\n");
+  OrderedJson turn = MakeMessage("assistant", answer.text.content);
+  if (answer.finish == FinishReason::kCancelled) {
+    if (!is_terminal_) throw CLI::RuntimeError(kInterruptedCode);
+    interrupt_.Clear();
+  } else if (!answer.text.reasoning.empty()) {
+    // For templates that want it; half a thought is left out.
+    turn["reasoning_content"] = answer.text.reasoning;
+  }
+  turns_.push_back(std::move(turn));
+}
+
+void Chat::SayStats() const {
+  const SchedulerCounters counters = model_.engine->counters();
+  Say("{} answers, {} prompt tokens ({} cached), {} output tokens, {} steps\n",
+      counters.answers_finished, counters.prompt_tokens, counters.cached_tokens,
+      counters.output_tokens, counters.steps);
+  Say("{} messages in the conversation, {} of {} pages of the cache in use\n", turns_.size(),
+      counters.pages_total - counters.pages_free, counters.pages_total);
+}
+
+void RunChat(const ChatFlags& flags) {
+  // A reader that went away ends us without a word, whatever our parent made of the signal.
+  std::signal(SIGPIPE, SIG_DFL);
+  const LocalModel model = LoadLocalModel(
+      flags.model, {.messages = flags.answer.quiet ? LoadMessages::kHidden : LoadMessages::kShown});
+  Require(model.text->chat.has_value(), "this model has no chat template: {}", model.text->no_chat);
+  Chat(flags, model).Run();
+}
+
+void AddFlags(FlagReader& reader, ChatFlags& flags) {
+  AddModelFlags(reader, flags.model);
+  AddAnswerFlags(reader, flags.answer);
+}
+
+}  // namespace
+
+void AddChat(CLI::App& quire) {
+  CLI::App* app = quire.add_subcommand("chat", "Talk to a model");
+  app->footer(fmt::format(
+      "Examples:\n"
+      "  quire chat models/DeepSeek-V2-Lite\n"
+      "  quire chat models/DeepSeek-V2-Lite --system 'Answer in one sentence.' < questions.txt\n"
+      "\n"
+      "At a terminal:\n{}"
+      "\n"
+      "If stdin is no terminal, every line is a message, and stdout gets the answers. Reasoning "
+      "and\n"
+      "statistics go to stderr. The context is the model's own, or {} tokens if that is less, "
+      "unless\n"
+      "--context-length says more.\n",
+      kHelp, kMostContextForOne));
+  SetCommand(*app, AddFlags, RunChat);
+}
+
+}  // namespace quire::cli

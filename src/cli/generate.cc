@@ -1,0 +1,169 @@
+#include "cli/generate.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "cli/answer.h"
+#include "cli/answer_flags.h"
+#include "cli/flags.h"
+#include "cli/interrupt.h"
+#include "cli/local_model.h"
+#include "cli/output.h"
+
+namespace quire::cli {
+namespace {
+
+constexpr int kInterruptedCode = 130;  // 128 + SIGINT, as shells say it
+
+struct GenerateFlags {
+  ModelFlags model = {};
+  AnswerFlags answer = {};
+  std::optional<std::string> prompt = {};
+  std::string prompt_file = {};
+  bool chat = false;
+  bool json = false;
+};
+
+// ---- The prompt ----
+
+std::string ReadAll(std::istream& in) { return {std::istreambuf_iterator<char>(in), {}}; }
+
+std::string ReadPromptFile(const std::string& file) {
+  if (file == "-") return ReadAll(std::cin);
+  std::ifstream in(file, std::ios::binary);
+  Require(in.is_open(), "--prompt-file: expected a file that can be read, got {}",
+          QuoteForMessage(file));
+  return ReadAll(in);
+}
+
+// With one text and no model named, "quire generate 'Once upon a time'" is a prompt for the default
+// one: a text with white space in it that is no path.
+void TakeModelForPrompt(GenerateFlags& flags) {
+  const std::string text = flags.model.model.string();
+  if (flags.prompt || text.find_first_of(" \t\n") == std::string::npos) return;
+  if (std::filesystem::exists(flags.model.model)) return;
+  flags.prompt = text;
+  flags.model.model.clear();
+}
+
+std::string ReadPrompt(const GenerateFlags& flags) {
+  Require(!flags.prompt || flags.prompt_file.empty(),
+          "PROMPT, --prompt-file: expected one of them, got both");
+  if (flags.prompt && flags.prompt != "-") return *flags.prompt;
+  Require(flags.prompt || !flags.prompt_file.empty() || isatty(STDIN_FILENO) == 0,
+          "PROMPT: expected a text, --prompt-file FILE, or a prompt on stdin, got none");
+  std::string text = ReadPromptFile(flags.prompt_file.empty() ? "-" : flags.prompt_file);
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+TextRequest MakePrompt(const GenerateFlags& flags, const TextModel& model,
+                       const std::string& prompt) {
+  TextRequest request = MakeRequest(flags.answer, model.generation);
+  if (!flags.chat) {
+    request.tokens.prompt = EncodePrompt(model, prompt);
+    return request;
+  }
+  OrderedJson messages = FirstMessages(flags.answer.system);
+  messages.push_back(MakeMessage("user", prompt));
+  const OrderedJson variables = TemplateVariables(flags.answer);
+  ChatPrompt chat = MakeChatPrompt(model, {.messages = &messages, .variables = &variables});
+  request.tokens.prompt = std::move(chat.tokens);
+  request.reasoning = chat.reasoning;
+  return request;
+}
+
+// ---- The answer ----
+
+std::string ToJson(const ShownAnswer& answer, uint64_t seed) {
+  OrderedJson json;
+  json["text"] = answer.text.content;
+  json["reasoning"] = answer.text.reasoning;
+  json["finish_reason"] = FinishReasonName(answer.finish);
+  json["stop"] = answer.stopped_by ? OrderedJson(*answer.stopped_by) : OrderedJson();
+  json["seed"] = seed;
+  json["usage"] = {{"prompt_tokens", answer.prompt_tokens},
+                   {"completion_tokens", answer.output_tokens},
+                   {"total_tokens", answer.prompt_tokens + answer.output_tokens},
+                   {"prompt_tokens_details", {{"cached_tokens", answer.cached_tokens}}}};
+  json["timings"] = {{"first_token_seconds", answer.first_token_seconds},
+                     {"decode_seconds", answer.decode_seconds},
+                     {"tokens_per_second", answer.TokensPerSecond()}};
+  return json.dump() + "\n";
+}
+
+void Run(GenerateFlags flags) {
+  TakeModelForPrompt(flags);
+  Require(flags.chat || (flags.answer.system.empty() && flags.answer.template_kwargs.empty()),
+          "--system, --chat-template-kwargs: expected --chat with them");
+  // A reader that went away ends us without a word, whatever our parent made of the signal.
+  std::signal(SIGPIPE, SIG_DFL);
+  const std::string prompt = ReadPrompt(flags);
+  const bool quiet = flags.answer.quiet;
+  const LocalModel model = LoadLocalModel(
+      flags.model, {.messages = quiet ? LoadMessages::kHidden : LoadMessages::kShown});
+  TextRequest request = MakePrompt(flags, *model.text, prompt);
+  RequireRoom(model, std::ssize(request.tokens.prompt));
+  const uint64_t seed = request.tokens.sampling.seed;
+  AnswerPrinter printer(quiet || flags.json ? AnswerPrinter::Reasoning::kHidden
+                                            : AnswerPrinter::Reasoning::kShown);
+  const Interrupt interrupt(Interrupt::Times::kOnce);
+  const ShownAnswer answer =
+      ShowAnswer(*model.answers, std::move(request), interrupt, [&](const ReasoningPieces& pieces) {
+        if (!flags.json) printer.Show(pieces);
+      });
+  printer.Finish();
+  if (flags.json) {
+    WriteResult(ToJson(answer, seed));
+  } else if (isatty(STDOUT_FILENO) == 1) {
+    WriteResult("\n");  // for the eye alone: in a file there is the answer and nothing else
+  }
+  if (!quiet) PrintDimmed(Describe(answer) + "\n");
+  if (answer.finish == FinishReason::kCancelled) throw CLI::RuntimeError(kInterruptedCode);
+}
+
+void AddFlags(FlagReader& reader, GenerateFlags& flags) {
+  const auto text = [](const std::string&, const std::string& value) { return value; };
+  AddModelFlags(reader, flags.model);
+  reader.Add({"PROMPT", "", "", "The text to continue; -, or none, reads it from stdin"},
+             flags.prompt, text);
+  reader.Add({"--prompt-file", "FILE", "", "The prompt from a file, - for stdin"},
+             flags.prompt_file, text);
+  reader.AddSwitch("--chat", flags.chat,
+                   "The prompt is a message of a user, in the model's chat template");
+  reader.AddSwitch("--json", flags.json,
+                   "Print JSON at the end: text, reasoning, finish_reason, usage, timings");
+  AddAnswerFlags(reader, flags.answer);
+}
+
+}  // namespace
+
+void AddGenerate(CLI::App& quire) {
+  CLI::App* app = quire.add_subcommand("generate", "Continue a text, or answer one message");
+  app->footer(
+      "Examples:\n"
+      "  quire generate models/DeepSeek-V2-Lite 'The capital of France is' --max-tokens 20\n"
+      "  quire generate models/DeepSeek-V2-Lite --chat --prompt-file question.txt\n"
+      "  git diff | quire generate models/DeepSeek-V2-Lite --chat --system 'Review this change.'\n"
+      "\n"
+      "stdout gets the answer as it comes, and nothing else; reasoning and statistics go to "
+      "stderr.\n"
+      "Of a file or stdin the last newline is left out. The context is the model's own, or 32768\n"
+      "tokens if that is less, unless --context-length says more. Ctrl-C stops the answer, and "
+      "the\n"
+      "exit code is 130.\n");
+  SetCommand(*app, AddFlags, Run);
+}
+
+}  // namespace quire::cli

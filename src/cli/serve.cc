@@ -1,0 +1,272 @@
+#include "cli/serve.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/flags.h"
+#include "cli/local_model.h"
+#include "cli/parse.h"
+#include "io/json.h"
+#include "serve/server.h"
+
+namespace quire::cli {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+enum class AccessLog { kText, kJson, kOff };
+
+struct ServeFlags {
+  ModelFlags model = {};
+  HttpServerOptions http = {};
+  CompletionsOptions completions = {};
+  std::string served_model_name = {};
+  std::vector<std::string> api_keys = {};
+  std::string api_key_file = {};
+  std::string cors_origin = {};
+  int64_t max_queued_requests = SchedulerOptions().max_waiting;
+  bool disable_radix_cache = false;
+  Milliseconds drain_timeout = ServerOptions().drain_timeout;
+  AccessLog access_log = AccessLog::kText;
+};
+
+// ---- Flags ----
+
+Milliseconds ParseSeconds(const std::string& where, const std::string& text) {
+  constexpr double kMost = 86'400;
+  const double seconds = ParseNumber(where, text, 0, kMost);
+  Require(seconds >= 0.001, "{}: expected 0.001..{} seconds, got {}", where, kMost, seconds);
+  return Milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+std::string ParseText(const std::string&, const std::string& text) { return text; }
+
+void AddListening(FlagReader& reader, ServeFlags& flags) {
+  const auto add = [&](const FlagText& text, auto& target, auto parse) {
+    FlagReader::AddTwin(reader.Add(text, target, parse)->group("Where to listen"));
+  };
+  flags.http.port = 8080;
+  add({"--host", "ADDRESS", flags.http.address,
+       "The address to listen on; 0.0.0.0 for all of this machine"},
+      flags.http.address, ParseText);
+  add({"--port", "PORT", "8080", "The port; 0 takes a free one and says which"}, flags.http.port,
+      [](const std::string& where, const std::string& text) {
+        return static_cast<int>(ParseInt(where, text, 0, 65535));
+      });
+  add({"--unix-socket", "PATH", "", "Listen on a unix socket and on no port"},
+      flags.http.unix_socket, ParseText);
+  add({"--tls-cert-file", "FILE", "", "Certificate chain (PEM): serve https; with --tls-key-file"},
+      flags.http.tls_certificate_file, ParseText);
+  add({"--tls-key-file", "FILE", "", "Private key (PEM)"}, flags.http.tls_key_file, ParseText);
+}
+
+void AddAccess(FlagReader& reader, ServeFlags& flags) {
+  const auto add = [&](const FlagText& text, auto& target, auto parse) {
+    FlagReader::AddTwin(reader.Add(text, target, parse)->group("Who may ask"));
+  };
+  FlagReader::AddTwin(reader
+                          .AddList({"--api-key", "KEY", "",
+                                    "A key that clients must send; may be given more than once"},
+                                   flags.api_keys)
+                          ->group("Who may ask"));
+  add({"--api-key-file", "FILE", "", "More keys, one a line"}, flags.api_key_file, ParseText);
+  add({"--cors-origin", "ORIGIN", "", "Let pages of this origin ask; * for all"}, flags.cors_origin,
+      ParseText);
+}
+
+void AddLimits(FlagReader& reader, ServeFlags& flags) {
+  const auto add = [&](const FlagText& text, auto& target, auto parse) {
+    FlagReader::AddTwin(reader.Add(text, target, parse)->group("Limits"));
+  };
+  const auto seconds = [](Milliseconds time) {
+    return fmt::format("{}", std::chrono::duration<double>(time).count());
+  };
+  add({"--max-queued-requests", "N", std::to_string(flags.max_queued_requests),
+       "Requests that may wait; more are answered 429"},
+      flags.max_queued_requests,
+      [](const std::string& where, const std::string& text) { return ParseInt(where, text, 1); });
+  add({"--max-output-tokens", "N", "", "The most tokens of one answer"},
+      flags.completions.limits.max_output_tokens,
+      [](const std::string& where, const std::string& text) { return ParseInt(where, text, 1); });
+  add({"--max-body-bytes", "BYTES", std::to_string(flags.http.max_body_bytes),
+       "The largest request; more is answered 413"},
+      flags.http.max_body_bytes, [](const std::string& where, const std::string& text) {
+        return static_cast<size_t>(ParseInt(where, text, 1, int64_t{1} << 32));
+      });
+  add({"--max-connections", "N", std::to_string(flags.http.max_connections), "Open connections"},
+      flags.http.max_connections, [](const std::string& where, const std::string& text) {
+        return static_cast<int>(ParseInt(where, text, 1, 100'000));
+      });
+  add({"--request-timeout", "SECONDS", "",
+       "Answers 408 what takes longer; a request's own \"timeout\" field goes before"},
+      flags.completions.request_timeout, ParseSeconds);
+  add({"--idle-timeout", "SECONDS", seconds(flags.http.idle_timeout),
+       "Closes a connection on which nothing is asked"},
+      flags.http.idle_timeout, ParseSeconds);
+  add({"--write-timeout", "SECONDS", seconds(flags.http.write_timeout),
+       "Closes a connection whose client takes nothing of its answer"},
+      flags.http.write_timeout, ParseSeconds);
+  add({"--ping-interval", "SECONDS", seconds(flags.completions.ping_interval),
+       "A stream that waits sends a comment, so that proxies keep it open"},
+      flags.completions.ping_interval, ParseSeconds);
+  add({"--drain-timeout", "SECONDS", seconds(flags.drain_timeout),
+       "How long open requests may go on after SIGTERM"},
+      flags.drain_timeout, ParseSeconds);
+}
+
+void AddFlags(FlagReader& reader, ServeFlags& flags) {
+  AddModelFlags(reader, flags.model);
+  FlagReader::AddTwin(reader.Add(
+      {"--served-model-name", "NAME", "the folder's name", "What clients call the model"},
+      flags.served_model_name, ParseText));
+  FlagReader::AddTwin(reader.AddSwitch("--disable-radix-cache", flags.disable_radix_cache,
+                                       "Forget every prompt once it is answered"));
+  AddListening(reader, flags);
+  AddAccess(reader, flags);
+  AddLimits(reader, flags);
+  FlagReader::AddTwin(reader.Add(
+      {"--access-log", "FORMAT", "text", "A line on stderr for every request: text, json or off"},
+      flags.access_log, [](const std::string& where, const std::string& text) {
+        return ParseChoice<AccessLog>(
+            where, text,
+            {{"text", AccessLog::kText}, {"json", AccessLog::kJson}, {"off", AccessLog::kOff}});
+      }));
+}
+
+// ---- Options from flags ----
+
+std::vector<std::string> ReadKeys(const ServeFlags& flags) {
+  std::vector<std::string> keys = flags.api_keys;
+  if (!flags.api_key_file.empty()) {
+    std::ifstream in(flags.api_key_file);
+    Require(in.is_open(), "--api-key-file: expected a file that can be read, got {}",
+            QuoteForMessage(flags.api_key_file));
+    for (std::string line; std::getline(in, line);) {
+      if (line.ends_with('\r')) line.pop_back();
+      if (!line.empty()) keys.push_back(line);
+    }
+    Require(!keys.empty(), "--api-key-file: {}: expected a key on a line, got none",
+            QuoteForMessage(flags.api_key_file));
+  }
+  for (const std::string& key : keys) {
+    Require(!key.empty(), "--api-key: expected a key, got an empty text");
+  }
+  return keys;
+}
+
+std::string FolderName(std::filesystem::path folder) {
+  folder = std::filesystem::absolute(folder).lexically_normal();
+  return folder.has_filename() ? folder.filename().string()
+                               : folder.parent_path().filename().string();
+}
+
+std::string LogLine(const AccessRecord& record, AccessLog format) {
+  const std::string time = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  const double seconds = std::chrono::duration<double>(record.duration).count();
+  if (format == AccessLog::kText) {
+    return fmt::format("{} {} {} {} {} {} {:.3f}s {}B {}{}{}", time, record.remote, record.method,
+                       record.path, record.status, HttpOutcomeName(record.outcome), seconds,
+                       record.response_bytes, record.note, record.error.empty() ? "" : " ",
+                       record.error);
+  }
+  const nlohmann::ordered_json line{{"time", time},
+                                    {"remote", record.remote},
+                                    {"method", record.method},
+                                    {"path", record.path},
+                                    {"status", record.status},
+                                    {"outcome", HttpOutcomeName(record.outcome)},
+                                    {"seconds", seconds},
+                                    {"request_bytes", record.request_bytes},
+                                    {"response_bytes", record.response_bytes},
+                                    {"request_id", record.note},
+                                    {"error", record.error}};
+  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+ServerOptions MakeServerOptions(const ServeFlags& flags, const std::filesystem::path& folder) {
+  ServerOptions options{.http = flags.http, .drain_timeout = flags.drain_timeout};
+  options.service.version = QUIRE_VERSION;
+  options.service.api_keys = ReadKeys(flags);
+  options.service.cors_origin = flags.cors_origin;
+  options.service.completions = flags.completions;
+  options.service.completions.model_name =
+      flags.served_model_name.empty() ? FolderName(folder) : flags.served_model_name;
+  options.service.completions.system_fingerprint = "quire-" QUIRE_VERSION;
+  options.service.completions.limits.max_bytes =
+      ByteOffset(static_cast<int64_t>(flags.http.max_body_bytes));
+  if (flags.access_log != AccessLog::kOff) {
+    options.http.on_access = [format = flags.access_log](const AccessRecord& record) {
+      fmt::print(stderr, "{}\n", LogLine(record, format));
+    };
+  }
+  options.on_message = [](std::string_view message) { fmt::print(stderr, "quire: {}\n", message); };
+  return options;
+}
+
+// ---- Serving ----
+
+// For many at once: sequences of the model's own context, as many tokens as the memory has room for.
+RunnerOptions OptionsForMany(const ModelConfig&) { return {.max_seqs = 64}; }
+
+std::string DescribeModel(const LocalModel& model, const ServeFlags& flags) {
+  const nlohmann::ordered_json info{
+      {"folder", model.folder.filename().string()},
+      {"dummy_weights", flags.model.load_format == LoadFormat::kDummy},
+      {"memory_bytes", model.runner->memory_plan().total().raw()},
+      {"prefix_cache", !flags.disable_radix_cache},
+      {"threads", flags.model.threads}};
+  return info.dump();
+}
+
+void Run(const ServeFlags& flags) {
+  const std::filesystem::path folder =
+      flags.model.model.empty() ? DefaultModel() : flags.model.model;
+  Server server(MakeServerOptions(flags, folder));
+  fmt::print(stderr, "quire: listening on {}; loading the model\n", server.endpoint());
+  LocalModelOptions local{.defaults = OptionsForMany};
+  local.scheduler.max_waiting = flags.max_queued_requests;
+  if (flags.disable_radix_cache) local.scheduler.prefix_cache = PrefixCache::kOff;
+  ServeFlags named = flags;
+  named.model.model = folder;
+  const LocalModel model = LoadLocalModel(named.model, local);
+  if (flags.model.load_format == LoadFormat::kDummy) {
+    fmt::print(stderr, "quire: the weights are made up, and so are the answers\n");
+  }
+  if (!model.text->chat) fmt::print(stderr, "quire: no chat: {}\n", model.text->no_chat);
+  server.SetReady(*model.answers, DescribeModel(model, flags));
+  server.StopOnSignals();
+  fmt::print(stderr, "quire: ready: {}\n", server.endpoint());
+  server.Wait();
+  fmt::print(stderr, "quire: all requests have ended\n");
+}
+
+}  // namespace
+
+void AddServe(CLI::App& quire) {
+  CLI::App* app = quire.add_subcommand("serve", "Serve a model to OpenAI's clients");
+  app->footer(
+      "Examples:\n"
+      "  quire serve models/DeepSeek-V2-Lite\n"
+      "  quire serve models/DeepSeek-V2-Lite --host 0.0.0.0 --api-key-file keys.txt\n"
+      "\n"
+      "  curl http://127.0.0.1:8080/v1/chat/completions \\\n"
+      "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n"
+      "\n"
+      "A page to chat with, and to see the engine at work, is at http://127.0.0.1:8080/.\n"
+      "SIGTERM and ctrl-C let open requests end, no longer than --drain-timeout; a second one "
+      "ends\n"
+      "at once. The exit code is then 0.\n");
+  SetCommand(*app, AddFlags, Run);
+}
+
+}  // namespace quire::cli

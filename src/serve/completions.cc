@@ -1,0 +1,214 @@
+#include "serve/completions.h"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "http/sse.h"
+#include "serve/api_error.h"
+#include "serve/event_queue.h"
+#include "textgen/text_model.h"
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kJson = "application/json";
+
+int64_t SecondsSince1970() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
+
+}  // namespace
+
+void CheckModelName(const std::optional<std::string>& asked, const std::string& served) {
+  if (asked && *asked != served) throw ModelNotFound(*asked, served);
+}
+
+// A request that can be submitted.
+struct Completions::Job {
+  AnswerShape shape = {};
+  bool stream = false;
+  std::vector<TextRequest> requests = {};  // one for each prompt
+};
+
+// The engine's part of one HTTP request: what is still open when it goes is cancelled.
+class Completions::Submission {
+ public:
+  explicit Submission(Completions& owner)
+      : owner_(owner), queue_(std::make_shared<EventQueue>(owner.io_)) {
+    owner_.open_.insert(this);
+  }
+  Submission(const Submission&) = delete;
+  Submission& operator=(const Submission&) = delete;
+  ~Submission() {
+    Cancel();
+    owner_.open_.erase(this);
+  }
+
+  // Throws ApiError if the queue is full, a request cannot be computed, or Cancel came before.
+  void Submit(std::vector<TextRequest> requests, EngineClock::time_point arrival) {
+    if (is_cancelled_) throw FromFinish(FinishReason::kCancelled, "");
+    for (size_t prompt = 0; prompt < requests.size(); ++prompt) {
+      const auto num_tokens = std::ssize(requests[prompt].tokens.prompt);
+      const auto metrics = std::make_shared<RequestMetrics>(owner_.metrics_, arrival, num_tokens);
+      const std::optional<RequestId> id = owner_.engine_.Submit(
+          std::move(requests[prompt]), [queue = queue_, metrics, prompt](const TextEvent& event) {
+            metrics->Take(event, EngineClock::now());
+            queue->Push(prompt, event);
+          });
+      if (!id) throw QueueFull();
+      ids_.push_back(*id);
+    }
+  }
+  // What has ended is left as it is.
+  void Cancel() {
+    is_cancelled_ = true;
+    for (const RequestId id : ids_) owner_.engine_.Cancel(id);
+  }
+
+  EventQueue& queue() { return *queue_; }
+
+ private:
+  Completions& owner_;
+  std::shared_ptr<EventQueue> queue_;
+  std::vector<RequestId> ids_;
+  bool is_cancelled_ = false;
+};
+
+Completions::Completions(asio::io_context& io, asio::thread_pool& workers, TextEngine& engine,
+                         Metrics& metrics, CompletionsOptions options)
+    : io_(io),
+      workers_(workers),
+      engine_(engine),
+      metrics_(metrics),
+      options_(std::move(options)),
+      random_(std::random_device()()) {}
+
+void Completions::CancelAll() {
+  for (Submission* submission : open_) submission->Cancel();
+}
+
+asio::awaitable<void> Completions::Handle(Endpoint endpoint, const HttpRequest& request,
+                                          HttpResponder& responder, const HttpHeaders& headers) {
+  const Arrival arrival{.now = EngineClock::now(), .seed = random_()};
+  const std::string id = MakeAnswerId(endpoint, random_(), random_());
+  // Open from here on: whoever drains waits for what is still being read, too.
+  Submission submission(*this);
+  auto prepare = [&]() -> asio::awaitable<Job> {
+    co_return Prepare(endpoint, request.body, arrival);
+  };
+  Job job = co_await asio::co_spawn(workers_, prepare, asio::use_awaitable);
+  job.shape.id = id;
+  job.shape.created = SecondsSince1970();
+  job.shape.model = options_.model_name;
+  job.shape.system_fingerprint = options_.system_fingerprint;
+  job.shape.tokenizer = engine_.model().tokenizer.get();
+
+  submission.Submit(std::move(job.requests), arrival.now);
+  if (job.stream) {
+    co_await SendStream(submission, std::move(job.shape), responder, headers);
+  } else {
+    co_await SendWhole(submission, std::move(job.shape), responder, headers);
+  }
+}
+
+// ---- On a worker ----
+
+Completions::Job Completions::Prepare(Endpoint endpoint, const std::string& body,
+                                      const Arrival& arrival) const {
+  Job job =
+      endpoint == Endpoint::kChat ? PrepareChat(body, arrival) : PrepareCompletion(body, arrival);
+  const TokenCount context = engine_.engine().limits().context;
+  for (TextRequest& request : job.requests) {
+    const TokenCount prompt(request.tokens.prompt.size());
+    if (prompt >= context) throw ContextExceeded(prompt.raw(), context.raw());
+    if (!request.tokens.deadline && options_.request_timeout) {
+      request.tokens.deadline = arrival.now + *options_.request_timeout;
+    }
+  }
+  return job;
+}
+
+Completions::Job Completions::PrepareChat(const std::string& body, const Arrival& arrival) const {
+  const TextModel& model = engine_.model();
+  const ChatCompletionRequest request =
+      ParseChatCompletionRequest(body, model.generation, options_.limits);
+  CheckModelName(request.generation.model, options_.model_name);
+  ChatPrompt prompt = MakeChatPrompt(model, request.conversation.ToChatRequest());
+  Job job{.shape = MakeAnswerShape(request), .stream = request.generation.stream};
+  job.shape.prompts = {{.tokens = prompt.tokens}};
+  job.requests.push_back(
+      MakeTextRequest(request.generation, std::move(prompt.tokens), prompt.reasoning, arrival));
+  return job;
+}
+
+Completions::Job Completions::PrepareCompletion(const std::string& body,
+                                                const Arrival& arrival) const {
+  const TextModel& model = engine_.model();
+  const CompletionRequest request = ParseCompletionRequest(body, model.generation, options_.limits);
+  CheckModelName(request.generation.model, options_.model_name);
+  Job job{.shape = MakeAnswerShape(request), .stream = request.generation.stream};
+  for (const CompletionPrompt& prompt : request.prompts) {
+    AnswerPrompt answer_prompt;
+    if (const auto* text = std::get_if<std::string>(&prompt)) {
+      answer_prompt.text = *text;
+      answer_prompt.tokens = EncodePrompt(model, *text);
+    } else {
+      answer_prompt.tokens = std::get<std::vector<int32_t>>(prompt);
+      answer_prompt.text = model.tokenizer->Decode(
+          answer_prompt.tokens, {.skip_special_tokens = request.generation.skip_special_tokens});
+    }
+    job.requests.push_back(
+        MakeTextRequest(request.generation, answer_prompt.tokens, std::nullopt, arrival));
+    job.shape.prompts.push_back(std::move(answer_prompt));
+  }
+  return job;
+}
+
+// ---- Answers ----
+
+asio::awaitable<void> Completions::SendWhole(Submission& submission, AnswerShape shape,
+                                             HttpResponder& responder, const HttpHeaders& headers) {
+  WholeAnswer answer(std::move(shape));
+  while (!answer.done()) {
+    const std::vector<QueuedEvent> events =
+        co_await submission.queue().Next(options_.ping_interval);
+    for (const QueuedEvent& queued : events) answer.Take(queued.prompt, queued.event);
+    if (answer.error()) throw *answer.error();
+  }
+  HttpResponse response{
+      .content_type = std::string(kJson), .body = answer.Json(), .headers = headers};
+  co_await responder.Send(std::move(response));
+}
+
+asio::awaitable<void> Completions::SendStream(Submission& submission, AnswerShape shape,
+                                              HttpResponder& responder,
+                                              const HttpHeaders& headers) {
+  HttpHeaders stream_headers = headers;
+  stream_headers.Add("Cache-Control", "no-cache");
+  stream_headers.Add("X-Accel-Buffering", "no");  // proxies pass every piece on
+  co_await responder.Start(200, std::string(kSseContentType), std::move(stream_headers));
+  StreamedAnswer answer(std::move(shape));
+  while (!answer.done() && !answer.error()) {
+    const std::vector<QueuedEvent> events =
+        co_await submission.queue().Next(options_.ping_interval);
+    std::string out;
+    for (const QueuedEvent& queued : events) {
+      for (const std::string& chunk : answer.Take(queued.prompt, queued.event))
+        out += SseData(chunk);
+    }
+    if (answer.error()) {
+      out += SseData(answer.error()->ToJson());
+    } else if (answer.done()) {
+      out += SseData("[DONE]");
+    } else if (events.empty()) {
+      out += kSsePing;
+    }
+    co_await responder.Write(out);
+  }
+  co_await responder.Finish();
+}
+
+}  // namespace quire

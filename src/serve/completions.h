@@ -1,0 +1,78 @@
+// /v1/chat/completions and /v1/completions: from a body to a streamed or a whole answer.
+#ifndef QUIRE_SERVE_COMPLETIONS_H_
+#define QUIRE_SERVE_COMPLETIONS_H_
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "http/message.h"
+#include "http/server.h"
+#include "serve/metrics.h"
+#include "serve/openai_request.h"
+#include "serve/openai_response.h"
+#include "textgen/text_engine.h"
+
+namespace quire {
+
+struct CompletionsOptions {
+  std::string model_name = {};
+  std::string system_fingerprint = {};
+  RequestLimits limits = {};
+  std::optional<std::chrono::milliseconds> request_timeout = {};  // of requests that give none
+  std::chrono::milliseconds ping_interval{15'000};  // a stream is silent for no longer than this
+};
+
+// Throws ApiError(404) unless `asked` is absent or the model served.
+void CheckModelName(const std::optional<std::string>& asked, const std::string& served);
+
+// Used on `io` only.
+class Completions {
+ public:
+  // All outlive this, and this outlives every Handle. Bodies are read and prompts tokenized on `workers`:
+  // a long one holds up no stream.
+  Completions(asio::io_context& io, asio::thread_pool& workers, TextEngine& engine,
+              Metrics& metrics, CompletionsOptions options);
+
+  // Answers with `headers`. Throws ApiError as long as nothing was sent. If the coroutine is cancelled,
+  // so are its requests.
+  asio::awaitable<void> Handle(Endpoint endpoint, const HttpRequest& request,
+                               HttpResponder& responder, const HttpHeaders& headers);
+
+  // Requests that are being answered.
+  int64_t num_open() const { return std::ssize(open_); }
+  // Ends them all: they are answered with what kCancelled means.
+  void CancelAll();
+
+ private:
+  struct Job;
+  class Submission;
+
+  Job Prepare(Endpoint endpoint, const std::string& body, const Arrival& arrival) const;
+  Job PrepareChat(const std::string& body, const Arrival& arrival) const;
+  Job PrepareCompletion(const std::string& body, const Arrival& arrival) const;
+  asio::awaitable<void> SendWhole(Submission& submission, AnswerShape shape,
+                                  HttpResponder& responder, const HttpHeaders& headers);
+  asio::awaitable<void> SendStream(Submission& submission, AnswerShape shape,
+                                   HttpResponder& responder, const HttpHeaders& headers);
+
+  asio::io_context& io_;
+  asio::thread_pool& workers_;
+  TextEngine& engine_;
+  Metrics& metrics_;
+  const CompletionsOptions options_;
+  std::mt19937_64 random_;
+  std::set<Submission*> open_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SERVE_COMPLETIONS_H_

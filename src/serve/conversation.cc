@@ -1,0 +1,118 @@
+#include "serve/conversation.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace quire {
+namespace {
+
+constexpr const char* kRoles =
+    "one of \"system\", \"developer\", \"user\", \"assistant\" (tools are not supported)";
+
+std::string ReadRole(RequestFields& message) {
+  const RequestField field = message.At("role");
+  const std::string role = field.value().is_string() ? field.String() : "";
+  // What OpenAI's newer models call system; templates know that one.
+  if (role == "developer") return "system";
+  if (role != "system" && role != "user" && role != "assistant") field.Refuse(kRoles);
+  return role;
+}
+
+std::string ReadPart(const RequestField& field) {
+  RequestFields part = field.Object();
+  const RequestField type = part.At("type");
+  if (type.value() != "text") type.Refuse("\"text\"");
+  std::string text = part.At("text").String();
+  part.RefuseUnknown();
+  return text;
+}
+
+std::string ReadParts(const RequestField& content) {
+  if (content.value().empty()) content.Refuse("at least one part");
+  std::string joined;
+  bool first = true;
+  for (const RequestField& part : content.Array()) {
+    if (!first) joined += '\n';
+    first = false;
+    joined += ReadPart(part);
+  }
+  return joined;
+}
+
+std::string ReadContent(RequestFields& message, std::string_view role) {
+  const std::optional<RequestField> content = message.Find("content");
+  if (!content && role == "assistant") return "";
+  if (!content) return message.At("content").String();  // refuses
+  if (content->value().is_array()) return ReadParts(*content);
+  if (!content->value().is_string()) content->Refuse("a string or an array of text parts");
+  return content->String();
+}
+
+// What clients send back of an answer they got, and asks for nothing.
+void RequireNeutral(RequestFields& message) {
+  for (const char* name : {"tool_calls", "annotations"}) {
+    const std::optional<RequestField> list = message.Find(name);
+    if (list && !(list->value().is_array() && list->value().empty())) {
+      list->Refuse("null or [] (not supported)");
+    }
+  }
+  for (const char* name : {"tool_call_id", "function_call", "audio", "refusal"}) {
+    if (const auto field = message.Find(name)) field->Refuse("null (not supported)");
+  }
+}
+
+OrderedJson ReadMessage(const RequestField& field) {
+  RequestFields message = field.Object();
+  OrderedJson read = OrderedJson::object();
+  const std::string role = ReadRole(message);
+  read["role"] = role;
+  read["content"] = ReadContent(message, role);
+  for (const char* name : {"name", "reasoning_content"}) {
+    if (const auto text = message.Find(name)) read[name] = text->String();
+  }
+  RequireNeutral(message);
+  message.RefuseUnknown();
+  return read;
+}
+
+// Names that a template has from elsewhere.
+void RequireOwnName(const RequestField& variables) {
+  constexpr std::array kTaken = {"messages", "tools", "add_generation_prompt"};
+  for (const char* name : kTaken) {
+    if (variables.value().contains(name)) {
+      const std::string path = variables.path() + "." + name;
+      throw BadField(path, path + ": expected as a field of the request, not of the template");
+    }
+  }
+}
+
+}  // namespace
+
+ChatRequest Conversation::ToChatRequest() const {
+  return {.messages = &messages,
+          .add_generation_prompt = add_generation_prompt,
+          .variables = &template_variables};
+}
+
+Conversation ReadConversation(RequestFields& body) {
+  Conversation conversation;
+  const RequestField messages = body.At("messages");
+  if (messages.value().is_array() && messages.value().empty()) {
+    messages.Refuse("at least one message");
+  }
+  for (const RequestField& message : messages.Array()) {
+    conversation.messages.push_back(ReadMessage(message));
+  }
+  if (const auto variables = body.Find("chat_template_kwargs")) {
+    (void)variables->Object();  // refuses what is none
+    RequireOwnName(*variables);
+    conversation.template_variables = variables->value();
+  }
+  conversation.add_generation_prompt = body.Bool("add_generation_prompt", true);
+  return conversation;
+}
+
+}  // namespace quire

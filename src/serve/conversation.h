@@ -1,0 +1,30 @@
+// The messages of a request, checked and made ready for a template.
+#ifndef QUIRE_SERVE_CONVERSATION_H_
+#define QUIRE_SERVE_CONVERSATION_H_
+
+#include <nlohmann/json.hpp>
+
+#include "serve/request_fields.h"
+#include "text/chat_format.h"
+#include "text/ordered_json.h"
+
+namespace quire {
+
+// At least one message {"role", "content", and "name" and "reasoning_content" if given}. Roles are
+// system ("developer" becomes it), user and assistant. Every content is a text: parts {"type": "text"}
+// are joined by a line feed, and an assistant's null is "".
+struct Conversation {
+  OrderedJson messages = OrderedJson::array();
+  OrderedJson template_variables = OrderedJson::object();
+  bool add_generation_prompt = true;
+
+  // Borrows from this.
+  ChatRequest ToChatRequest() const;
+};
+
+// Reads messages, chat_template_kwargs and add_generation_prompt. Throws ApiError.
+Conversation ReadConversation(RequestFields& body);
+
+}  // namespace quire
+
+#endif  // QUIRE_SERVE_CONVERSATION_H_

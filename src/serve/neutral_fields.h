@@ -1,0 +1,17 @@
+// Fields of OpenAI's API that we do not do, and that clients send all the same with the value that asks
+// for nothing. Any other value is refused by name; openai_request.h has the list.
+#ifndef QUIRE_SERVE_NEUTRAL_FIELDS_H_
+#define QUIRE_SERVE_NEUTRAL_FIELDS_H_
+
+#include "serve/request_fields.h"
+
+namespace quire {
+
+// Of both kinds of request, of one, of the other. Throw ApiError.
+void RequireNeutralFields(RequestFields& body);
+void RequireNeutralChatFields(RequestFields& body);
+void RequireNeutralCompletionFields(RequestFields& body);
+
+}  // namespace quire
+
+#endif  // QUIRE_SERVE_NEUTRAL_FIELDS_H_

@@ -1,0 +1,104 @@
+// Bodies of /v1/chat/completions and /v1/completions, parsed.
+//
+// Every refusal is an ApiError of status 400 whose message names the field, the expected and the
+// actual. null counts as absent. A field that we do not know is refused by name; one that we know of
+// and do not do (tools, response_format, ...) is accepted only with the value that asks for nothing:
+//
+//   tools, functions []              tool_choice, function_call "none"   parallel_tool_calls any
+//   response_format {"type":"text"}  modalities ["text"]                 metadata {}    store false
+//   service_tier "auto", "default"   suffix ""                           use_beam_search false
+//   include_stop_str_in_output false
+//   audio, prediction, reasoning_effort, verbosity, web_search_options   only null
+//   user, safety_identifier, prompt_cache_key: any text, since they change no answer
+//
+// Ranges:
+//   temperature 0..2 (0: greedy)   top_p above 0, up to 1    top_k -1 (all), 0 (all) or more
+//   min_p 0..1                     presence_penalty, frequency_penalty -2..2
+//   repetition_penalty 0.0001..10000                          seed any int64; absent: drawn
+//   n 1..RequestLimits::max_n      timeout above 0, up to 86400 seconds
+//   logit_bias {"token id": -100..100}, at most 1024          priority any int32; higher goes first
+//   stop: a text or up to 16, each of 1..1024 bytes           cache_salt 1..1024 bytes
+//   max_tokens, or max_completion_tokens: 1 or more; both only if equal. Absent: for chat up
+//     to the end of the context, for completions 16, as OpenAI does. 0 is allowed for completions with
+//     echo: nothing is drawn, and the prompt comes back, with its log-probabilities if asked for.
+//   min_tokens 0..max_tokens
+//   logprobs: chat true/false, with top_logprobs 0..20; completions 0..20
+#ifndef QUIRE_SERVE_OPENAI_REQUEST_H_
+#define QUIRE_SERVE_OPENAI_REQUEST_H_
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engine/request.h"
+#include "serve/api_error.h"
+#include "serve/conversation.h"
+#include "serve/request_fields.h"
+#include "step/sampling_params.h"
+#include "text/reasoning.h"
+#include "textgen/generation_config.h"
+#include "textgen/text_engine.h"
+
+namespace quire {
+
+// What both kinds of request say about the answers.
+struct GenerationFields {
+  std::optional<std::string> model = {};
+  int32_t n = 1;
+  bool stream = false;
+  bool include_usage = false;  // of a stream
+  // The request's, or the model's where it says nothing; logit_bias is apart, seed is below.
+  SamplingParams sampling = {};
+  std::vector<LogitBias> logit_bias = {};
+  std::optional<uint64_t> seed = {};
+  std::optional<int64_t> max_tokens = {};  // absent: to the end of the context; 0: see prompt_only
+  int64_t min_tokens = 0;
+  bool prompt_only = false;   // max_tokens 0: one token is drawn and not shown
+  bool score_prompt = false;  // echo with logprobs
+  bool logprobs = false;      // with sampling.top_logprobs alternatives
+  std::vector<std::string> stop = {};
+  std::vector<int32_t> stop_token_ids = {};
+  bool ignore_eos = false;
+  bool skip_special_tokens = true;
+  int32_t priority = 0;
+  std::string cache_salt = {};
+  std::optional<std::chrono::microseconds> timeout = {};
+};
+
+struct ChatCompletionRequest {
+  GenerationFields generation = {};
+  Conversation conversation = {};
+};
+
+using CompletionPrompt = std::variant<std::string, std::vector<int32_t>>;  // neither is empty
+
+struct CompletionRequest {
+  GenerationFields generation = {};
+  std::vector<CompletionPrompt> prompts = {};  // at least one
+  bool echo = false;
+};
+
+ChatCompletionRequest ParseChatCompletionRequest(std::string_view body,
+                                                 const GenerationConfig& defaults,
+                                                 const RequestLimits& limits = {});
+CompletionRequest ParseCompletionRequest(std::string_view body, const GenerationConfig& defaults,
+                                         const RequestLimits& limits = {});
+
+// What a request becomes when it is taken.
+struct Arrival {
+  EngineClock::time_point now = {};
+  uint64_t seed = 0;  // for a request that gives none
+};
+
+// For the engine; it checks what needs the model (token ids, prompt against context) itself.
+// `reasoning` as in TextRequest: for chat, ChatPrompt::reasoning; for completions, nullopt.
+TextRequest MakeTextRequest(const GenerationFields& fields, std::vector<int32_t> prompt,
+                            std::optional<ReasoningStart> reasoning, const Arrival& arrival);
+
+}  // namespace quire
+
+#endif  // QUIRE_SERVE_OPENAI_REQUEST_H_

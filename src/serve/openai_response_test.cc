@@ -1,0 +1,422 @@
+#include "serve/openai_response.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "serve/test_tokenizer.h"
+
+namespace quire {
+namespace {
+
+constexpr float kNoLogprob = -std::numeric_limits<float>::infinity();
+
+const Tokenizer& TestTokenizer() {
+  static const std::unique_ptr<const Tokenizer> kTokenizer = SmallTokenizer();
+  return *kTokenizer;
+}
+
+OrderedJson Parse(const std::string& text) { return ParseOrderedJson(text, "answer"); }
+
+// As JSON, so that keys are compared without regard to their order and a difference is readable.
+void ExpectJson(const std::string& actual, const char* expected) {
+  EXPECT_EQ(Json::parse(actual).dump(1), Json::parse(expected).dump(1));
+}
+
+void ExpectChunks(const std::vector<std::string>& actual,
+                  const std::vector<const char*>& expected) {
+  ASSERT_EQ(actual.size(), expected.size()) << (actual.empty() ? "" : actual.back());
+  for (size_t i = 0; i < actual.size(); ++i) ExpectJson(actual[i], expected[i]);
+}
+
+AnswerShape ChatShape() {
+  return {.endpoint = Endpoint::kChat,
+          .id = "chatcmpl-1",
+          .created = 1700000000,
+          .model = "m",
+          .system_fingerprint = "fp",
+          .prompts = {{.tokens = {8, 7, 3}}},
+          .tokenizer = &TestTokenizer()};
+}
+
+AnswerShape CompletionShape() {
+  AnswerShape shape = ChatShape();
+  shape.endpoint = Endpoint::kCompletion;
+  shape.id = "cmpl-1";
+  shape.prompts = {{.text = "Hi!", .tokens = {8, 7, 3}}};
+  return shape;
+}
+
+// The event of one token, after which the answer has `count`.
+TextEvent Token(int32_t token, float logprob, std::string content, int64_t count) {
+  TextEvent event;
+  event.text.content = std::move(content);
+  event.token = TokenScore{.chosen = {.token = token, .logprob = logprob}};
+  event.output_tokens = count;
+  if (count == 1) event.cached_tokens = TokenCount(2);
+  return event;
+}
+
+TextEvent End(FinishReason reason, int64_t count) {
+  TextEvent event;
+  event.finish = reason;
+  event.output_tokens = count;
+  event.last_of_request = true;
+  return event;
+}
+
+std::string WholeJson(AnswerShape shape, const std::vector<TextEvent>& events) {
+  WholeAnswer answer(std::move(shape));
+  for (const TextEvent& event : events) {
+    EXPECT_FALSE(answer.done());
+    answer.Take(0, event);
+  }
+  EXPECT_TRUE(answer.done());
+  return answer.Json();
+}
+
+std::vector<std::string> Chunks(AnswerShape shape, const std::vector<TextEvent>& events) {
+  StreamedAnswer answer(std::move(shape));
+  std::vector<std::string> all;
+  for (const TextEvent& event : events) {
+    EXPECT_FALSE(answer.done());
+    for (std::string& chunk : answer.Take(0, event)) all.push_back(std::move(chunk));
+  }
+  EXPECT_TRUE(answer.done());
+  return all;
+}
+
+TEST(OpenaiResponseTest, IdsAreOfTheEndpoint) {
+  EXPECT_EQ(MakeAnswerId(Endpoint::kChat, 1, 0xab), "chatcmpl-000000000000000100000000000000ab");
+  EXPECT_EQ(MakeAnswerId(Endpoint::kCompletion, 0, 0), "cmpl-00000000000000000000000000000000");
+}
+
+TEST(OpenaiResponseTest, AWholeChatAnswer) {
+  ExpectJson(
+      WholeJson(ChatShape(),
+                {Token(7, -0.5f, "Hi", 1), Token(3, -1.5f, "!", 2), End(FinishReason::kStop, 3)}),
+      R"({"id": "chatcmpl-1", "object": "chat.completion", "created": 1700000000, "model": "m",
+      "system_fingerprint": "fp",
+      "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi!", "refusal": null},
+                   "logprobs": null, "finish_reason": "stop"}],
+      "usage": {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6,
+                "prompt_tokens_details": {"cached_tokens": 2}}})");
+}
+
+TEST(OpenaiResponseTest, ReasoningStandsApart) {
+  TextEvent thought = Token(7, -0.5f, "", 1);
+  thought.text.reasoning = "Hi";
+  TextEvent both = Token(3, -0.5f, "€", 2);
+  both.text.reasoning = "!";
+  const std::vector<TextEvent> events = {thought, both, End(FinishReason::kLength, 2)};
+  const OrderedJson whole = Parse(WholeJson(ChatShape(), events));
+  EXPECT_EQ(whole["choices"][0]["message"].dump(),
+            R"({"role":"assistant","content":"€","refusal":null,"reasoning_content":"Hi!"})");
+  EXPECT_EQ(whole["choices"][0]["finish_reason"], "length");
+  std::vector<std::string> deltas;
+  for (const std::string& chunk : Chunks(ChatShape(), events)) {
+    deltas.push_back(Parse(chunk)["choices"][0]["delta"].dump());
+  }
+  EXPECT_EQ(deltas, (std::vector<std::string>{
+                        R"({"role":"assistant","content":""})", R"({"reasoning_content":"Hi"})",
+                        R"({"reasoning_content":"!"})", R"({"content":"€"})", "{}"}));
+}
+
+TEST(OpenaiResponseTest, AStreamedChatAnswer) {
+  AnswerShape shape = ChatShape();
+  shape.include_usage = true;
+  shape.system_fingerprint = "";
+  // The second token's text waits for the third.
+  ExpectChunks(Chunks(shape, {Token(7, -0.5f, "Hi", 1), Token(4, -1, "", 2),
+                              Token(3, -1.5f, "\ufffd!", 3), End(FinishReason::kStop, 4)}),
+               {R"({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000,
+                 "model": "m", "system_fingerprint": null, "usage": null,
+                 "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""},
+                              "logprobs": null, "finish_reason": null}]})",
+                R"({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000,
+                 "model": "m", "system_fingerprint": null, "usage": null,
+                 "choices": [{"index": 0, "delta": {"content": "Hi"},
+                              "logprobs": null, "finish_reason": null}]})",
+                R"({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000,
+                 "model": "m", "system_fingerprint": null, "usage": null,
+                 "choices": [{"index": 0, "delta": {"content": "�!"},
+                              "logprobs": null, "finish_reason": null}]})",
+                R"({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000,
+                 "model": "m", "system_fingerprint": null, "usage": null,
+                 "choices": [{"index": 0, "delta": {},
+                              "logprobs": null, "finish_reason": "stop"}]})",
+                R"({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000,
+                 "model": "m", "system_fingerprint": null, "choices": [],
+                 "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7,
+                           "prompt_tokens_details": {"cached_tokens": 2}}})"});
+}
+
+TEST(OpenaiResponseTest, UsageIsOnlyInAStreamThatAskedForIt) {
+  for (const std::string& chunk :
+       Chunks(ChatShape(), {Token(7, -1, "Hi", 1), End(FinishReason::kStop, 2)})) {
+    EXPECT_FALSE(Parse(chunk).contains("usage"));
+    EXPECT_EQ(Parse(chunk)["choices"].size(), 1u);
+  }
+}
+
+TEST(OpenaiResponseTest, ChatLogprobsHaveExactBytes) {
+  AnswerShape shape = ChatShape();
+  shape.logprobs = true;
+  TextEvent cut = Token(4, -0.5f, "", 1);
+  cut.token->top = {{.token = 4, .logprob = -0.5f}, {.token = 50, .logprob = -2}};
+  const TextEvent rest = Token(7, kNoLogprob, "\ufffdHi", 2);
+  const char* const kFirst = R"({"token": "�", "logprob": -0.5, "bytes": [226], "top_logprobs": [
+      {"token": "�", "logprob": -0.5, "bytes": [226]},
+      {"token": "token_id:50", "logprob": -2.0, "bytes": null}]})";
+  const char* const kSecond =
+      R"({"token": "Hi", "logprob": -9999.0, "bytes": [72, 105], "top_logprobs": []})";
+
+  const Json whole = Json::parse(WholeJson(shape, {cut, rest, End(FinishReason::kStop, 3)}));
+  const Json expected = {{"content", {Json::parse(kFirst), Json::parse(kSecond)}},
+                         {"refusal", nullptr}};
+  EXPECT_EQ(whole["choices"][0]["logprobs"].dump(1), expected.dump(1));
+
+  const std::vector<std::string> chunks = Chunks(shape, {cut, rest, End(FinishReason::kStop, 3)});
+  ASSERT_EQ(chunks.size(), 4u);  // role, a token without text, a token with text, end
+  const Json second = Json::parse(chunks[1])["choices"][0];
+  EXPECT_EQ(second["delta"].dump(), R"({"content":""})");
+  EXPECT_EQ(second["logprobs"]["content"][0], Json::parse(kFirst));
+  const Json third = Json::parse(chunks[2])["choices"][0];
+  EXPECT_EQ(third["delta"]["content"], "\ufffdHi");
+  EXPECT_EQ(third["logprobs"]["content"], Json::array({Json::parse(kSecond)}));
+  EXPECT_TRUE(Json::parse(chunks[3])["choices"][0]["logprobs"].is_null());
+}
+
+TEST(OpenaiResponseTest, LogprobsAreInOneChunkOfAnEventThatMakesTwo) {
+  AnswerShape shape = ChatShape();
+  shape.logprobs = true;
+  TextEvent both = Token(7, -1, "Hi", 1);
+  both.text.reasoning = "!";
+  const std::vector<std::string> chunks = Chunks(shape, {both, End(FinishReason::kStop, 2)});
+  ASSERT_EQ(chunks.size(), 4u);
+  EXPECT_EQ(Parse(chunks[1])["choices"][0]["logprobs"]["content"].size(), 1u);
+  EXPECT_TRUE(Parse(chunks[2])["choices"][0]["logprobs"].is_null());
+}
+
+TEST(OpenaiResponseTest, AWholeCompletion) {
+  ExpectJson(
+      WholeJson(CompletionShape(), {Token(7, -0.5f, "Hi", 1), End(FinishReason::kLength, 1)}),
+      R"({"id": "cmpl-1", "object": "text_completion", "created": 1700000000, "model": "m",
+      "system_fingerprint": "fp",
+      "choices": [{"index": 0, "text": "Hi", "logprobs": null, "finish_reason": "length"}],
+      "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4,
+                "prompt_tokens_details": {"cached_tokens": 2}}})");
+}
+
+TEST(OpenaiResponseTest, AStreamedCompletion) {
+  TextEvent last = Token(3, -1, "!", 2);
+  last.finish = FinishReason::kLength;
+  ExpectChunks(Chunks(CompletionShape(), {Token(7, -0.5f, "Hi", 1), last}),
+               {R"({"id": "cmpl-1", "object": "text_completion", "created": 1700000000,
+                 "model": "m", "system_fingerprint": "fp",
+                 "choices": [{"index": 0, "text": "Hi", "logprobs": null, "finish_reason": null}]})",
+                R"({"id": "cmpl-1", "object": "text_completion", "created": 1700000000,
+                 "model": "m", "system_fingerprint": "fp",
+                 "choices": [{"index": 0, "text": "!", "logprobs": null,
+                              "finish_reason": "length"}]})"});
+}
+
+// " €Hi" in tokens of which one ends inside a character.
+TEST(OpenaiResponseTest, CompletionLogprobsNameBytesAndCountCharacters) {
+  AnswerShape shape = CompletionShape();
+  shape.logprobs = true;
+  TextEvent cut = Token(4, -1, "", 2);
+  cut.token->top = {{.token = 7, .logprob = -0.25f}, {.token = 50, .logprob = -3}};
+  const std::vector<TextEvent> events = {Token(2, -0.5f, " ", 1),    cut,
+                                         Token(5, -1, "", 3),        Token(6, -1, "€", 4),
+                                         Token(9, -1, "", 5),        Token(7, kNoLogprob, "Hi", 6),
+                                         End(FinishReason::kStop, 7)};
+  const char* const kLogprobs = R"({
+      "tokens": [" ", "bytes:\\xe2", "bytes:\\x82", "bytes:\\xac", "</s>", "Hi"],
+      "token_logprobs": [-0.5, -1.0, -1.0, -1.0, -1.0, -9999.0],
+      "top_logprobs": [{" ": -0.5}, {"Hi": -0.25, "token_id:50": -3.0, "bytes:\\xe2": -1.0},
+                       {"bytes:\\x82": -1.0}, {"bytes:\\xac": -1.0}, {"</s>": -1.0},
+                       {"Hi": -9999.0}],
+      "text_offset": [0, 1, 1, 1, 2, 2]})";
+  const OrderedJson whole = Parse(WholeJson(shape, events));
+  EXPECT_EQ(whole["choices"][0]["text"], " €Hi");
+  ExpectJson(whole["choices"][0]["logprobs"].dump(), kLogprobs);
+
+  OrderedJson joined = {{"tokens", OrderedJson::array()}, {"text_offset", OrderedJson::array()}};
+  for (const std::string& chunk : Chunks(shape, events)) {
+    const OrderedJson logprobs = Parse(chunk)["choices"][0]["logprobs"];
+    if (logprobs.is_null()) continue;
+    for (const char* list : {"tokens", "text_offset"}) {
+      for (const OrderedJson& entry : logprobs[list]) joined[list].push_back(entry);
+    }
+  }
+  EXPECT_EQ(joined["tokens"], Parse(kLogprobs)["tokens"]);
+  EXPECT_EQ(joined["text_offset"], Parse(kLogprobs)["text_offset"]);
+}
+
+TEST(OpenaiResponseTest, EchoPutsThePromptBeforeEveryAnswer) {
+  AnswerShape shape = CompletionShape();
+  shape.echo = true;
+  shape.logprobs = true;
+  shape.n = 2;
+  TextEvent first = Token(7, -0.5f, "Hi", 1);
+  first.prompt_scores = {
+      {.chosen = {.token = 7, .logprob = -4}, .top = {}},
+      {.chosen = {.token = 3, .logprob = -5}, .top = {{.token = 3, .logprob = -5}}}};
+  TextEvent second = Token(3, -0.75f, "!", 1);
+  second.sample = 1;
+  TextEvent end = End(FinishReason::kStop, 1);
+  end.last_of_request = false;
+  TextEvent other_end = End(FinishReason::kLength, 1);
+  other_end.sample = 1;
+  const std::vector<TextEvent> events = {first, second, end, other_end};
+  const OrderedJson whole = Parse(WholeJson(shape, events));
+  EXPECT_EQ(whole["choices"][0]["text"], "Hi!Hi");
+  EXPECT_EQ(whole["choices"][1]["text"], "Hi!!");
+  EXPECT_EQ(whole["choices"][1]["finish_reason"], "length");
+  ExpectJson(whole["choices"][0]["logprobs"].dump(), R"({
+      "tokens": ["<s>", "Hi", "!", "Hi"], "token_logprobs": [null, -4.0, -5.0, -0.5],
+      "top_logprobs": [null, {"Hi": -4.0}, {"!": -5.0}, {"Hi": -0.5}],
+      "text_offset": [0, 0, 2, 3]})");
+  ExpectJson(whole["choices"][1]["logprobs"]["token_logprobs"].dump(), "[null, -4.0, -5.0, -0.75]");
+  EXPECT_EQ(whole["usage"]["completion_tokens"], 2);
+  EXPECT_EQ(whole["usage"]["prompt_tokens"], 3);
+
+  std::vector<std::string> texts(2);
+  for (const std::string& chunk : Chunks(shape, events)) {
+    const OrderedJson choice = Parse(chunk)["choices"][0];
+    texts[choice["index"].get<size_t>()] += choice["text"].get<std::string>() + "|";
+  }
+  EXPECT_EQ(texts, (std::vector<std::string>{"Hi!Hi||", "Hi!!||"}));
+}
+
+TEST(OpenaiResponseTest, SpecialTokensOfAPromptsTextHaveTheirPlaceInIt) {
+  AnswerShape shape = CompletionShape();
+  shape.echo = true;
+  shape.logprobs = true;
+  shape.prompts = {{.text = "€</s>!", .tokens = {8, 4, 5, 6, 9, 3}}};
+  TextEvent first = Token(7, -0.5f, "Hi", 1);
+  for (const int32_t token : {4, 5, 6, 9, 3}) {
+    first.prompt_scores.push_back({.chosen = {.token = token, .logprob = -1}, .top = {}});
+  }
+  const OrderedJson whole = Parse(WholeJson(shape, {first, End(FinishReason::kLength, 1)}));
+  EXPECT_EQ(whole["choices"][0]["logprobs"]["text_offset"].dump(), "[0,0,0,0,1,5,6]");
+}
+
+TEST(OpenaiResponseTest, APromptAloneHasNoAnswer) {
+  AnswerShape shape = CompletionShape();
+  shape.echo = true;
+  shape.prompt_only = true;
+  shape.include_usage = true;
+  TextEvent drawn = Token(7, -0.5f, "Hi", 1);
+  drawn.finish = FinishReason::kStop;
+  const OrderedJson whole = Parse(WholeJson(shape, {drawn}));
+  EXPECT_EQ(whole["choices"][0].dump(),
+            R"({"index":0,"text":"Hi!","logprobs":null,"finish_reason":"length"})");
+  EXPECT_EQ(whole["usage"]["completion_tokens"], 0);
+  const std::vector<std::string> chunks = Chunks(shape, {drawn});
+  ASSERT_EQ(chunks.size(), 2u);
+  EXPECT_EQ(Parse(chunks[0])["choices"][0], whole["choices"][0]);
+  EXPECT_EQ(Parse(chunks[1])["usage"], whole["usage"]);
+}
+
+TEST(OpenaiResponseTest, ChoicesOfSeveralPromptsAreNumberedThrough) {
+  AnswerShape shape = CompletionShape();
+  shape.prompts = {{.text = "Hi", .tokens = {7}}, {.text = "!", .tokens = {3, 3}}};
+  shape.n = 2;
+  WholeAnswer answer(shape);
+  int64_t count = 0;
+  for (const size_t prompt : {1, 0}) {
+    for (const int32_t sample : {0, 1}) {
+      EXPECT_FALSE(answer.done());
+      TextEvent event = Token(3, -1, std::to_string(prompt) + std::to_string(sample), 1);
+      event.sample = sample;
+      event.finish = FinishReason::kLength;
+      event.cached_tokens = TokenCount(1);
+      answer.Take(prompt, event);
+      ++count;
+    }
+  }
+  ASSERT_TRUE(answer.done());
+  const OrderedJson json = Parse(answer.Json());
+  ASSERT_EQ(json["choices"].size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(json["choices"][i]["index"], i);
+    EXPECT_EQ(json["choices"][i]["text"], std::to_string(i / 2) + std::to_string(i % 2));
+  }
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(json["usage"]["completion_tokens"], count);
+  EXPECT_EQ(json["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
+}
+
+TEST(OpenaiResponseTest, AnAnswerThatDoesNotEndWellIsAnError) {
+  const std::vector<std::pair<FinishReason, int>> ends = {{FinishReason::kCancelled, 503},
+                                                          {FinishReason::kDeadline, 408},
+                                                          {FinishReason::kFailed, 500}};
+  for (const auto& [reason, status] : ends) {
+    TextEvent end = End(reason, 1);
+    end.error = "page 7 is lost";
+    WholeAnswer whole(ChatShape());
+    StreamedAnswer streamed(ChatShape());
+    whole.Take(0, Token(7, -1, "Hi", 1));
+    EXPECT_EQ(streamed.Take(0, Token(7, -1, "Hi", 1)).size(), 2u);
+    EXPECT_FALSE(whole.error().has_value());
+    whole.Take(0, end);
+    EXPECT_TRUE(streamed.Take(0, end).empty());
+    for (const auto& error : {whole.error(), streamed.error()}) {
+      ASSERT_TRUE(error.has_value());
+      EXPECT_EQ(error->status(), status);
+      EXPECT_EQ(std::string(error->what()).find("page 7 is lost") != std::string::npos,
+                reason == FinishReason::kFailed);
+    }
+    EXPECT_TRUE(whole.done() && streamed.done());
+    EXPECT_THROW((void)whole.Json(), InternalError);
+  }
+}
+
+TEST(OpenaiResponseTest, TheFirstErrorStays) {
+  AnswerShape shape = ChatShape();
+  shape.n = 2;
+  StreamedAnswer answer(shape);
+  (void)answer.Take(0, End(FinishReason::kDeadline, 0));
+  EXPECT_FALSE(answer.done());
+  TextEvent other = Token(7, -1, "Hi", 1);
+  other.sample = 1;
+  EXPECT_TRUE(answer.Take(0, other).empty());
+  other.finish = FinishReason::kFailed;
+  EXPECT_TRUE(answer.Take(0, other).empty());
+  EXPECT_EQ(answer.error()->code(), "deadline_exceeded");
+  EXPECT_TRUE(answer.done());
+}
+
+TEST(OpenaiResponseTest, TheShapeIsThatOfTheRequest) {
+  const CompletionRequest completion = ParseCompletionRequest(
+      R"({"prompt": "a", "echo": true, "max_tokens": 0, "logprobs": 1, "n": 3, "stream": true,
+          "stream_options": {"include_usage": true}, "skip_special_tokens": false})",
+      {});
+  const AnswerShape shape = MakeAnswerShape(completion);
+  EXPECT_EQ(shape.endpoint, Endpoint::kCompletion);
+  EXPECT_EQ(shape.n, 3);
+  EXPECT_TRUE(shape.logprobs && shape.echo && shape.prompt_only && shape.include_usage);
+  EXPECT_FALSE(shape.skip_special_tokens);
+  const AnswerShape plain = MakeAnswerShape(
+      ParseChatCompletionRequest(R"({"messages": [{"role": "user", "content": "a"}]})", {}));
+  EXPECT_EQ(plain.endpoint, Endpoint::kChat);
+  EXPECT_FALSE(plain.logprobs || plain.echo || plain.prompt_only || plain.include_usage);
+}
+
+TEST(OpenaiResponseTest, Models) {
+  const ServedModel model{.id = "m", .created = 5, .context = 4096};
+  ExpectJson(ModelsJson(model), R"({"object": "list", "data": [{"id": "m", "object": "model",
+      "created": 5, "owned_by": "quire", "max_model_len": 4096}]})");
+  ExpectJson(ModelJson(model), R"({"id": "m", "object": "model", "created": 5,
+      "owned_by": "quire", "max_model_len": 4096})");
+}
+
+}  // namespace
+}  // namespace quire

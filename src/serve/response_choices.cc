@@ -1,0 +1,101 @@
+#include "serve/response_choices.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+
+namespace quire::internal {
+
+Choices::Choices(AnswerShape shape)
+    : shape_(std::move(shape)),
+      choices_(shape_.prompts.size() * static_cast<size_t>(shape_.n)),
+      cached_tokens_(shape_.prompts.size()),
+      prompt_scores_(shape_.prompts.size()) {
+  QUIRE_CHECK(shape_.n >= 1 && !choices_.empty() && shape_.tokenizer != nullptr);
+  QUIRE_CHECK(shape_.endpoint == Endpoint::kCompletion || shape_.prompts.size() == 1);
+  if (shape_.endpoint == Endpoint::kChat || !shape_.logprobs) return;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    choices_[i].offsets.emplace(*shape_.tokenizer, AnswerStart(i / static_cast<size_t>(shape_.n)),
+                                shape_.skip_special_tokens);
+  }
+}
+
+int64_t Choices::AnswerStart(size_t prompt) const {
+  return shape_.echo ? CountCharacters(shape_.prompts[prompt].text) : 0;
+}
+
+std::optional<ChoicePiece> Choices::Take(size_t prompt, const TextEvent& event) {
+  QUIRE_CHECK(prompt < shape_.prompts.size() && event.sample >= 0 && event.sample < shape_.n,
+              "prompt {}, sample {}", prompt, event.sample);
+  ChoicePiece piece{.index =
+                        prompt * static_cast<size_t>(shape_.n) + static_cast<size_t>(event.sample)};
+  Choice& choice = choices_[piece.index];
+  choice.output_tokens = event.output_tokens;
+  if (event.sample == 0 && event.cached_tokens) {
+    cached_tokens_[prompt] = event.cached_tokens->raw();
+  }
+  if (event.sample == 0 && !event.prompt_scores.empty()) {
+    prompt_scores_[prompt] = event.prompt_scores;
+  }
+  if (event.finish != FinishReason::kNone) {
+    ++num_ended_;
+    if (event.finish == FinishReason::kStop || event.finish == FinishReason::kLength) {
+      piece.finish_reason = FinishReasonName(event.finish);
+      if (shape_.prompt_only) piece.finish_reason = FinishReasonName(FinishReason::kLength);
+    } else if (!error_) {
+      error_ = FromFinish(event.finish, event.error);
+    }
+  }
+  if (error_) return std::nullopt;
+
+  CompletionLogprobs logprobs(*shape_.tokenizer);
+  piece.is_first = !std::exchange(choice.begun, true);
+  if (piece.is_first && shape_.echo) BeginEcho(prompt, piece, logprobs);
+  if (!shape_.prompt_only) {
+    piece.reasoning = event.text.reasoning;
+    piece.content += event.text.content;
+    if (shape_.logprobs && event.token) AddLogprobs(choice, event, piece, logprobs);
+  }
+  if (!logprobs.empty()) piece.logprobs = logprobs.Take();
+  return piece;
+}
+
+void Choices::BeginEcho(size_t prompt, ChoicePiece& piece, CompletionLogprobs& logprobs) {
+  const AnswerPrompt& echoed = shape_.prompts[prompt];
+  piece.content = echoed.text;
+  if (!shape_.logprobs) return;
+  const std::vector<int64_t> offsets = PromptOffsets(*shape_.tokenizer, echoed.text, echoed.tokens);
+  const auto& scores = prompt_scores_[prompt];
+  QUIRE_CHECK(scores.size() + 1 == echoed.tokens.size(), "{} scores of {} tokens", scores.size(),
+              echoed.tokens.size());
+  logprobs.AddUnscored(echoed.tokens.front(), offsets.front());
+  for (size_t i = 0; i < scores.size(); ++i) {
+    logprobs.Add(scores[i].chosen, scores[i].top, offsets[i + 1]);
+  }
+}
+
+void Choices::AddLogprobs(Choice& choice, const TextEvent& event, ChoicePiece& piece,
+                          CompletionLogprobs& logprobs) {
+  if (shape_.endpoint == Endpoint::kChat) {
+    piece.logprobs = {
+        {"content", OrderedJson::array({ChatTokenJson(*shape_.tokenizer, *event.token)})},
+        {"refusal", nullptr}};
+    return;
+  }
+  logprobs.Add(event.token->chosen, event.token->top,
+               choice.offsets->Next(event.token->chosen.token));
+}
+
+Usage Choices::usage() const {
+  Usage usage;
+  for (size_t i = 0; i < shape_.prompts.size(); ++i) {
+    usage.prompt_tokens += static_cast<int64_t>(shape_.prompts[i].tokens.size());
+    usage.cached_tokens += cached_tokens_[i];
+  }
+  if (shape_.prompt_only) return usage;
+  for (const Choice& choice : choices_) usage.completion_tokens += choice.output_tokens;
+  return usage;
+}
+
+}  // namespace quire::internal

@@ -1,0 +1,62 @@
+// The choices of one answer as its events come: what WholeAnswer and StreamedAnswer share.
+#ifndef QUIRE_SERVE_RESPONSE_CHOICES_H_
+#define QUIRE_SERVE_RESPONSE_CHOICES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "serve/openai_response.h"
+#include "serve/response_logprobs.h"
+#include "text/ordered_json.h"
+
+namespace quire::internal {
+
+// What one event adds to its choice.
+struct ChoicePiece {
+  size_t index = 0;
+  bool is_first = false;
+  std::string reasoning = {};
+  std::string content = {};                       // with the prompt before it, if echoed
+  OrderedJson logprobs = nullptr;                 // of the endpoint's form; null: none
+  std::optional<std::string> finish_reason = {};  // the choice has ended
+};
+
+class Choices {
+ public:
+  explicit Choices(AnswerShape shape);
+
+  // nullopt: nothing to show, since there is an error, or this is one.
+  std::optional<ChoicePiece> Take(size_t prompt, const TextEvent& event);
+
+  bool done() const { return num_ended_ == choices_.size(); }
+  const std::optional<ApiError>& error() const { return error_; }
+  Usage usage() const;
+  const AnswerShape& shape() const { return shape_; }
+  size_t size() const { return choices_.size(); }
+
+ private:
+  struct Choice {
+    bool begun = false;
+    int64_t output_tokens = 0;
+    std::optional<AnswerOffsets> offsets = {};  // completions with logprobs
+  };
+
+  void BeginEcho(size_t prompt, ChoicePiece& piece, CompletionLogprobs& logprobs);
+  void AddLogprobs(Choice& choice, const TextEvent& event, ChoicePiece& piece,
+                   CompletionLogprobs& logprobs);
+  int64_t AnswerStart(size_t prompt) const;
+
+  const AnswerShape shape_;
+  std::vector<Choice> choices_;
+  std::vector<int64_t> cached_tokens_;                               // by prompt
+  std::vector<std::vector<TokenEvent::PromptToken>> prompt_scores_;  // by prompt
+  size_t num_ended_ = 0;
+  std::optional<ApiError> error_;
+};
+
+}  // namespace quire::internal
+
+#endif  // QUIRE_SERVE_RESPONSE_CHOICES_H_

@@ -1,0 +1,126 @@
+#include "serve/response_logprobs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "text/utf8.h"
+
+namespace quire {
+namespace {
+
+// JSON has no infinity.
+double Finite(float logprob) { return logprob > -9999.0f ? logprob : -9999.0; }
+
+bool IsKnown(const Tokenizer& tokenizer, int32_t token) {
+  return !tokenizer.TokenSpelling(token).empty();
+}
+
+std::string UnknownName(int32_t token) { return fmt::format("token_id:{}", token); }
+
+bool IsContinuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
+
+OrderedJson ChatEntry(const Tokenizer& tokenizer, const TokenLogprob& token) {
+  OrderedJson entry = OrderedJson::object();
+  if (!IsKnown(tokenizer, token.token)) {
+    entry["token"] = UnknownName(token.token);
+    entry["logprob"] = Finite(token.logprob);
+    entry["bytes"] = nullptr;
+    return entry;
+  }
+  const std::string_view bytes = tokenizer.TokenBytes(token.token);
+  OrderedJson list = OrderedJson::array();
+  for (const char byte : bytes) list.push_back(static_cast<uint8_t>(byte));
+  entry["token"] = ReplaceIllFormed(bytes);
+  entry["logprob"] = Finite(token.logprob);
+  entry["bytes"] = std::move(list);
+  return entry;
+}
+
+OrderedJson EmptyLists() {
+  return {{"tokens", OrderedJson::array()},
+          {"token_logprobs", OrderedJson::array()},
+          {"top_logprobs", OrderedJson::array()},
+          {"text_offset", OrderedJson::array()}};
+}
+
+}  // namespace
+
+OrderedJson ChatTokenJson(const Tokenizer& tokenizer, const TokenScore& score) {
+  OrderedJson entry = ChatEntry(tokenizer, score.chosen);
+  OrderedJson top = OrderedJson::array();
+  for (const TokenLogprob& token : score.top) top.push_back(ChatEntry(tokenizer, token));
+  entry["top_logprobs"] = std::move(top);
+  return entry;
+}
+
+std::string CompletionTokenName(const Tokenizer& tokenizer, int32_t token) {
+  if (!IsKnown(tokenizer, token)) return UnknownName(token);
+  const std::string_view bytes = tokenizer.TokenBytes(token);
+  if (IsUtf8(bytes)) return std::string(bytes);
+  std::string name = "bytes:";
+  for (const char byte : bytes) name += fmt::format("\\x{:02x}", static_cast<uint8_t>(byte));
+  return name;
+}
+
+int64_t CountCharacters(std::string_view text) {
+  return std::ranges::count_if(text, [](char byte) { return !IsContinuation(byte); });
+}
+
+std::vector<int64_t> PromptOffsets(const Tokenizer& tokenizer, std::string_view text,
+                                   std::span<const int32_t> tokens) {
+  std::vector<int64_t> offsets;
+  offsets.reserve(tokens.size());
+  int64_t begun = 0;  // characters that begin before `text`, which gets shorter
+  for (const int32_t token : tokens) {
+    offsets.push_back(begun - (!text.empty() && IsContinuation(text.front()) ? 1 : 0));
+    std::string_view bytes = tokenizer.TokenBytes(token);
+    // A tokenizer may put a space before the first word.
+    const bool has_space = offsets.size() == 1 && bytes.starts_with(' ') && !text.starts_with(' ');
+    if (has_space) bytes.remove_prefix(1);
+    if (!text.starts_with(bytes) && tokenizer.IsSpecial(token)) continue;
+    const std::string_view taken = text.substr(0, bytes.size());
+    begun += CountCharacters(taken);
+    text.remove_prefix(taken.size());
+  }
+  return offsets;
+}
+
+int64_t AnswerOffsets::Next(int32_t token) {
+  if (skip_special_tokens_ && tokenizer_->IsSpecial(token)) return characters_;
+  const std::string_view bytes = tokenizer_->TokenBytes(token);
+  const bool inside = !bytes.empty() && IsContinuation(bytes.front()) && characters_ > 0;
+  const int64_t offset = characters_ - (inside ? 1 : 0);
+  characters_ += CountCharacters(bytes);
+  return offset;
+}
+
+CompletionLogprobs::CompletionLogprobs(const Tokenizer& tokenizer)
+    : tokenizer_(&tokenizer), json_(EmptyLists()) {}
+
+void CompletionLogprobs::AddUnscored(int32_t token, int64_t offset) {
+  json_["tokens"].push_back(CompletionTokenName(*tokenizer_, token));
+  json_["token_logprobs"].push_back(nullptr);
+  json_["top_logprobs"].push_back(nullptr);
+  json_["text_offset"].push_back(offset);
+}
+
+void CompletionLogprobs::Add(const TokenLogprob& chosen, std::span<const TokenLogprob> top,
+                             int64_t offset) {
+  const std::string name = CompletionTokenName(*tokenizer_, chosen.token);
+  json_["tokens"].push_back(name);
+  json_["token_logprobs"].push_back(Finite(chosen.logprob));
+  OrderedJson names = OrderedJson::object();
+  // emplace keeps the first of a name: the most likely.
+  for (const TokenLogprob& token : top) {
+    names.emplace(CompletionTokenName(*tokenizer_, token.token), Finite(token.logprob));
+  }
+  names.emplace(name, Finite(chosen.logprob));
+  json_["top_logprobs"].push_back(std::move(names));
+  json_["text_offset"].push_back(offset);
+}
+
+OrderedJson CompletionLogprobs::Take() { return std::exchange(json_, EmptyLists()); }
+
+}  // namespace quire

@@ -1,0 +1,70 @@
+// The tokens of answers with their log-probabilities, in OpenAI's two forms; openai_response.h says how
+// tokens are written.
+#ifndef QUIRE_SERVE_RESPONSE_LOGPROBS_H_
+#define QUIRE_SERVE_RESPONSE_LOGPROBS_H_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/ordered_json.h"
+#include "text/tokenizer.h"
+#include "textgen/text_engine.h"
+
+namespace quire {
+
+// {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]}
+OrderedJson ChatTokenJson(const Tokenizer& tokenizer, const TokenScore& score);
+
+// How the old form writes a token.
+std::string CompletionTokenName(const Tokenizer& tokenizer, int32_t token);
+
+// Unicode characters of UTF-8.
+int64_t CountCharacters(std::string_view text);
+
+// Where every token of a prompt begins in its text, in characters. Tokens that are not in the text, such
+// as a begin token, begin where the next one does.
+std::vector<int64_t> PromptOffsets(const Tokenizer& tokenizer, std::string_view text,
+                                   std::span<const int32_t> tokens);
+
+// Where the tokens of an answer begin, as they come.
+class AnswerOffsets {
+ public:
+  // `start`: characters before the answer.
+  AnswerOffsets(const Tokenizer& tokenizer, int64_t start, bool skip_special_tokens)
+      : tokenizer_(&tokenizer), characters_(start), skip_special_tokens_(skip_special_tokens) {}
+
+  // A token that begins inside a character begins where that does.
+  int64_t Next(int32_t token);
+
+ private:
+  const Tokenizer* tokenizer_;
+  int64_t characters_;  // begun so far
+  bool skip_special_tokens_;
+};
+
+// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, lists of one length.
+class CompletionLogprobs {
+ public:
+  explicit CompletionLogprobs(const Tokenizer& tokenizer);
+
+  // The first token of a prompt: there is nothing that it could follow.
+  void AddUnscored(int32_t token, int64_t offset);
+  // Of the alternatives and the token itself, one of each name.
+  void Add(const TokenLogprob& chosen, std::span<const TokenLogprob> top, int64_t offset);
+
+  bool empty() const { return json_["tokens"].empty(); }
+  // What was added since the last time.
+  OrderedJson Take();
+
+ private:
+  const Tokenizer* tokenizer_;
+  OrderedJson json_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SERVE_RESPONSE_LOGPROBS_H_

@@ -1,0 +1,482 @@
+// The whole server over loopback, with a fake runner behind the engine.
+#include "serve/server.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/use_future.hpp>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "http/client.h"
+#include "http/sse.h"
+#include "io/test_files.h"
+#include "testing/fake_runner.h"
+
+namespace quire::testing {
+namespace {
+
+using nlohmann::json;
+
+// A runner that waits before every step, so that an answer takes long enough to be interrupted.
+class SlowRunner final : public Runner {
+ public:
+  explicit SlowRunner(const RunnerLimits& limits) : runner_(limits) {}
+
+  const RunnerLimits& limits() const override { return runner_.limits(); }
+  void Submit(const StepBatch& batch) override {
+    while (is_held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(pause.load());
+    runner_.Submit(batch);
+  }
+  const StepResult& Collect() override { return runner_.Collect(); }
+
+  std::atomic<std::chrono::milliseconds> pause{std::chrono::milliseconds(0)};
+  std::atomic<bool> is_held = false;
+  FakeRunner& fake() { return runner_; }
+
+ private:
+  FakeRunner runner_;
+};
+
+class ServerTest : public ::testing::Test {
+ protected:
+  ServerTest() {
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+      std::filesystem::copy(std::filesystem::path(QUIRE_TOKENIZERS "/deepseek_v3") / name,
+                            dir_.path() / name);
+    }
+    dir_.Write("chat_template.jinja",
+               "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}");
+    model_ = OpenTextModel(dir_.path());
+    model_.generation.eos_tokens.clear();  // the fake runner draws any token
+    runner_.emplace(RunnerLimits{.page_size = PageSize(4),
+                                 .pool_pages = PageCount(401),
+                                 .context = TokenCount(400),
+                                 .max_seqs = 4,
+                                 .max_step_tokens = TokenCount(64),
+                                 .max_samples = 4,
+                                 .vocab_size = model_.tokenizer->vocab_size()});
+  }
+
+  ~ServerTest() override {
+    if (runner_) runner_->is_held = false;
+    server_.reset();
+  }
+
+  static ServerOptions Options() {
+    ServerOptions options;
+    options.service.completions.model_name = "test-model";
+    options.service.completions.ping_interval = std::chrono::milliseconds(50);
+    return options;
+  }
+
+  void Start(ServerOptions options = Options(), SchedulerOptions scheduler = {}) {
+    server_.emplace(std::move(options));
+    engine_.emplace(*runner_, scheduler);
+    text_.emplace(*engine_, model_);
+    server_->SetReady(*text_, R"({"threads": 3})");
+  }
+
+  // One request on a connection of its own.
+  HttpResponse Ask(const std::string& method, const std::string& path, std::string body = {},
+                   HttpHeaders headers = {}, HttpClient::OnPiece on_piece = {}) {
+    asio::io_context io;
+    HttpClient client(io, {.url = server_->endpoint()});
+    HttpClientRequest request{
+        .method = method, .path = path, .headers = std::move(headers), .body = std::move(body)};
+    std::future<HttpResponse> answer = asio::co_spawn(
+        io, client.Request(std::move(request), std::move(on_piece)), asio::use_future);
+    io.run();
+    return answer.get();
+  }
+  HttpResponse Post(const std::string& path, const json& body) {
+    return Ask("POST", path, body.dump());
+  }
+  static json Chat(int64_t max_tokens, bool stream = false) {
+    return {{"messages", json::array({{{"role", "user"}, {"content", "Hello"}}})},
+            {"max_tokens", max_tokens},
+            {"stream", stream},
+            {"ignore_eos", true}};
+  }
+  // The data of a stream's events, in order.
+  std::vector<std::string> Stream(const std::string& path, const json& body) {
+    std::vector<std::string> data;
+    SseParser parser;
+    const HttpResponse response = Ask("POST", path, body.dump(), {}, [&](std::string_view piece) {
+      parser.Feed(piece, [&](const SseEvent& event) { data.push_back(event.data); });
+    });
+    EXPECT_EQ(response.status, 200) << response.body;
+    return data;
+  }
+  // Waits until nothing is open, and says whether all pages are free or cached then.
+  bool AllPagesReturned() {
+    for (int i = 0; i < 5000; ++i) {
+      const SchedulerSnapshot snapshot = engine_->Snapshot();
+      if (snapshot.running.empty() && snapshot.counters.waiting == 0) {
+        return snapshot.pages_in_use == PageCount(0);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return false;
+  }
+  static std::string ErrorOf(const HttpResponse& response) {
+    const json body = json::parse(response.body);
+    return fmt::format("{} {} {}: {}", response.status, body["error"]["type"].get<std::string>(),
+                       body["error"]["code"].dump(), body["error"]["message"].get<std::string>());
+  }
+
+  const TempDir dir_;
+  TextModel model_;
+  std::optional<SlowRunner> runner_;
+  std::optional<Engine> engine_;
+  std::optional<TextEngine> text_;
+  std::optional<Server> server_;  // goes first
+};
+
+TEST_F(ServerTest, IsNotReadyBeforeTheModelIs) {
+  server_.emplace(Options());
+  HttpResponse health = Ask("GET", "/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(json::parse(health.body)["status"], "loading");
+  EXPECT_EQ(ErrorOf(Post("/v1/chat/completions", Chat(1))),
+            "503 service_unavailable_error null: the model is being loaded");
+  EXPECT_EQ(Ask("GET", "/metrics").status, 200);
+  EXPECT_EQ(Ask("GET", "/stats").status, 200);
+  engine_.emplace(*runner_, SchedulerOptions());
+  text_.emplace(*engine_, model_);
+  server_->SetReady(*text_);
+  health = Ask("GET", "/health");
+  EXPECT_EQ(health.status, 200);
+  EXPECT_EQ(json::parse(health.body)["status"], "ok");
+}
+
+TEST_F(ServerTest, AStreamIsTheWholeAnswerInPieces) {
+  Start();
+  const json whole = json::parse(Post("/v1/chat/completions", Chat(30)).body);
+  const std::string text = whole["choices"][0]["message"]["content"];
+  EXPECT_FALSE(text.empty());
+  EXPECT_EQ(whole["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(whole["usage"]["completion_tokens"], 30);
+
+  json request = Chat(30, true);
+  request["stream_options"] = {{"include_usage", true}};
+  const std::vector<std::string> data = Stream("/v1/chat/completions", request);
+  ASSERT_GT(data.size(), 4u);
+  EXPECT_EQ(data.back(), "[DONE]");
+  const json usage = json::parse(data[data.size() - 2])["usage"];
+  EXPECT_EQ(usage["prompt_tokens"], whole["usage"]["prompt_tokens"]);
+  // The same prompt again: all of it but its last token is there.
+  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"],
+            whole["usage"]["prompt_tokens"].get<int>() - 1);
+  std::string streamed;
+  for (size_t i = 0; i + 2 < data.size(); ++i) {
+    const json delta = json::parse(data[i])["choices"][0]["delta"];
+    streamed += delta.value("content", "");
+  }
+  EXPECT_EQ(streamed, text);
+}
+
+TEST_F(ServerTest, CompletionsTakeManyPromptsAndSamples) {
+  Start();
+  const json body = {{"prompt", {"One", "Two", "Three"}},
+                     {"n", 2},
+                     {"max_tokens", 5},
+                     {"ignore_eos", true},
+                     {"temperature", 0},
+                     {"echo", true}};
+  const json answer = json::parse(Post("/v1/completions", body).body);
+  ASSERT_EQ(answer["choices"].size(), 6u);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(answer["choices"][i]["index"], i);
+    const std::string text = answer["choices"][i]["text"];
+    EXPECT_TRUE(text.starts_with(body["prompt"][i / 2].get<std::string>())) << text;
+  }
+  EXPECT_TRUE(AllPagesReturned());
+}
+
+TEST_F(ServerTest, AClientThatGoesAwayCancelsItsRequest) {
+  Start();
+  runner_->pause = std::chrono::milliseconds(2);
+  struct Gone {};
+  int num_pieces = 0;
+  EXPECT_THROW(Ask("POST", "/v1/chat/completions", Chat(350, true).dump(), {},
+                   [&](std::string_view) {
+                     if (++num_pieces == 3) throw Gone();
+                   }),
+               Gone);
+  EXPECT_TRUE(AllPagesReturned());
+  EXPECT_LT(engine_->counters().output_tokens, 350);
+}
+
+TEST_F(ServerTest, AClientThatGoesAwayBeforeTheFirstTokenCancelsToo) {
+  Start();
+  runner_->is_held = true;
+  struct Gone {};
+  EXPECT_THROW(Ask("POST", "/v1/chat/completions", Chat(350, true).dump(), {},
+                   [&](std::string_view piece) {
+                     if (piece.find("ping") != std::string_view::npos) throw Gone();
+                   }),
+               Gone);
+  runner_->is_held = false;
+  EXPECT_TRUE(AllPagesReturned());
+  EXPECT_LT(engine_->counters().output_tokens, 350);
+}
+
+TEST_F(ServerTest, AFullQueueIs429WithATimeToRetry) {
+  Start(Options(), {.max_waiting = 1});
+  runner_->is_held = true;
+  const auto wait_until = [&](auto condition) {
+    while (!condition(engine_->counters())) std::this_thread::yield();
+  };
+  std::thread runs([&] { Post("/v1/chat/completions", Chat(5)); });
+  wait_until([](const SchedulerCounters& counters) { return counters.running == 1; });
+  std::thread waits([&] { Post("/v1/chat/completions", Chat(5)); });
+  wait_until([](const SchedulerCounters& counters) { return counters.waiting == 1; });
+  const HttpResponse refused = Post("/v1/chat/completions", Chat(5));
+  EXPECT_EQ(refused.status, 429) << refused.body;
+  EXPECT_TRUE(refused.headers.Find("Retry-After").has_value());
+  EXPECT_EQ(json::parse(refused.body)["error"]["code"], "queue_full");
+  runner_->is_held = false;
+  runs.join();
+  waits.join();
+  EXPECT_EQ(Post("/v1/chat/completions", Chat(5)).status, 200);
+}
+
+TEST_F(ServerTest, AFailedStepFailsItsRequestsAndTheServerLivesOn) {
+  Start();
+  runner_->fake().FailStep(3, "a check failed");
+  EXPECT_EQ(
+      ErrorOf(Post("/v1/chat/completions", Chat(20))),
+      R"(500 server_error "step_failed": the server failed to compute the answer: a check failed)");
+  EXPECT_EQ(Post("/v1/chat/completions", Chat(20)).status, 200);
+  runner_->fake().FailStep(runner_->fake().num_steps() + 5, "another");
+  const std::vector<std::string> data = Stream("/v1/chat/completions", Chat(20, true));
+  EXPECT_EQ(json::parse(data.back())["error"]["message"],
+            "the server failed to compute the answer: another");
+  EXPECT_EQ(Ask("GET", "/health").status, 200);
+  EXPECT_TRUE(AllPagesReturned());
+}
+
+TEST_F(ServerTest, ARequestThatTakesTooLongIs408) {
+  ServerOptions options = Options();
+  options.service.completions.request_timeout = std::chrono::milliseconds(30);
+  Start(std::move(options));
+  runner_->pause = std::chrono::milliseconds(5);
+  EXPECT_EQ(Post("/v1/chat/completions", Chat(350)).status, 408);
+  json patient = Chat(20);
+  patient["timeout"] = 60;
+  EXPECT_EQ(Post("/v1/chat/completions", patient).status, 200);
+}
+
+TEST_F(ServerTest, AskForAKeyWhereThereIsOne) {
+  ServerOptions options = Options();
+  options.service.api_keys = {"first-key", "second-key"};
+  Start(std::move(options));
+  EXPECT_EQ(Ask("GET", "/health").status, 200);
+  EXPECT_EQ(Ask("GET", "/").status, 200);
+  for (const char* path : {"/metrics", "/stats", "/server_info", "/v1/models"}) {
+    const HttpResponse refused = Ask("GET", path);
+    EXPECT_EQ(refused.status, 401) << path;
+    EXPECT_EQ(refused.headers.Find("WWW-Authenticate"), "Bearer");
+  }
+  EXPECT_EQ(json::parse(Post("/v1/completions", {{"prompt", "x"}}).body)["error"]["code"],
+            "invalid_api_key");
+  for (const char* key : {"first-key", "second-key"}) {
+    EXPECT_EQ(
+        Ask("GET", "/v1/models", "", {{"Authorization", fmt::format("Bearer {}", key)}}).status,
+        200);
+  }
+  for (const char* bad : {"Bearer first-ke", "Bearer first-key2", "Bearer ", "first-key"}) {
+    EXPECT_EQ(Ask("GET", "/v1/models", "", {{"Authorization", bad}}).status, 401) << bad;
+  }
+}
+
+TEST_F(ServerTest, RequestIdsAreEchoedOrMade) {
+  Start();
+  EXPECT_EQ(Ask("GET", "/health", "", {{"X-Request-Id", "my-id.7"}}).headers.Find("X-Request-Id"),
+            "my-id.7");
+  const HttpResponse made = Ask("GET", "/health", "", {{"X-Request-Id", "no spaces, please"}});
+  EXPECT_TRUE(made.headers.Find("X-Request-Id").value_or("").starts_with("req-"));
+  EXPECT_TRUE(Ask("GET", "/nowhere").headers.Find("X-Request-Id").has_value());
+}
+
+TEST_F(ServerTest, OtherOriginsMayAskIfTheyAreAllowed) {
+  Start();
+  EXPECT_FALSE(Ask("GET", "/health").headers.Find("Access-Control-Allow-Origin").has_value());
+  EXPECT_EQ(Ask("OPTIONS", "/v1/models").status, 405);
+  server_.reset();
+  ServerOptions options = Options();
+  options.service.cors_origin = "*";
+  options.service.api_keys = {"key"};
+  server_.emplace(std::move(options));
+  server_->SetReady(*text_);
+  const HttpResponse preflight = Ask("OPTIONS", "/v1/chat/completions");
+  EXPECT_EQ(preflight.status, 204);
+  EXPECT_EQ(preflight.headers.Find("Access-Control-Allow-Origin"), "*");
+  EXPECT_NE(preflight.headers.Find("Access-Control-Allow-Headers")->find("Authorization"),
+            std::string_view::npos);
+  EXPECT_EQ(Ask("GET", "/v1/models").headers.Find("Access-Control-Allow-Origin"), "*");
+}
+
+TEST_F(ServerTest, PathsAndMethods) {
+  Start();
+  EXPECT_EQ(ErrorOf(Ask("GET", "/v1/nothing")),
+            "404 not_found_error null: /v1/nothing: there is no such path");
+  EXPECT_EQ(ErrorOf(Ask("GET", "/v1/completions")),
+            "405 invalid_request_error null: /v1/completions: expected the method POST, got GET");
+  EXPECT_EQ(Ask("DELETE", "/health").status, 405);
+  EXPECT_EQ(Ask("HEAD", "/health").status, 200);
+  const HttpResponse page = Ask("GET", "/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_TRUE(page.headers.Find("Content-Security-Policy").has_value());
+}
+
+TEST_F(ServerTest, ModelsAreNamed) {
+  ServerOptions options = Options();
+  options.service.completions.model_name = "maker/model v1";
+  Start(std::move(options));
+  EXPECT_EQ(json::parse(Ask("GET", "/v1/models").body)["data"][0]["id"], "maker/model v1");
+  EXPECT_EQ(json::parse(Ask("GET", "/v1/models/maker%2Fmodel%20v1").body)["id"], "maker/model v1");
+  EXPECT_EQ(Ask("GET", "/v1/models/another").status, 404);
+  json request = Chat(2);
+  request["model"] = "another";
+  EXPECT_EQ(json::parse(Post("/v1/chat/completions", request).body)["error"]["code"],
+            "model_not_found");
+  request["model"] = "maker/model v1";
+  EXPECT_EQ(Post("/v1/chat/completions", request).status, 200);
+}
+
+TEST_F(ServerTest, APromptBeyondTheContextIsRefusedWithBothCounts) {
+  Start();
+  std::string words;
+  for (int i = 0; i < 500; ++i) words += fmt::format(" {}", i);
+  const HttpResponse refused = Post("/v1/completions", {{"prompt", words}});
+  const json error = json::parse(refused.body)["error"];
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(error["code"], "context_length_exceeded");
+  const std::string message = error["message"];
+  EXPECT_NE(message.find("400"), std::string::npos) << message;
+  const json tokens = json::parse(Post("/tokenize", {{"prompt", words}}).body);
+  EXPECT_NE(message.find(tokens["count"].dump()), std::string::npos) << message;
+}
+
+TEST_F(ServerTest, TextToolsAgree) {
+  Start();
+  const json tokens = json::parse(Post("/tokenize", {{"content", "Hello there"}}).body);
+  const json text = json::parse(Post("/detokenize", {{"tokens", tokens["tokens"]}}).body);
+  EXPECT_EQ(text["content"], "Hello there");
+  const json prompt =
+      json::parse(Post("/apply-template", {{"messages", Chat(1)["messages"]}}).body);
+  EXPECT_EQ(prompt["prompt"], "<｜begin▁of▁sentence｜>[user]Hello");
+  EXPECT_EQ(Post("/tokenize", {{"content", 7}}).status, 400);
+}
+
+TEST_F(ServerTest, NumbersAddUp) {
+  Start();
+  for (int i = 0; i < 3; ++i) Post("/v1/chat/completions", Chat(7));
+  const json stats = json::parse(Ask("GET", "/stats").body);
+  EXPECT_EQ(stats["state"], "ready");
+  EXPECT_EQ(stats["page_size"], 4);
+  EXPECT_EQ(stats["context_length"], 400);
+  EXPECT_EQ(stats["pages"]["total"], 400);
+  EXPECT_EQ(stats["pages"]["free"].get<int>() + stats["pages"]["cached"].get<int>(), 400);
+  EXPECT_EQ(stats["counters"]["output_tokens"], 21);
+  const std::string text = Ask("GET", "/metrics").body;
+  for (const char* line :
+       {R"(quire:generation_tokens_total{model_name="test-model"} 21)",
+        R"(quire:e2e_request_latency_seconds_count{model_name="test-model"} 3)",
+        R"(quire:time_to_first_token_seconds_count{model_name="test-model"} 3)",
+        R"(quire:inter_token_latency_seconds_count{model_name="test-model"} 18)"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
+  }
+  const json info = json::parse(Ask("GET", "/server_info").body);
+  EXPECT_EQ(info["threads"], 3);
+  EXPECT_EQ(info["limits"]["pages"], 400);
+}
+
+// ---- The end ----
+
+TEST_F(ServerTest, WhenStoppedItLetsOpenAnswersEnd) {
+  Start();
+  runner_->pause = std::chrono::milliseconds(3);
+  std::vector<std::string> data;
+  std::thread client([&] { data = Stream("/v1/chat/completions", Chat(100, true)); });
+  while (engine_->counters().output_tokens < 3) std::this_thread::yield();
+  server_->Stop();
+  // It listens still, and says that it takes nothing new.
+  EXPECT_EQ(json::parse(Ask("GET", "/health").body)["status"], "draining");
+  EXPECT_EQ(Post("/v1/chat/completions", Chat(1)).status, 503);
+  server_->Wait();
+  client.join();
+  ASSERT_FALSE(data.empty());
+  EXPECT_EQ(data.back(), "[DONE]");
+  EXPECT_EQ(engine_->counters().output_tokens, 100);
+}
+
+TEST_F(ServerTest, WhenStoppedItWaitsNoLongerThanItShould) {
+  ServerOptions options = Options();
+  options.drain_timeout = std::chrono::milliseconds(20);
+  Start(std::move(options));
+  runner_->pause = std::chrono::milliseconds(20);
+  std::vector<std::string> data;
+  std::thread client([&] { data = Stream("/v1/chat/completions", Chat(380, true)); });
+  while (engine_->counters().output_tokens < 1) std::this_thread::yield();
+  server_->Stop();
+  server_->Wait();
+  client.join();
+  ASSERT_FALSE(data.empty());
+  // Cut off, and told so.
+  EXPECT_EQ(json::parse(data.back())["error"]["code"], "cancelled");
+  EXPECT_LT(engine_->counters().output_tokens, 380);
+}
+
+TEST_F(ServerTest, WhenStoppedTwiceItEndsNow) {
+  Start();
+  runner_->pause = std::chrono::milliseconds(20);
+  std::thread client([&] {
+    try {
+      Ask("POST", "/v1/chat/completions", Chat(380).dump());
+      ADD_FAILURE() << "expected no answer";
+    } catch (const Error&) {
+    }
+  });
+  while (engine_->counters().output_tokens < 1) std::this_thread::yield();
+  server_->Stop();
+  server_->Stop();
+  server_->Wait();
+  client.join();
+  EXPECT_TRUE(AllPagesReturned());
+}
+
+TEST_F(ServerTest, ASignalEndsAnIdleServer) {
+  Start();
+  server_->StopOnSignals();
+  EXPECT_EQ(Ask("GET", "/health").status, 200);  // the signals are handled by now
+  ASSERT_EQ(::kill(::getpid(), SIGTERM), 0);
+  server_->Wait();
+}
+
+TEST_F(ServerTest, OnceFailedItSaysSo) {
+  Start();
+  server_->SetFailed("the device is lost");
+  EXPECT_EQ(ErrorOf(Post("/v1/chat/completions", Chat(1))),
+            "503 service_unavailable_error null: the engine has failed: the device is lost");
+  EXPECT_EQ(Ask("GET", "/health").status, 503);
+}
+
+}  // namespace
+}  // namespace quire::testing

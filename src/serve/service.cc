@@ -1,0 +1,377 @@
+#include "serve/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "serve/api_error.h"
+#include "serve/openai_response.h"
+#include "serve/page.h"
+#include "serve/text_requests.h"
+#include "textgen/text_model.h"
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kJson = "application/json";
+constexpr std::string_view kRetrySeconds = "1";
+// The page's own files and this server, and nothing else.
+constexpr std::string_view kPagePolicy =
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' "
+    "data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+int64_t SecondsSince1970() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
+
+// In the time that the length of `key` takes, wherever they differ.
+bool EqualsKey(std::string_view given, std::string_view key) {
+  unsigned difference = given.size() == key.size() ? 0 : 1;
+  for (size_t i = 0; i < key.size(); ++i) {
+    const char other = i < given.size() ? given[i] : '\0';
+    difference |= static_cast<unsigned char>(key[i] ^ other);
+  }
+  return difference == 0;
+}
+
+// An id that can stand in a header and in a log.
+bool IsProperId(std::string_view id) {
+  const auto is_proper = [](char c) { return c > ' ' && c <= '~' && c != '"' && c != '\\'; };
+  return !id.empty() && id.size() <= 128 && std::ranges::all_of(id, is_proper);
+}
+
+// "deepseek-ai%2FDeepSeek-V3" -> "deepseek-ai/DeepSeek-V3"; what is no escape stays as it is.
+std::string DecodePercent(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    int byte = 0;
+    const char* digits = text.data() + i + 1;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+      decoded += static_cast<char>(byte);
+      i += 2;
+    } else {
+      decoded += text[i];
+    }
+  }
+  return decoded;
+}
+
+}  // namespace
+
+const char* ServiceStateName(ServiceState state) {
+  switch (state) {
+    case ServiceState::kLoading:
+      return "loading";
+    case ServiceState::kReady:
+      return "ready";
+    case ServiceState::kDraining:
+      return "draining";
+    case ServiceState::kFailed:
+      return "failed";
+  }
+  return "?";
+}
+
+Service::Service(asio::io_context& io, ServiceOptions options)
+    : io_(io),
+      options_(std::move(options)),
+      created_(SecondsSince1970()),
+      metrics_(options_.completions.model_name, EngineClock::now()),
+      workers_(static_cast<size_t>(options_.num_workers)),
+      random_(std::random_device()()) {}
+
+void Service::SetReady(TextEngine& engine, std::string info) {
+  engine_ = &engine;
+  info_ = std::move(info);
+  completions_.emplace(io_, workers_, engine, metrics_, options_.completions);
+  state_ = ServiceState::kReady;
+}
+
+void Service::StartDraining() { state_ = ServiceState::kDraining; }
+
+void Service::SetFailed(std::string reason) {
+  state_ = ServiceState::kFailed;
+  failure_ = std::move(reason);
+}
+
+void Service::CancelAll() {
+  if (completions_) completions_->CancelAll();
+}
+
+// ---- Every request ----
+
+const std::vector<Service::Route>& Service::Routes() {
+  static const std::vector<Route>& routes = *new std::vector<Route>{
+      {"GET", "/health", Access::kOpen, &Service::Health},
+      {"GET", "/metrics", Access::kKey, &Service::MetricsText},
+      {"GET", "/stats", Access::kKey, &Service::Stats},
+      {"GET", "/server_info", Access::kKey, &Service::ServerInfo},
+      {"GET", "/v1/models", Access::kKey, &Service::Models},
+      {"POST", "/v1/chat/completions", Access::kKeyAndModel, &Service::ChatCompletions},
+      {"POST", "/v1/completions", Access::kKeyAndModel, &Service::TextCompletions},
+      {"POST", "/tokenize", Access::kKeyAndModel, &Service::Tokenize},
+      {"POST", "/detokenize", Access::kKeyAndModel, &Service::Detokenize},
+      {"POST", "/apply-template", Access::kKeyAndModel, &Service::ApplyTemplate},
+  };
+  return routes;
+}
+
+// Throws ApiError(404) or, with the methods that there are, ApiError(405).
+const Service::Route& Service::FindRoute(const HttpRequest& request) {
+  static const Route& page = *new Route{"GET", "/", Access::kOpen, &Service::Page};
+  static const Route& model = *new Route{"GET", "/v1/models/", Access::kKey, &Service::Models};
+  const Route* found = nullptr;
+  for (const Route& route : Routes()) {
+    if (route.path == request.path) found = &route;
+  }
+  if (FindPageFile(request.path) != nullptr) found = &page;
+  if (request.path.starts_with(model.path)) found = &model;
+  if (found == nullptr) {
+    throw ErrorOfStatus(404, fmt::format("{}: there is no such path", request.path));
+  }
+  const bool is_get = found->method == "GET";
+  if (request.method != found->method && !(is_get && request.method == "HEAD")) {
+    throw ErrorOfStatus(405, fmt::format("{}: expected the method {}, got {}", request.path,
+                                         is_get ? "GET or HEAD" : found->method, request.method));
+  }
+  return *found;
+}
+
+HttpHeaders Service::CommonHeaders(const HttpRequest& request, HttpResponder& responder) {
+  const std::optional<std::string_view> given = request.headers.Find("X-Request-Id");
+  std::string id =
+      given && IsProperId(*given) ? std::string(*given) : fmt::format("req-{:016x}", random_());
+  responder.set_note(id);
+  HttpHeaders headers;
+  headers.Add("X-Request-Id", std::move(id));
+  if (!options_.cors_origin.empty()) {
+    headers.Add("Access-Control-Allow-Origin", options_.cors_origin);
+    if (options_.cors_origin != "*") headers.Add("Vary", "Origin");
+    headers.Add("Access-Control-Expose-Headers", "X-Request-Id");
+  }
+  return headers;
+}
+
+void Service::CheckAccess(const HttpRequest& request, Access access) const {
+  if (access == Access::kOpen) return;
+  if (!options_.api_keys.empty()) {
+    constexpr std::string_view kBearer = "Bearer ";
+    const std::string_view given = request.headers.Find("Authorization").value_or("");
+    if (!given.starts_with(kBearer)) {
+      throw BadApiKey(
+          "Authorization: expected \"Bearer KEY\" with an API key of this server, got none");
+    }
+    bool is_known = false;
+    for (const std::string& key : options_.api_keys) {
+      is_known |= EqualsKey(given.substr(kBearer.size()), key);
+    }
+    if (!is_known) throw BadApiKey("Authorization: the API key is none of this server's");
+  }
+  if (access != Access::kKeyAndModel || state_ == ServiceState::kReady) return;
+  throw ErrorOfStatus(503, state_ == ServiceState::kFailed    ? "the engine has failed: " + failure_
+                           : state_ == ServiceState::kLoading ? "the model is being loaded"
+                                                              : "the server is shutting down");
+}
+
+asio::awaitable<void> Service::Handle(const HttpRequest& request, HttpResponder& responder) {
+  const HttpHeaders headers = CommonHeaders(request, responder);
+  std::optional<ApiError> refusal;
+  try {
+    if (request.method == "OPTIONS" && !options_.cors_origin.empty()) {
+      co_await Preflight(responder, headers);
+      co_return;
+    }
+    const Route& route = FindRoute(request);
+    CheckAccess(request, route.access);
+    co_await (this->*route.handle)(request, responder, headers);
+  } catch (const ApiError& error) {
+    refusal = error;
+  } catch (const Error& error) {
+    refusal = FromError(error);
+  } catch (const InternalError& error) {
+    refusal = ErrorOfStatus(500, error.what());
+  }
+  // Outside of the handlers above, where nothing can be awaited.
+  if (refusal) co_await SendError(responder, *refusal, headers);
+}
+
+HttpResponse Service::MakeError(int status, std::string_view message) const {
+  return {.status = status,
+          .content_type = std::string(kJson),
+          .body = ErrorOfStatus(status, message).ToJson()};
+}
+
+asio::awaitable<void> Service::SendError(HttpResponder& responder, const ApiError& error,
+                                         HttpHeaders headers) {
+  if (responder.started()) throw error;  // too late: the connection is closed
+  if (error.status() == 401) headers.Add("WWW-Authenticate", "Bearer");
+  if (error.status() == 405) headers.Add("Allow", "GET, HEAD, POST, OPTIONS");
+  if (error.status() == 429 || error.status() == 503) {
+    headers.Add("Retry-After", std::string(kRetrySeconds));
+  }
+  co_await SendJson(responder, headers, error.ToJson(), error.status());
+}
+
+asio::awaitable<void> Service::SendJson(HttpResponder& responder, const HttpHeaders& headers,
+                                        std::string body, int status) {
+  HttpResponse response{.status = status,
+                        .content_type = std::string(kJson),
+                        .body = std::move(body),
+                        .headers = headers};
+  co_await responder.Send(std::move(response));
+}
+
+asio::awaitable<std::string> Service::OnWorker(std::function<std::string()> work) {
+  auto task = [&work]() -> asio::awaitable<std::string> { co_return work(); };
+  co_return co_await asio::co_spawn(workers_, task, asio::use_awaitable);
+}
+
+// ---- About the server ----
+
+asio::awaitable<void> Service::Preflight(HttpResponder& responder, HttpHeaders headers) {
+  headers.Add("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
+  headers.Add("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+  headers.Add("Access-Control-Max-Age", "86400");
+  HttpResponse response{.status = 204, .headers = std::move(headers)};
+  co_await responder.Send(std::move(response));
+}
+
+asio::awaitable<void> Service::Page(const HttpRequest& request, HttpResponder& responder,
+                                    const HttpHeaders& headers) {
+  const PageFile& file = *FindPageFile(request.path);
+  HttpResponse response{.content_type = std::string(file.content_type),
+                        .body = std::string(file.bytes),
+                        .headers = headers};
+  response.headers.Add("Content-Security-Policy", std::string(kPagePolicy));
+  response.headers.Add("X-Content-Type-Options", "nosniff");
+  response.headers.Add("Cache-Control", "no-cache");
+  co_await responder.Send(std::move(response));
+}
+
+asio::awaitable<void> Service::Health(const HttpRequest&, HttpResponder& responder,
+                                      const HttpHeaders& headers) {
+  const bool is_ready = state_ == ServiceState::kReady;
+  nlohmann::ordered_json body{{"status", is_ready ? "ok" : ServiceStateName(state_)}};
+  if (state_ == ServiceState::kFailed) body["reason"] = failure_;
+  HttpHeaders all = headers;
+  if (!is_ready) all.Add("Retry-After", std::string(kRetrySeconds));
+  co_await SendJson(responder, all, body.dump(), is_ready ? 200 : 503);
+}
+
+SchedulerSnapshot Service::Snapshot() const {
+  return engine_ != nullptr ? engine_->engine().Snapshot() : SchedulerSnapshot();
+}
+
+asio::awaitable<void> Service::MetricsText(const HttpRequest&, HttpResponder& responder,
+                                           const HttpHeaders& headers) {
+  HttpResponse response{.content_type = std::string(kMetricsContentType),
+                        .body = metrics_.Text(Snapshot()),
+                        .headers = headers};
+  co_await responder.Send(std::move(response));
+}
+
+asio::awaitable<void> Service::Stats(const HttpRequest&, HttpResponder& responder,
+                                     const HttpHeaders& headers) {
+  nlohmann::ordered_json body =
+      nlohmann::ordered_json::parse(metrics_.Json(Snapshot(), EngineClock::now()));
+  body["state"] = ServiceStateName(state_);
+  body["version"] = options_.version;
+  if (engine_ != nullptr) {
+    const RunnerLimits& limits = engine_->engine().limits();
+    body["page_size"] = limits.page_size.raw();
+    body["context_length"] = limits.context.raw();
+    body["max_running"] = limits.max_seqs;
+  }
+  co_await SendJson(responder, headers, body.dump());
+}
+
+asio::awaitable<void> Service::ServerInfo(const HttpRequest&, HttpResponder& responder,
+                                          const HttpHeaders& headers) {
+  nlohmann::ordered_json body{{"version", options_.version},
+                              {"model", options_.completions.model_name},
+                              {"state", ServiceStateName(state_)}};
+  body.update(nlohmann::ordered_json::parse(info_));
+  if (engine_ != nullptr) {
+    const RunnerLimits& limits = engine_->engine().limits();
+    body["limits"] = {{"page_size", limits.page_size.raw()},
+                      {"pages", limits.pool_pages.raw() - 1},  // less the scratch page
+                      {"context_length", limits.context.raw()},
+                      {"max_running_requests", limits.max_seqs},
+                      {"tokens_per_step", limits.max_step_tokens.raw()},
+                      {"vocab_size", limits.vocab_size}};
+    if (!engine_->model().chat) body["no_chat_template"] = engine_->model().no_chat;
+  }
+  co_await SendJson(responder, headers, body.dump());
+}
+
+asio::awaitable<void> Service::Models(const HttpRequest& request, HttpResponder& responder,
+                                      const HttpHeaders& headers) {
+  const std::string& name = options_.completions.model_name;
+  ServedModel served{.id = name, .created = created_};
+  if (engine_ != nullptr) served.context = engine_->engine().limits().context.raw();
+  constexpr std::string_view kOne = "/v1/models/";
+  if (request.path.starts_with(kOne)) {
+    CheckModelName(DecodePercent(std::string_view(request.path).substr(kOne.size())), name);
+    co_await SendJson(responder, headers, ModelJson(served));
+  } else {
+    co_await SendJson(responder, headers, ModelsJson(served));
+  }
+}
+
+// ---- What the model does ----
+
+asio::awaitable<void> Service::ChatCompletions(const HttpRequest& request, HttpResponder& responder,
+                                               const HttpHeaders& headers) {
+  return completions_->Handle(Endpoint::kChat, request, responder, headers);
+}
+
+asio::awaitable<void> Service::TextCompletions(const HttpRequest& request, HttpResponder& responder,
+                                               const HttpHeaders& headers) {
+  return completions_->Handle(Endpoint::kCompletion, request, responder, headers);
+}
+
+asio::awaitable<void> Service::Tokenize(const HttpRequest& request, HttpResponder& responder,
+                                        const HttpHeaders& headers) {
+  std::string body = co_await OnWorker([&] {
+    const TokenizeRequest parsed = ParseTokenizeRequest(request.body, options_.completions.limits);
+    CheckModelName(parsed.model, options_.completions.model_name);
+    const Tokenizer& tokenizer = *engine_->model().tokenizer;
+    return TokenizeJson(tokenizer.Encode(parsed.text, parsed.options), tokenizer,
+                        parsed.with_pieces);
+  });
+  co_await SendJson(responder, headers, std::move(body));
+}
+
+asio::awaitable<void> Service::Detokenize(const HttpRequest& request, HttpResponder& responder,
+                                          const HttpHeaders& headers) {
+  std::string body = co_await OnWorker([&] {
+    const DetokenizeRequest parsed =
+        ParseDetokenizeRequest(request.body, options_.completions.limits);
+    CheckModelName(parsed.model, options_.completions.model_name);
+    return DetokenizeJson(engine_->model().tokenizer->Decode(parsed.tokens, parsed.options));
+  });
+  co_await SendJson(responder, headers, std::move(body));
+}
+
+asio::awaitable<void> Service::ApplyTemplate(const HttpRequest& request, HttpResponder& responder,
+                                             const HttpHeaders& headers) {
+  std::string body = co_await OnWorker([&] {
+    const ApplyTemplateRequest parsed =
+        ParseApplyTemplateRequest(request.body, options_.completions.limits);
+    CheckModelName(parsed.model, options_.completions.model_name);
+    return ApplyTemplateJson(
+        MakeChatPrompt(engine_->model(), parsed.conversation.ToChatRequest()).text);
+  });
+  co_await SendJson(responder, headers, std::move(body));
+}
+
+}  // namespace quire

@@ -1,0 +1,119 @@
+// The HTTP API: who may ask for what, and what answers.
+//
+//   GET   /                      the page: chat, and a live view of the engine
+//   GET   /health                200 when requests are taken; 503 while loading, draining or failed
+//   GET   /metrics               Prometheus
+//   GET   /stats, /server_info   the live view's numbers; what is served and how
+//   GET   /v1/models, /v1/models/NAME
+//   POST  /v1/chat/completions, /v1/completions, /tokenize, /detokenize, /apply-template
+//
+// Every answer carries X-Request-Id: the client's own if it sent a proper one. Errors are OpenAI's
+// (serve/api_error.h). With API keys, everything but the page and /health needs one of them.
+#ifndef QUIRE_SERVE_SERVICE_H_
+#define QUIRE_SERVE_SERVICE_H_
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "http/message.h"
+#include "http/server.h"
+#include "serve/completions.h"
+#include "serve/metrics.h"
+#include "textgen/text_engine.h"
+
+namespace quire {
+
+struct ServiceOptions {
+  std::string version = {};
+  CompletionsOptions completions = {};
+  std::vector<std::string> api_keys = {};  // none: anyone may ask
+  std::string cors_origin = {};            // "": no other site's page may ask; "*": any
+  int num_workers = 2;                     // threads that read bodies and tokenize
+};
+
+enum class ServiceState { kLoading, kReady, kDraining, kFailed };
+
+// Used on `io` only.
+class Service {
+ public:
+  Service(asio::io_context& io, ServiceOptions options);
+
+  // Requests are taken from now on. `engine` outlives every Handle; `info`, a JSON object, is what
+  // /server_info says besides.
+  void SetReady(TextEngine& engine, std::string info);
+  // No new ones; those that are open go on.
+  void StartDraining();
+  // The engine is beyond help: /health and every request say so.
+  void SetFailed(std::string reason);
+  ServiceState state() const { return state_; }
+
+  // The handler of an HttpServer.
+  asio::awaitable<void> Handle(const HttpRequest& request, HttpResponder& responder);
+  // Its make_error: what HTTP itself refuses, in the API's shape.
+  HttpResponse MakeError(int status, std::string_view message) const;
+
+  int64_t num_open() const { return completions_ ? completions_->num_open() : 0; }
+  void CancelAll();
+  Metrics& metrics() { return metrics_; }
+
+ private:
+  enum class Access { kOpen, kKey, kKeyAndModel };  // the last: the model is ready, too
+  struct Route {
+    std::string_view method;
+    std::string_view path;
+    Access access;
+    asio::awaitable<void> (Service::*handle)(const HttpRequest&, HttpResponder&,
+                                             const HttpHeaders& headers);
+  };
+  static const std::vector<Route>& Routes();
+  static const Route& FindRoute(const HttpRequest& request);
+
+  HttpHeaders CommonHeaders(const HttpRequest& request, HttpResponder& responder);
+  void CheckAccess(const HttpRequest& request, Access access) const;
+  asio::awaitable<void> SendError(HttpResponder& responder, const ApiError& error,
+                                  HttpHeaders headers);
+  static asio::awaitable<void> SendJson(HttpResponder& responder, const HttpHeaders& headers,
+                                        std::string body, int status = 200);
+  asio::awaitable<std::string> OnWorker(std::function<std::string()> work);
+  SchedulerSnapshot Snapshot() const;
+
+  asio::awaitable<void> Preflight(HttpResponder& responder, HttpHeaders headers);
+  asio::awaitable<void> Page(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> Health(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> MetricsText(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> Stats(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> ServerInfo(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> Models(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> ChatCompletions(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> TextCompletions(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> Tokenize(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> Detokenize(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> ApplyTemplate(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+
+  asio::io_context& io_;
+  const ServiceOptions options_;
+  const int64_t created_;  // seconds since 1970
+  Metrics metrics_;
+  asio::thread_pool workers_;
+  std::mt19937_64 random_;
+  ServiceState state_ = ServiceState::kLoading;
+  std::string failure_;
+  std::string info_ = "{}";
+  TextEngine* engine_ = nullptr;
+  std::optional<Completions> completions_;
+};
+
+const char* ServiceStateName(ServiceState state);  // "loading", "ready", "draining", "failed"
+
+}  // namespace quire
+
+#endif  // QUIRE_SERVE_SERVICE_H_

@@ -1,0 +1,176 @@
+"""How `quire serve` ends: SIGTERM and SIGINT under load.
+
+usage: sigterm_test.py BINARY MODEL [unittest arguments]
+"""
+
+import http.client
+import signal
+import tempfile
+import threading
+import unittest
+
+import serve_client
+from serve_client import Server, wait_for
+
+NUM_STREAMS = 8
+# Of an answer that a test waits for, and of one that is cut off: more than the model gives in the
+# time that anything here takes.
+SHORT, LONG = 2000, 120_000
+
+
+class Reader(threading.Thread):
+    """Reads a stream to its end while the test goes on."""
+
+    def __init__(self, stream):
+        super().__init__(daemon=True)
+        self._stream = stream
+        self.broke = None
+        self.start()
+
+    def run(self):
+        try:
+            self._stream.read()
+        except (http.client.HTTPException, OSError) as error:
+            self.broke = error
+
+    def end(self):
+        self.join(serve_client.WAIT_S)
+        if self.is_alive():
+            raise TimeoutError("a stream did not end")
+        return self._stream
+
+
+class SignalTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.model = serve_client.long_model(folder.name)
+
+    def start(self, *flags, **options):
+        server = Server("--max-total-tokens", 1 << 20, *flags, model=self.model, **options)
+        self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
+        return server
+
+    def open_streams(self, server, max_tokens, count=NUM_STREAMS):
+        """Streams of which each has begun to answer."""
+        streams = [server.open_stream(f"Question {i}", max_tokens=max_tokens) for i in range(count)]
+        for stream in streams:
+            next(stream.events())
+        return [Reader(stream) for stream in streams]
+
+    def wait_draining(self, server):
+        def draining():
+            health = server.ask("GET", "/health")
+            self.assertIn(health.status, (200, 503))
+            return health.status == 503 and health
+        return wait_for(draining, "the server to drain")
+
+    def test_answers_are_finished(self):
+        server = self.start("--drain-timeout", serve_client.WAIT_S)
+        expected = server.complete("Question 0", max_tokens=SHORT, ignore_eos=True).json()
+        readers = self.open_streams(server, SHORT)
+        last = self.open_streams(server, 3 * SHORT, count=1)  # so that the server drains for a while
+        server.signal()
+        health = self.wait_draining(server)
+        self.assertEqual(health.json()["status"], "draining")
+        self.assertTrue(health.headers["Retry-After"])
+        refused = server.complete(max_tokens=1)
+        self.assertEqual((refused.status, refused.error["type"]), (503, "service_unavailable_error"))
+        for reader, num_tokens in [(reader, SHORT) for reader in readers] + [(last[0], 3 * SHORT)]:
+            stream = reader.end()
+            self.assertIsNone(reader.broke)
+            self.assertIsNone(stream.error)
+            self.assertTrue(stream.is_done)
+            self.assertEqual(stream.usage["completion_tokens"], num_tokens)
+        self.assertEqual(readers[0].end().text, expected["choices"][0]["text"])
+        self.assertEqual(server.wait(), 0)
+        self.assertIn("SIGTERM: draining, ", server.log)
+        with self.assertRaises(OSError):
+            server.raw()
+
+    def test_whole_answers_are_finished_too(self):
+        server = self.start("--drain-timeout", serve_client.WAIT_S)
+        answers = []
+        clients = [threading.Thread(target=lambda i=i: answers.append(
+            server.complete(f"Question {i}", max_tokens=SHORT, ignore_eos=True)), daemon=True)
+            for i in range(NUM_STREAMS)]
+        for client in clients:
+            client.start()
+        wait_for(lambda: len(server.stats()["running"]) == NUM_STREAMS or len(answers) > 0,
+                 "the requests to run")
+        server.signal(signal.SIGINT)
+        self.assertEqual(server.wait(), 0)
+        for client in clients:
+            client.join(serve_client.WAIT_S)
+        self.assertEqual([answer.status for answer in answers], [200] * NUM_STREAMS)
+        for answer in answers:
+            self.assertEqual(answer.json()["usage"]["completion_tokens"], SHORT)
+        self.assertIn("SIGINT: draining, ", server.log)
+
+    def test_answers_that_take_too_long_are_cut_off_and_told_so(self):
+        server = self.start("--drain-timeout", 0.2)
+        readers = self.open_streams(server, LONG)
+        server.signal()
+        for reader in readers:
+            stream = reader.end()
+            self.assertIsNone(reader.broke)  # its HTTP ends as it should
+            self.assertEqual(stream.error["code"], "cancelled")
+            self.assertFalse(stream.is_done)
+        self.assertEqual(server.wait(), 0)
+        self.assertIn(f"cancelling {NUM_STREAMS} requests", server.log)
+
+    def test_second_signal_ends_now(self):
+        for first, second in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM),
+                              (signal.SIGTERM, signal.SIGINT)):
+            with self.subTest(first=first.name, second=second.name):
+                server = self.start("--drain-timeout", 10 * serve_client.WAIT_S)
+                readers = self.open_streams(server, LONG)
+                server.signal(first)
+                self.wait_draining(server)
+                server.signal(second)
+                self.assertEqual(server.wait(), 0)
+                self.assertIn("ending now", server.log)
+                for reader in readers:
+                    stream = reader.end()
+                    self.assertFalse(stream.is_done)  # nobody takes it for a whole answer
+                    self.assertIsNotNone(reader.broke)
+
+    def test_nothing_to_wait_for(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(number=number.name):
+                server = self.start()
+                server.signal(number)
+                self.assertEqual(server.wait(), 0)
+                self.assertIn(f"{number.name}: draining, 0 requests open", server.log)
+
+    def test_connections_that_ask_nothing_hold_up_nobody(self):
+        server = self.start()
+        idle = [server.raw() for _ in range(5)]
+        half = server.raw()
+        half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+        server.ask("GET", "/health")  # by now it has seen them
+        server.signal()
+        self.assertEqual(server.wait(), 0)
+        for client in [*idle, half]:
+            client.close()
+
+    def test_reader_that_takes_nothing_holds_up_nobody(self):
+        server = self.start("--drain-timeout", 0.2)
+        stream = server.open_stream(max_tokens=LONG, logprobs=20)
+        next(stream.events())
+        server.signal()
+        self.assertEqual(server.wait(), 0)
+        stream.close()
+
+    def test_while_it_loads(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(number=number.name):
+                server = self.start(wait=False)
+                server.signal(number)
+                # Ready or not when it came; a process that has nothing to end properly just ends.
+                self.assertIn(server.wait(), (0, -number))
+
+
+if __name__ == "__main__":
+    serve_client.main()

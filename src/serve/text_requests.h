@@ -1,0 +1,55 @@
+// /tokenize, /detokenize and /apply-template: bodies parsed, answers written. Names as in llama.cpp's
+// server, and, where vLLM has others for the same, those too. Refusals as in openai_request.h.
+#ifndef QUIRE_SERVE_TEXT_REQUESTS_H_
+#define QUIRE_SERVE_TEXT_REQUESTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/openai_request.h"
+#include "text/tokenizer.h"
+
+namespace quire {
+
+// {"content": "text"} or {"prompt": "text"}, one of them, "" allowed; add_special_tokens (or
+// add_special), absent: as both servers do, false for content and true for prompt; parse_special
+// (true); with_pieces (false); model.
+struct TokenizeRequest {
+  std::string text = {};
+  EncodeOptions options = {};
+  bool with_pieces = false;
+  std::optional<std::string> model = {};
+};
+TokenizeRequest ParseTokenizeRequest(std::string_view body, const RequestLimits& limits = {});
+// {"tokens": [1, 2], "count": 2}; with pieces {"tokens": [{"id": 1, "piece": "a"}, ...]}, where a piece
+// that is not UTF-8 by itself is an array of its bytes.
+std::string TokenizeJson(std::span<const int32_t> tokens, const Tokenizer& tokenizer,
+                         bool with_pieces);
+
+// {"tokens": [1, 2]}; skip_special_tokens (false, so that it undoes /tokenize); model.
+struct DetokenizeRequest {
+  std::vector<int32_t> tokens = {};
+  DecodeOptions options = {.skip_special_tokens = false};
+  std::optional<std::string> model = {};
+};
+DetokenizeRequest ParseDetokenizeRequest(std::string_view body, const RequestLimits& limits = {});
+// {"content": "text"}
+std::string DetokenizeJson(std::string_view text);
+
+// {"messages": [...]}; chat_template_kwargs, add_generation_prompt, model.
+struct ApplyTemplateRequest {
+  Conversation conversation = {};
+  std::optional<std::string> model = {};
+};
+ApplyTemplateRequest ParseApplyTemplateRequest(std::string_view body,
+                                               const RequestLimits& limits = {});
+// {"prompt": "text"}
+std::string ApplyTemplateJson(std::string_view prompt);
+
+}  // namespace quire
+
+#endif  // QUIRE_SERVE_TEXT_REQUESTS_H_
