@@ -1,0 +1,89 @@
+"""A model as a Hugging Face folder of model_type deepseek_v3: config.json, two safetensors files and their index."""
+
+import dataclasses
+import json
+import pathlib
+
+import safetensors
+import safetensors.torch
+import torch
+
+import model as model_lib
+
+NUM_FILES = 2
+EXPERT_PARTS = ("gate_proj", "up_proj", "down_proj")
+
+
+def config_json(config):
+    return {
+        "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "dtype": "bfloat16",
+        **dataclasses.asdict(config),
+        "num_key_value_heads": config.num_attention_heads, "num_nextn_predict_layers": 1, "moe_layer_freq": 1,
+        "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": True, "hidden_act": "silu",
+        "rope_interleave": True, "rope_scaling": None, "attention_bias": False, "attention_dropout": 0.0,
+        "tie_word_embeddings": True, "initializer_range": 0.02, "use_cache": True,
+        "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 4,
+    }
+
+
+def read_config(folder):
+    stored = json.loads((pathlib.Path(folder) / "config.json").read_text())
+    return model_lib.Config(**{field.name: stored[field.name] for field in dataclasses.fields(model_lib.Config)})
+
+
+def published_tensors(model):
+    """Tensors by their published names: bf16, but the routers' biases, which are f32 as in DeepSeek-V3. The head and the
+    draft layer's embedding and head are the embedding, and are not stored again."""
+    tensors = {}
+    for name, value in model.state_dict().items():
+        name = "model." + name
+        value = value.detach().float().cpu()
+        head, _, part = name.rpartition(".experts.")
+        if part in EXPERT_PARTS:
+            for i, expert in enumerate(value):
+                tensors[f"{head}.experts.{i}.{part}.weight"] = expert.bfloat16().contiguous()
+        elif name.endswith("e_score_correction_bias"):
+            tensors[name] = value
+        else:
+            tensors[name] = value.bfloat16()
+    return tensors
+
+
+def save(model, folder):
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config_json(model.config), indent=2) + "\n")
+    tensors = published_tensors(model)
+    total = sum(t.nbytes for t in tensors.values())
+    files = [{} for _ in range(NUM_FILES)]
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].nbytes, item[0])):
+        smallest = min(files, key=lambda part: sum(t.nbytes for t in part.values()))
+        smallest[name] = tensor
+    names = {}
+    for i, part in enumerate(files):
+        file = f"model-{i + 1:05d}-of-{NUM_FILES:05d}.safetensors"
+        safetensors.torch.save_file(part, folder / file, metadata={"format": "pt"})
+        (folder / file).chmod(0o644)
+        names |= dict.fromkeys(part, file)
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(names.items()))}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+
+
+def load(folder, device="cpu"):
+    """The folder's model with float32 parameters."""
+    folder = pathlib.Path(folder)
+    model = model_lib.Model(read_config(folder))
+    tensors = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors |= safetensors.torch.load_file(file)
+    state = {}
+    for name, value in model.state_dict().items():
+        head, _, part = name.rpartition(".experts.")
+        if part in EXPERT_PARTS:
+            stored = torch.stack([tensors.pop(f"model.{head}.experts.{i}.{part}.weight") for i in range(len(value))])
+        else:
+            stored = tensors.pop("model." + name)
+        state[name] = stored.float()
+    assert not tensors, f"{folder}: unknown tensors {sorted(tensors)}"
+    model.load_state_dict(state)
+    return model.to(device)
