@@ -11,7 +11,7 @@ MODEL_BENCH_FLAGS = $(filter-out --benchmark_%,$(BENCH_FLAGS))
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help quire serve test asan tsan fuzz bench cuda install format format-check tidy clean
+.PHONY: help quire serve test asan tsan fuzz bench eval-matrix cuda install format format-check tidy clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -53,6 +53,11 @@ bench: build/release/.configured  ## the benchmarks (BENCH_FLAGS=--quick for a s
 	build/release/bench/quire_bench $(BENCH_FLAGS)
 	build/release/quire bench bench/models/dense_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
 	build/release/quire bench bench/models/moe_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
+
+eval-matrix: build/release/.configured build/dev/.configured  ## the bundled model's accuracy everywhere: docs/results/eval-matrix.md
+	cmake --build --preset release -j $(JOBS) --target quire
+	cmake --build --preset dev -j $(JOBS) --target quire
+	tools/eval_matrix.py build/release/quire --faulty build/dev/quire --output docs/results/eval-matrix.md
 
 cuda: build/cuda/.configured  ## build the CUDA targets (needs nvcc)
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda

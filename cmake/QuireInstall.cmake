@@ -24,6 +24,10 @@ foreach(folder IN LISTS installed_folders)
     PATTERN "testdata" EXCLUDE PATTERN "corpus" EXCLUDE PATTERN "test_files.h" EXCLUDE)
 endforeach()
 
+# The model that runs where none is named.
+install(DIRECTORY models/quire-grade-school DESTINATION ${CMAKE_INSTALL_DATADIR}/quire/models
+  PATTERN training_log.jsonl EXCLUDE)
+
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/quire)
 install(EXPORT quireTargets NAMESPACE quire:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/quireConfig.cmake.in

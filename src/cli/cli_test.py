@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import shutil
 import signal
 import struct
@@ -128,13 +129,13 @@ class ReadmeTest(CliTest):
     def test_commands_that_answer_run_as_they_stand(self):
         text = (SOURCE / "README.md").read_text()
         commands = [line for line in text.splitlines()
-                    if "quire generate src/" in line or "quire chat src/" in line]
-        self.assertEqual(len(commands), 3)
+                    if re.search("release/quire (generate|chat|eval)", line)]
+        self.assertEqual(len(commands), 4)
         for command in commands:
             with self.subTest(command=command):
                 command = command.replace("build/release/quire", BINARY)
                 done = subprocess.run(command, shell=True, cwd=SOURCE, input="Hello\n", text=True,
-                                      capture_output=True, timeout=300, check=False,
+                                      capture_output=True, timeout=1800, check=False,
                                       env={**os.environ, **NO_LEAK_CHECK})
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertNotEqual(done.stdout.strip(), "")
@@ -382,7 +383,20 @@ class GenerateTest(CliTest):
                 self.assert_generate_refused(words, *args)
         self.assert_refused(["--max-tokens", "1 or more", '"0"'], "generate", TINY_CHAT, "x",
                             "--max-tokens", 0)
-        self.assert_refused(["MODEL", "QUIRE_MODEL"], "generate", stdin="Hello")
+
+    def test_without_a_model_it_says_where_the_bundled_one_was_looked_for(self):
+        alone = pathlib.Path(shutil.copy(BINARY, self.folder / "quire"))
+        done = subprocess.run([alone, "generate"], cwd=self.folder, input="Hello", text=True,
+                              capture_output=True, check=False,
+                              env={"PATH": os.environ["PATH"], **NO_LEAK_CHECK})
+        self.assertEqual(done.returncode, 2, done.stderr)
+        for word in ("MODEL", "QUIRE_MODEL", "models/quire-grade-school"):
+            self.assertIn(word, done.stderr)
+
+    def test_one_text_is_a_prompt_for_the_bundled_model(self):
+        text = "Question: 8 buttons cost $64. How much do 10 buttons cost?\nAnswer:"
+        answer = self.run_json("generate", text, "--stop", "Question:", "--json")
+        self.assertEqual(answer["text"].split()[-2:], ["####", "80"])
 
     def test_prompt_longer_than_the_context_is_refused_with_both_counts(self):
         self.assert_generate_refused([f"{TINY_CHAT_CONTEXT}", "6002 tokens"],

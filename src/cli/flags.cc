@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "base/error.h"
+#include "base/fault_names.h"
 #include "cli/machine.h"
 #include "cli/parse.h"
 
@@ -147,6 +150,19 @@ void AddModelFlags(FlagReader& reader, ModelFlags& flags) {
   AddMemory(reader, flags);
 }
 
+namespace {
+
+// What an experiment puts back, in a build that can.
+Faults FaultsOfEnvironment() {
+  const char* number = std::getenv("QUIRE_REVERT");
+  if (number == nullptr) return {};
+  const Faults faults = ParseFault(number);
+  fmt::print(stderr, "warning: fault {} is put back, so results are wrong\n", number);
+  return faults;
+}
+
+}  // namespace
+
 RunnerOptions MakeOptions(const ModelFlags& flags, RunnerOptions defaults) {
   const StepMode mode = flags.step_mode.value_or(StepMode::kEager);
   Require(!(flags.disable_cuda_graph && mode == StepMode::kGraph),
@@ -160,6 +176,7 @@ RunnerOptions MakeOptions(const ModelFlags& flags, RunnerOptions defaults) {
   options.kv_format = flags.kv_cache_dtype;
   options.mode = mode;
   options.num_threads = flags.threads;
+  options.faults = FaultsOfEnvironment();
   options.memory_limit = ByteOffset(static_cast<int64_t>(
       flags.mem_fraction_static * static_cast<double>(AvailableMemory().raw())));
   return options;

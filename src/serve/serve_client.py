@@ -92,14 +92,15 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class Server:
-    """`quire serve` with dummy weights on a free port, from its start to `stop`."""
+    """`quire serve` on a free port, from its start to `stop`."""
 
-    def __init__(self, *flags, model=None, key=None, leak_check=False, wait=True):
+    def __init__(self, *flags, model=None, load_format="dummy", key=None, leak_check=False,
+                 wait=True):
         self._key = key
         self._log = []
         self._came = threading.Condition()
         keys = ["--api-key", key] if key else []
-        command = [BINARY, "serve", model or MODEL, "--load-format", "dummy", "--port", 0, *keys,
+        command = [BINARY, "serve", model or MODEL, "--load-format", load_format, "--port", 0, *keys,
                    *flags]
         self.process = subprocess.Popen([str(part) for part in command],
                                         env=environment(leak_check), stdin=subprocess.DEVNULL,
@@ -142,11 +143,11 @@ class Server:
         self.process.send_signal(number)
 
     def wait(self):
-        """The exit code. What a sanitizer found is shown: it changes the code."""
+        """The exit code. What a sanitizer found is shown: the code says only that."""
         code = self.process.wait(timeout=WAIT_S)
         self._reader.join()
         self.process.stderr.close()
-        if code in (1, 66):
+        if "Sanitizer" in self.log:
             print(self.log, file=sys.stderr)
         return code
 
@@ -157,6 +158,12 @@ class Server:
         if self.process.stderr.closed:
             return self.process.returncode
         return self.wait()
+
+    def kill(self):
+        """If it still runs, because a test has failed."""
+        self.process.kill()
+        if not self.process.stderr.closed:
+            self.wait()
 
     def memory_bytes(self, field="VmRSS"):
         text = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()

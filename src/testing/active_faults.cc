@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cstdio>
+
+#include "base/error.h"
+#include "base/fault_names.h"
 
 namespace quire::testing {
 namespace {
@@ -11,28 +13,18 @@ namespace {
 // Written once by the test main, before any test runs.
 Faults g_active_faults;
 
-constexpr std::array kFaults = {Fault::kFlatIndexSizedInPages, Fault::kTilesCountedInPages,
-                                Fault::kIndexKeyLayoutMismatch, Fault::kSerialPageTableFill,
-                                Fault::kDraftRowsWithoutBranches};
-
 }  // namespace
 
 Faults ActiveFaults() { return g_active_faults; }
 
 bool PutBackFault(std::string_view number) {
-#ifdef QUIRE_FAULTS
-  for (Fault fault : kFaults) {
-    if (fmt::format("{}", static_cast<int>(fault)) == number) {
-      g_active_faults = Faults(fault);
-      return true;
-    }
+  try {
+    g_active_faults = ParseFault(number);
+    return true;
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return false;
   }
-  fmt::print(stderr, "QUIRE_REVERT: no fault is called '{}'\n", number);
-#else
-  fmt::print(stderr, "QUIRE_REVERT: this build has no faults to put back ('{}' of {})\n", number,
-             kFaults.size());
-#endif
-  return false;
 }
 
 }  // namespace quire::testing
