@@ -300,6 +300,16 @@ class HttpTest(BadInputTest):
         for client in clients:
             client.close()
 
+    def test_clients_that_are_gone_while_their_request_is_read(self):
+        body = json.dumps({"prompt": "a few words, " * 500, "max_tokens": 5}).encode()
+        request = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+                   % len(body)) + body
+        for i in range(1000):
+            with self.server.raw() as client:
+                if i % 2:  # closed with a reset
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                client.sendall(request)
+
     def test_requests_one_after_another_in_one_piece(self):
         one = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
         last = b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

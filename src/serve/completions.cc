@@ -1,13 +1,12 @@
 #include "serve/completions.h"
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <utility>
 
 #include "base/error.h"
 #include "http/sse.h"
 #include "serve/api_error.h"
 #include "serve/event_queue.h"
+#include "serve/on_workers.h"
 #include "textgen/text_model.h"
 
 namespace quire {
@@ -96,10 +95,8 @@ asio::awaitable<void> Completions::Handle(Endpoint endpoint, const HttpRequest& 
   const std::string id = MakeAnswerId(endpoint, random_(), random_());
   // Open from here on: whoever drains waits for what is still being read, too.
   Submission submission(*this);
-  auto prepare = [&]() -> asio::awaitable<Job> {
-    co_return Prepare(endpoint, request.body, arrival);
-  };
-  Job job = co_await asio::co_spawn(workers_, prepare, asio::use_awaitable);
+  Job job =
+      co_await RunOnWorkers(workers_, [&] { return Prepare(endpoint, request.body, arrival); });
   job.shape.id = id;
   job.shape.created = SecondsSince1970();
   job.shape.model = options_.model_name;

@@ -281,6 +281,7 @@ class Stream:
         """To its end."""
         for _ in self.events():
             pass
+        self.close()
         return self
 
     def close(self):

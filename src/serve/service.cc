@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
 #include "serve/api_error.h"
+#include "serve/on_workers.h"
 #include "serve/openai_response.h"
 #include "serve/page.h"
 #include "serve/text_requests.h"
@@ -231,8 +230,7 @@ asio::awaitable<void> Service::SendJson(HttpResponder& responder, const HttpHead
 }
 
 asio::awaitable<std::string> Service::OnWorker(std::function<std::string()> work) {
-  auto task = [&work]() -> asio::awaitable<std::string> { co_return work(); };
-  co_return co_await asio::co_spawn(workers_, task, asio::use_awaitable);
+  co_return co_await RunOnWorkers(workers_, std::move(work));
 }
 
 // ---- About the server ----

@@ -32,6 +32,8 @@ class Reader(threading.Thread):
             self._stream.read()
         except (http.client.HTTPException, OSError) as error:
             self.broke = error
+        finally:
+            self._stream.close()
 
     def end(self):
         self.join(serve_client.WAIT_S)
@@ -49,7 +51,7 @@ class SignalTest(unittest.TestCase):
 
     def start(self, *flags, **options):
         server = Server("--max-total-tokens", 1 << 20, *flags, model=self.model, **options)
-        self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
+        self.addCleanup(server.kill)
         return server
 
     def open_streams(self, server, max_tokens, count=NUM_STREAMS):
