@@ -403,7 +403,7 @@ def take_screenshot(path):
     for thread in others:
         thread.start()
     time.sleep(20)  # for the curve
-    BROWSER.type("#question", "What is a quire, and what is on its pages?" + ENTER)
+    BROWSER.type("#question", "Tom buys 4 pencils at $3 each and 2 books at $7 each. How much does Tom spend in total?" + ENTER)
     wait_for(lambda: len(BROWSER.text(".assistant .text")) > 300
              or BROWSER.is_shown("#send"), "some of the answer")
     picture = BROWSER.devtools("Page.captureScreenshot", format="png")["data"]

@@ -32,12 +32,12 @@ HttpServerOptions MakeHttpOptions(HttpServerOptions options, Service& service) {
 Server::Server(ServerOptions options)
     : options_(std::move(options)),
       work_(io_.get_executor()),
+      signals_(io_),
       service_(io_, options_.service),
       http_(io_, MakeHttpOptions(options_.http, service_),
             [this](const HttpRequest& request, HttpResponder& responder) {
               return service_.Handle(request, responder);
             }),
-      signals_(io_),
       endpoint_(http_.endpoint()),
       port_(http_.port()),
       thread_([this] { io_.run(); }) {}

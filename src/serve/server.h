@@ -66,10 +66,9 @@ class Server {
   const ServerOptions options_;
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_;
-  // Used on io_ only.
+  asio::signal_set signals_;  // but for StopOnSignals used on io_ only; so is all that follows
   Service service_;
   HttpServer http_;
-  asio::signal_set signals_;
   bool stopping_ = false;
   bool ending_now_ = false;
 

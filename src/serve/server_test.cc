@@ -383,6 +383,11 @@ TEST_F(ServerTest, TextToolsAgree) {
       json::parse(Post("/apply-template", {{"messages", Chat(1)["messages"]}}).body);
   EXPECT_EQ(prompt["prompt"], "<｜begin▁of▁sentence｜>[user]Hello");
   EXPECT_EQ(Post("/tokenize", {{"content", 7}}).status, 400);
+  const int64_t vocab = model_.tokenizer->vocab_size();
+  EXPECT_EQ(ErrorOf(Post("/detokenize", {{"tokens", {1, vocab}}})),
+            fmt::format("400 invalid_request_error null: tokens[1]: expected a token of the model, "
+                        "0..{}, got {}",
+                        vocab - 1, vocab));
 }
 
 TEST_F(ServerTest, NumbersAddUp) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -39,6 +40,17 @@ bool EqualsKey(std::string_view given, std::string_view key) {
     difference |= static_cast<unsigned char>(key[i] ^ other);
   }
   return difference == 0;
+}
+
+// Ids below `vocab_size` that are no token decode to nothing: models have more rows than their
+// tokenizers.
+void CheckTokens(std::span<const int32_t> tokens, int64_t vocab_size) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < vocab_size) continue;
+    const std::string where = fmt::format("tokens[{}]", i);
+    throw BadField(where, fmt::format("{}: expected a token of the model, 0..{}, got {}", where,
+                                      vocab_size - 1, tokens[i]));
+  }
 }
 
 // An id that can stand in a header and in a log.
@@ -355,6 +367,7 @@ asio::awaitable<void> Service::Detokenize(const HttpRequest& request, HttpRespon
     const DetokenizeRequest parsed =
         ParseDetokenizeRequest(request.body, options_.completions.limits);
     CheckModelName(parsed.model, options_.completions.model_name);
+    CheckTokens(parsed.tokens, engine_->engine().limits().vocab_size);
     return DetokenizeJson(engine_->model().tokenizer->Decode(parsed.tokens, parsed.options));
   });
   co_await SendJson(responder, headers, std::move(body));
