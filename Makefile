@@ -33,7 +33,7 @@ asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedB
 # What runs loops on threads, or threads of its own; the rest is used from one thread at a time.
 THREADED = device_test attn_test kernels_test engine_test model_test runner_test \
   runner_invariants_test hf_test invariants_test engine_invariants_test http_test serve_test \
-  server_test
+  server_test textgen_test
 # Those that drive the program.
 THREADED_PROGRAM = load_test sigterm_test
 EMPTY :=

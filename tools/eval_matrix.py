@@ -49,11 +49,15 @@ class Matrix:
             if fault:
                 environment["QUIRE_REVERT"] = str(fault)
             begin = time.monotonic()
-            subprocess.run([str(part) for part in (binary, "eval", MODEL, "--data", FILES[kind],
-                                                   *flags, "--json", out)],
-                           env=environment, check=True, stdout=subprocess.DEVNULL,
-                           stderr=subprocess.PIPE)
+            done = subprocess.run([str(part) for part in (binary, "eval", MODEL, "--data", FILES[kind],
+                                                          *flags, "--json", out)],
+                                  env=environment, check=False, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE, text=True)
+            if done.returncode != 0:
+                sys.exit(f"quire eval ended with {done.returncode}:\n{done.stderr}")
             run = json.loads(out.read_text())
+            if run["errors"]:
+                sys.exit(f"{run['errors']} questions were not answered:\n{done.stderr}")
         self.done += 1
         print(f"[{self.done}] {kind} x {run['questions']}, page {page}, {mode}, cache "
               f"{'on' if cache else 'off'}, concurrency {concurrency}, {kv}"
@@ -119,6 +123,8 @@ def main():
     options = parser.parse_args()
     num_short, num_long, limit = (8, 1, 8) if options.quick else (100, 10, None)
 
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
     matrix = Matrix(options)
     begin = time.monotonic()
     version = subprocess.run([options.quire, "--version"], check=True, text=True,

@@ -1,5 +1,8 @@
 #include "base/error.h"
 
+#include <algorithm>
+#include <string_view>
+
 namespace quire {
 
 const char* ErrorCodeName(ErrorCode code) {
@@ -17,7 +20,10 @@ const char* ErrorCodeName(ErrorCode code) {
 namespace internal {
 
 void FailCheck(const char* file, int line, const char* condition, const std::string& values) {
-  throw InternalError(fmt::format("{}:{}: check failed: {}{}{}", file, line, condition,
+  // From the source tree on: the message may go to someone on another machine.
+  std::string_view path = file;
+  path.remove_prefix(std::min(path.rfind("src/"), path.size()) % path.size());
+  throw InternalError(fmt::format("{}:{}: check failed: {}{}{}", path, line, condition,
                                   values.empty() ? "" : ": ", values));
 }
 

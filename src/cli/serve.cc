@@ -4,12 +4,15 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/error.h"
@@ -108,7 +111,7 @@ void AddLimits(FlagReader& reader, ServeFlags& flags) {
         return static_cast<int>(ParseInt(where, text, 1, 100'000));
       });
   add({"--request-timeout", "SECONDS", "",
-       "Answers 408 what takes longer; a request's own \"timeout\" field goes before"},
+       "Answers 408 what takes longer; a request's own \"timeout\" may be less"},
       flags.completions.request_timeout, ParseSeconds);
   add({"--idle-timeout", "SECONDS", seconds(flags.http.idle_timeout),
        "Closes a connection on which nothing is asked"},
@@ -193,6 +196,12 @@ std::string LogLine(const AccessRecord& record, AccessLog format) {
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+// A log that cannot be written is no reason to stop serving.
+void WriteLog(const std::string& line) {
+  const std::string with_end = line + "\n";
+  std::ignore = std::fwrite(with_end.data(), 1, with_end.size(), stderr);
+}
+
 ServerOptions MakeServerOptions(const ServeFlags& flags, const std::filesystem::path& folder) {
   ServerOptions options{.http = flags.http, .drain_timeout = flags.drain_timeout};
   options.service.version = QUIRE_VERSION;
@@ -206,7 +215,7 @@ ServerOptions MakeServerOptions(const ServeFlags& flags, const std::filesystem::
       ByteOffset(static_cast<int64_t>(flags.http.max_body_bytes));
   if (flags.access_log != AccessLog::kOff) {
     options.http.on_access = [format = flags.access_log](const AccessRecord& record) {
-      fmt::print(stderr, "{}\n", LogLine(record, format));
+      WriteLog(LogLine(record, format));
     };
   }
   options.on_message = [](std::string_view message) { fmt::print(stderr, "quire: {}\n", message); };
@@ -229,6 +238,7 @@ std::string DescribeModel(const LocalModel& model, const ServeFlags& flags) {
 }
 
 void Run(const ServeFlags& flags) {
+  std::signal(SIGPIPE, SIG_IGN);  // whoever read the log may go
   const std::filesystem::path folder =
       flags.model.model.empty() ? DefaultModel() : flags.model.model;
   Server server(MakeServerOptions(flags, folder));

@@ -596,7 +596,13 @@ SchedulerCounters Scheduler::counters() const {
 
 SchedulerSnapshot Scheduler::Snapshot() const {
   SchedulerSnapshot snapshot;
-  std::set<PageId> in_use;
+  std::vector<bool> in_use(static_cast<size_t>(limits_.pool_pages.raw()));
+  int64_t num_in_use = 0;
+  const auto mark = [&](PageId page) {
+    auto is_marked = in_use[static_cast<size_t>(page.raw())];
+    if (!is_marked) ++num_in_use;
+    is_marked = true;
+  };
   for (const Sequence* seq : running_) {
     snapshot.running.push_back({.request = seq->task->id,
                                 .sample = seq->sample,
@@ -604,11 +610,11 @@ SchedulerSnapshot Scheduler::Snapshot() const {
                                 .computed_tokens = seq->computed,
                                 .output_tokens = seq->num_output(),
                                 .pages = PageCount(seq->list.PageIds().size())});
-    for (const PageId page : seq->list.PageIds()) in_use.insert(page);
-    if (seq->to_copy) in_use.insert(seq->to_copy->page.page());
+    for (const PageId page : seq->list.PageIds()) mark(page);
+    if (seq->to_copy) mark(seq->to_copy->page.page());
   }
   snapshot.pages_free = pool_.num_free();
-  snapshot.pages_in_use = PageCount(in_use.size());
+  snapshot.pages_in_use = PageCount(num_in_use);
   snapshot.pages_cached = pool_.num_pages() - snapshot.pages_free - snapshot.pages_in_use;
   snapshot.counters = counters();
   return snapshot;

@@ -1,5 +1,6 @@
 #include "serve/completions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -50,15 +51,7 @@ class Completions::Submission {
   void Submit(std::vector<TextRequest> requests, EngineClock::time_point arrival) {
     if (is_cancelled_) throw FromFinish(FinishReason::kCancelled, "");
     for (size_t prompt = 0; prompt < requests.size(); ++prompt) {
-      const auto num_tokens = std::ssize(requests[prompt].tokens.prompt);
-      const auto metrics = std::make_shared<RequestMetrics>(owner_.metrics_, arrival, num_tokens);
-      const std::optional<RequestId> id = owner_.engine_.Submit(
-          std::move(requests[prompt]), [queue = queue_, metrics, prompt](const TextEvent& event) {
-            metrics->Take(event, EngineClock::now());
-            queue->Push(prompt, event);
-          });
-      if (!id) throw QueueFull();
-      ids_.push_back(*id);
+      SubmitOne(prompt, std::move(requests[prompt]), arrival);
     }
   }
   // What has ended is left as it is.
@@ -70,6 +63,31 @@ class Completions::Submission {
   EventQueue& queue() { return *queue_; }
 
  private:
+  void SubmitOne(size_t prompt, TextRequest request, EngineClock::time_point arrival) {
+    const auto metrics = std::make_shared<RequestMetrics>(owner_.metrics_, arrival,
+                                                          std::ssize(request.tokens.prompt));
+    // Counted before the engine can answer, and given back if it will not.
+    std::shared_ptr<std::atomic<int64_t>> owed = owner_.owed_;
+    ++*owed;
+    std::optional<RequestId> id;
+    try {
+      id = owner_.engine_.Submit(std::move(request),
+                                 [queue = queue_, metrics, prompt, owed](const TextEvent& event) {
+                                   metrics->Take(event, EngineClock::now());
+                                   queue->Push(prompt, event);
+                                   if (event.last_of_request) --*owed;
+                                 });
+    } catch (...) {
+      --*owed;
+      throw;
+    }
+    if (!id) {
+      --*owed;
+      throw QueueFull();
+    }
+    ids_.push_back(*id);
+  }
+
   Completions& owner_;
   std::shared_ptr<EventQueue> queue_;
   std::vector<RequestId> ids_;
@@ -121,8 +139,9 @@ Completions::Job Completions::Prepare(Endpoint endpoint, const std::string& body
   for (TextRequest& request : job.requests) {
     const TokenCount prompt(request.tokens.prompt.size());
     if (prompt >= context) throw ContextExceeded(prompt.raw(), context.raw());
-    if (!request.tokens.deadline && options_.request_timeout) {
-      request.tokens.deadline = arrival.now + *options_.request_timeout;
+    if (options_.request_timeout) {
+      const auto latest = arrival.now + *options_.request_timeout;
+      request.tokens.deadline = std::min(request.tokens.deadline.value_or(latest), latest);
     }
   }
   return job;
@@ -188,6 +207,7 @@ asio::awaitable<void> Completions::SendStream(Submission& submission, AnswerShap
   stream_headers.Add("X-Accel-Buffering", "no");  // proxies pass every piece on
   co_await responder.Start(200, std::string(kSseContentType), std::move(stream_headers));
   StreamedAnswer answer(std::move(shape));
+  auto last_write = EngineClock::now();
   while (!answer.done() && !answer.error()) {
     const std::vector<QueuedEvent> events =
         co_await submission.queue().Next(options_.ping_interval);
@@ -200,10 +220,12 @@ asio::awaitable<void> Completions::SendStream(Submission& submission, AnswerShap
       out += SseData(answer.error()->ToJson());
     } else if (answer.done()) {
       out += SseData("[DONE]");
-    } else if (events.empty()) {
-      out += kSsePing;
+    } else if (out.empty() && EngineClock::now() - last_write >= options_.ping_interval) {
+      out += kSsePing;  // tokens may come whose text is held back
     }
+    if (out.empty()) continue;
     co_await responder.Write(out);
+    last_write = EngineClock::now();
   }
   co_await responder.Finish();
 }

@@ -2,6 +2,7 @@
 #ifndef QUIRE_SERVE_COMPLETIONS_H_
 #define QUIRE_SERVE_COMPLETIONS_H_
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/thread_pool.hpp>
@@ -27,7 +28,7 @@ struct CompletionsOptions {
   std::string model_name = {};
   std::string system_fingerprint = {};
   RequestLimits limits = {};
-  std::optional<std::chrono::milliseconds> request_timeout = {};  // of requests that give none
+  std::optional<std::chrono::milliseconds> request_timeout = {};  // the most, whatever one asks for
   std::chrono::milliseconds ping_interval{15'000};  // a stream is silent for no longer than this
 };
 
@@ -37,7 +38,7 @@ void CheckModelName(const std::optional<std::string>& asked, const std::string& 
 // Used on `io` only.
 class Completions {
  public:
-  // All outlive this, and this outlives every Handle. Bodies are read and prompts tokenized on `workers`:
+  // All outlive this, and this outlives every Handle; metrics and io also what is owed. Bodies are read and prompts tokenized on `workers`:
   // a long one holds up no stream.
   Completions(asio::io_context& io, asio::thread_pool& workers, TextEngine& engine,
               Metrics& metrics, CompletionsOptions options);
@@ -49,6 +50,8 @@ class Completions {
 
   // Requests that are being answered.
   int64_t num_open() const { return std::ssize(open_); }
+  // Requests whose last event the engine has yet to give: it uses what it was given until then.
+  int64_t num_owed() const { return *owed_; }
   // Ends them all: they are answered with what kCancelled means.
   void CancelAll();
 
@@ -71,6 +74,8 @@ class Completions {
   const CompletionsOptions options_;
   std::mt19937_64 random_;
   std::set<Submission*> open_;
+  // Shared with the engine's thread.
+  const std::shared_ptr<std::atomic<int64_t>> owed_ = std::make_shared<std::atomic<int64_t>>(0);
 };
 
 }  // namespace quire

@@ -15,6 +15,7 @@ namespace {
 constexpr int64_t kMostInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMostTokens = int64_t{1} << 30;  // as Request::max_tokens
 constexpr size_t kMaxStops = 16;                   // OpenAI: 4; people use more
+constexpr size_t kMaxStopTokens = 1024;
 constexpr size_t kMaxStopBytes = 1024;
 constexpr size_t kMaxSaltBytes = 1024;
 constexpr size_t kMaxBiases = 1024;  // OpenAI's
@@ -82,7 +83,12 @@ void ReadStops(RequestFields& body, GenerationFields& out) {
       stop->Refuse(fmt::format("a string or an array of at most {} strings", kMaxStops));
     }
   }
-  if (const auto tokens = body.Find("stop_token_ids")) out.stop_token_ids = tokens->Tokens();
+  if (const auto tokens = body.Find("stop_token_ids")) {
+    if (tokens->value().size() > kMaxStopTokens) {
+      tokens->Refuse(fmt::format("an array of at most {} token ids", kMaxStopTokens));
+    }
+    out.stop_token_ids = tokens->Tokens();
+  }
   out.ignore_eos = body.Bool("ignore_eos", false);
 }
 

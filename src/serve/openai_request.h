@@ -18,6 +18,7 @@
 //   n 1..RequestLimits::max_n      timeout above 0, up to 86400 seconds
 //   logit_bias {"token id": -100..100}, at most 1024          priority any int32; higher goes first
 //   stop: a text or up to 16, each of 1..1024 bytes           cache_salt 1..1024 bytes
+//   stop_token_ids: up to 1024
 //   max_tokens, or max_completion_tokens: 1 or more; both only if equal. Absent: for chat up
 //     to the end of the context, for completions 16, as OpenAI does. 0 is allowed for completions with
 //     echo: nothing is drawn, and the prompt comes back, with its log-probabilities if asked for.

@@ -361,6 +361,16 @@ TEST(OpenaiRequestTest, WrongValuesAreRefusedWithTheRange) {
   }
 }
 
+TEST(OpenaiRequestTest, StopTokensAreLimited) {
+  const auto many = [](int count) {
+    return fmt::format(R"("stop_token_ids": [{}])", fmt::join(std::vector<int>(count, 5), ","));
+  };
+  EXPECT_EQ(Chat(many(1024)).stop_token_ids.size(), 1024u);
+  EXPECT_EQ(ChatRefusal(many(1025)),
+            "stop_token_ids | stop_token_ids: expected an array of at most 1024 token ids, got an "
+            "array of 1025");
+}
+
 TEST(OpenaiRequestTest, LogitBias) {
   const std::vector<LogitBias> biases = Chat(R"("logit_bias": {"7": -100, "12": 0.5})").logit_bias;
   ASSERT_EQ(biases.size(), 2u);

@@ -234,10 +234,11 @@ class Server:
         return values
 
     def wait_idle(self):
-        """Until nothing runs or waits; the statistics of then."""
+        """Until nothing runs or waits, and all ends are counted; the statistics of then."""
         def idle():
             stats = self.stats()
-            return stats if not stats["running"] and stats["waiting"] == 0 else None
+            ended = sum(stats["answers"].values()) == stats["counters"]["answers_finished"]
+            return stats if ended and not stats["running"] and stats["waiting"] == 0 else None
         return wait_for(idle, "the server to have nothing to do")
 
 

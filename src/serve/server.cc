@@ -113,7 +113,14 @@ asio::awaitable<void> Server::Drain() {
   });
   co_await http_.Drained();
   patience.cancel();
-  signals_.cancel();
+  // What was cancelled just now has its last events to come, and they are counted here.
+  while (service_.num_owed() > 0) {
+    patience.expires_after(kLook);
+    co_await patience.async_wait(asio::use_awaitable);
+  }
+  boost::system::error_code ignored;
+  signals_.clear(ignored);  // from now on a signal ends the process
+  signals_.cancel(ignored);
   work_.reset();
 }
 

@@ -276,10 +276,23 @@ TEST_F(ServerTest, ARequestThatTakesTooLongIs408) {
   options.service.completions.request_timeout = std::chrono::milliseconds(30);
   Start(std::move(options));
   runner_->pause = std::chrono::milliseconds(5);
-  EXPECT_EQ(Post("/v1/chat/completions", Chat(350)).status, 408);
-  json patient = Chat(20);
-  patient["timeout"] = 60;
-  EXPECT_EQ(Post("/v1/chat/completions", patient).status, 200);
+  const HttpResponse late = Post("/v1/chat/completions", Chat(350));
+  EXPECT_EQ(late.status, 408);
+  EXPECT_EQ(late.headers.Find("X-Should-Retry"), "false");
+  json patient = Chat(350);
+  patient["timeout"] = 60;  // more than the server grants
+  EXPECT_EQ(Post("/v1/chat/completions", patient).status, 408);
+}
+
+TEST_F(ServerTest, ARequestMaySayHowLongItMayTake) {
+  Start();
+  runner_->pause = std::chrono::milliseconds(5);
+  json request = Chat(350);
+  request["timeout"] = 0.03;
+  EXPECT_EQ(Post("/v1/chat/completions", request).status, 408);
+  request = Chat(5);
+  request["timeout"] = 600;
+  EXPECT_EQ(Post("/v1/chat/completions", request).status, 200);
 }
 
 TEST_F(ServerTest, AskForAKeyWhereThereIsOne) {
@@ -329,6 +342,9 @@ TEST_F(ServerTest, OtherOriginsMayAskIfTheyAreAllowed) {
   EXPECT_EQ(preflight.headers.Find("Access-Control-Allow-Origin"), "*");
   EXPECT_NE(preflight.headers.Find("Access-Control-Allow-Headers")->find("Authorization"),
             std::string_view::npos);
+  const HttpResponse own = Ask("OPTIONS", "/v1/chat/completions", "",
+                               {{"Access-Control-Request-Headers", "authorization, x-own-header"}});
+  EXPECT_EQ(own.headers.Find("Access-Control-Allow-Headers"), "authorization, x-own-header");
   EXPECT_EQ(Ask("GET", "/v1/models").headers.Find("Access-Control-Allow-Origin"), "*");
 }
 
@@ -421,10 +437,12 @@ TEST_F(ServerTest, WhenStoppedItLetsOpenAnswersEnd) {
   std::vector<std::string> data;
   std::thread client([&] { data = Stream("/v1/chat/completions", Chat(100, true)); });
   while (engine_->counters().output_tokens < 3) std::this_thread::yield();
+  runner_->is_held = true;
   server_->Stop();
   // It listens still, and says that it takes nothing new.
   EXPECT_EQ(json::parse(Ask("GET", "/health").body)["status"], "draining");
   EXPECT_EQ(Post("/v1/chat/completions", Chat(1)).status, 503);
+  runner_->is_held = false;
   server_->Wait();
   client.join();
   ASSERT_FALSE(data.empty());
@@ -447,6 +465,24 @@ TEST_F(ServerTest, WhenStoppedItWaitsNoLongerThanItShould) {
   // Cut off, and told so.
   EXPECT_EQ(json::parse(data.back())["error"]["code"], "cancelled");
   EXPECT_LT(engine_->counters().output_tokens, 380);
+}
+
+TEST_F(ServerTest, GoesOnlyWhenTheEngineOwesItNothing) {
+  Start();
+  runner_->is_held = true;
+  std::thread client(
+      [&] { EXPECT_THROW(Ask("POST", "/v1/chat/completions", Chat(100).dump()), Error); });
+  while (engine_->counters().running == 0) std::this_thread::yield();
+  // The step that is held has a last event to tell of, wherever the server is then.
+  std::thread release([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    runner_->is_held = false;
+  });
+  server_.reset();
+  EXPECT_FALSE(runner_->is_held);
+  release.join();
+  client.join();
+  EXPECT_TRUE(AllPagesReturned());
 }
 
 TEST_F(ServerTest, WhenStoppedTwiceItEndsNow) {

@@ -53,6 +53,15 @@ void CheckTokens(std::span<const int32_t> tokens, int64_t vocab_size) {
   }
 }
 
+// "authorization, content-type": names and what separates them, and nothing else.
+bool IsHeaderList(std::string_view text) {
+  const auto is_proper = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == ',' || c == ' ';
+  };
+  return !text.empty() && text.size() <= 2048 && std::ranges::all_of(text, is_proper);
+}
+
 // An id that can stand in a header and in a log.
 bool IsProperId(std::string_view id) {
   const auto is_proper = [](char c) { return c > ' ' && c <= '~' && c != '"' && c != '\\'; };
@@ -104,7 +113,7 @@ void Service::SetReady(TextEngine& engine, std::string info) {
   engine_ = &engine;
   info_ = std::move(info);
   completions_.emplace(io_, workers_, engine, metrics_, options_.completions);
-  state_ = ServiceState::kReady;
+  if (state_ == ServiceState::kLoading) state_ = ServiceState::kReady;
 }
 
 void Service::StartDraining() { state_ = ServiceState::kDraining; }
@@ -164,12 +173,15 @@ HttpHeaders Service::CommonHeaders(const HttpRequest& request, HttpResponder& re
   responder.set_note(id);
   HttpHeaders headers;
   headers.Add("X-Request-Id", std::move(id));
-  if (!options_.cors_origin.empty()) {
-    headers.Add("Access-Control-Allow-Origin", options_.cors_origin);
-    if (options_.cors_origin != "*") headers.Add("Vary", "Origin");
-    headers.Add("Access-Control-Expose-Headers", "X-Request-Id");
-  }
+  AddCors(headers);
   return headers;
+}
+
+void Service::AddCors(HttpHeaders& headers) const {
+  if (options_.cors_origin.empty()) return;
+  headers.Add("Access-Control-Allow-Origin", options_.cors_origin);
+  if (options_.cors_origin != "*") headers.Add("Vary", "Origin");
+  headers.Add("Access-Control-Expose-Headers", "X-Request-Id");
 }
 
 void Service::CheckAccess(const HttpRequest& request, Access access) const {
@@ -198,7 +210,7 @@ asio::awaitable<void> Service::Handle(const HttpRequest& request, HttpResponder&
   std::optional<ApiError> refusal;
   try {
     if (request.method == "OPTIONS" && !options_.cors_origin.empty()) {
-      co_await Preflight(responder, headers);
+      co_await Preflight(request, responder, headers);
       co_return;
     }
     const Route& route = FindRoute(request);
@@ -216,9 +228,12 @@ asio::awaitable<void> Service::Handle(const HttpRequest& request, HttpResponder&
 }
 
 HttpResponse Service::MakeError(int status, std::string_view message) const {
-  return {.status = status,
-          .content_type = std::string(kJson),
-          .body = ErrorOfStatus(status, message).ToJson()};
+  HttpResponse response{.status = status,
+                        .content_type = std::string(kJson),
+                        .body = ErrorOfStatus(status, message).ToJson()};
+  AddCors(response.headers);
+  if (status == 503) response.headers.Add("Retry-After", std::string(kRetrySeconds));
+  return response;
 }
 
 asio::awaitable<void> Service::SendError(HttpResponder& responder, const ApiError& error,
@@ -226,6 +241,8 @@ asio::awaitable<void> Service::SendError(HttpResponder& responder, const ApiErro
   if (responder.started()) throw error;  // too late: the connection is closed
   if (error.status() == 401) headers.Add("WWW-Authenticate", "Bearer");
   if (error.status() == 405) headers.Add("Allow", "GET, HEAD, POST, OPTIONS");
+  // OpenAI's clients would ask again what has just taken too long.
+  if (error.code() == "deadline_exceeded") headers.Add("X-Should-Retry", "false");
   if (error.status() == 429 || error.status() == 503) {
     headers.Add("Retry-After", std::string(kRetrySeconds));
   }
@@ -247,9 +264,15 @@ asio::awaitable<std::string> Service::OnWorker(std::function<std::string()> work
 
 // ---- About the server ----
 
-asio::awaitable<void> Service::Preflight(HttpResponder& responder, HttpHeaders headers) {
+asio::awaitable<void> Service::Preflight(const HttpRequest& request, HttpResponder& responder,
+                                         HttpHeaders headers) {
   headers.Add("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
-  headers.Add("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+  // Clients add headers of their own, and none that this server reads is dangerous.
+  const std::string_view asked =
+      request.headers.Find("Access-Control-Request-Headers").value_or("");
+  headers.Add("Access-Control-Allow-Headers", IsHeaderList(asked)
+                                                  ? std::string(asked)
+                                                  : "Authorization, Content-Type, X-Request-Id");
   headers.Add("Access-Control-Max-Age", "86400");
   HttpResponse response{.status = 204, .headers = std::move(headers)};
   co_await responder.Send(std::move(response));

@@ -7,7 +7,8 @@
 //   GET   /v1/models, /v1/models/NAME
 //   POST  /v1/chat/completions, /v1/completions, /tokenize, /detokenize, /apply-template
 //
-// Every answer carries X-Request-Id: the client's own if it sent a proper one. Errors are OpenAI's
+// Every answer to a whole request carries X-Request-Id: the client's own if it sent a proper one. Errors
+// are OpenAI's
 // (serve/api_error.h). With API keys, everything but the page and /health needs one of them.
 #ifndef QUIRE_SERVE_SERVICE_H_
 #define QUIRE_SERVE_SERVICE_H_
@@ -62,6 +63,7 @@ class Service {
   HttpResponse MakeError(int status, std::string_view message) const;
 
   int64_t num_open() const { return completions_ ? completions_->num_open() : 0; }
+  int64_t num_owed() const { return completions_ ? completions_->num_owed() : 0; }
   void CancelAll();
   Metrics& metrics() { return metrics_; }
 
@@ -77,6 +79,7 @@ class Service {
   static const std::vector<Route>& Routes();
   static const Route& FindRoute(const HttpRequest& request);
 
+  void AddCors(HttpHeaders& headers) const;
   HttpHeaders CommonHeaders(const HttpRequest& request, HttpResponder& responder);
   void CheckAccess(const HttpRequest& request, Access access) const;
   asio::awaitable<void> SendError(HttpResponder& responder, const ApiError& error,
@@ -86,7 +89,7 @@ class Service {
   asio::awaitable<std::string> OnWorker(std::function<std::string()> work);
   SchedulerSnapshot Snapshot() const;
 
-  asio::awaitable<void> Preflight(HttpResponder& responder, HttpHeaders headers);
+  asio::awaitable<void> Preflight(const HttpRequest&, HttpResponder&, HttpHeaders headers);
   asio::awaitable<void> Page(const HttpRequest&, HttpResponder&, const HttpHeaders&);
   asio::awaitable<void> Health(const HttpRequest&, HttpResponder&, const HttpHeaders&);
   asio::awaitable<void> MetricsText(const HttpRequest&, HttpResponder&, const HttpHeaders&);

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -148,7 +149,6 @@ std::string ToJson(const EvalRun& run, std::span<const EvalQuestion> questions,
       {"model", flags.server.url.empty() ? flags.model.model.string() : flags.server.url},
       {"concurrency", flags.concurrency},
       {"few_shot", flags.num_examples},
-      {"page_size", flags.model.page_size.raw()},
       {"accuracy", accuracy.value},
       {"interval_95", {accuracy.low, accuracy.high}},
       {"right", totals.right},
@@ -158,6 +158,7 @@ std::string ToJson(const EvalRun& run, std::span<const EvalQuestion> questions,
       {"prompt_tokens", totals.prompt_tokens},
       {"cached_tokens", totals.cached_tokens},
       {"output_tokens", totals.output_tokens}};
+  if (flags.server.url.empty()) json["page_size"] = flags.model.page_size.raw();
   OrderedJson answers = OrderedJson::array();
   for (size_t i = 0; i < run.answers.size(); ++i) {
     const Judged& judged = run.answers[i];
@@ -219,6 +220,7 @@ void Run(EvalFlags flags) {
     options.scheduler.max_waiting = kMaxConcurrency;
     if (flags.disable_radix_cache) options.scheduler.prefix_cache = PrefixCache::kOff;
     model.emplace(LoadLocalModel(flags.model, options));
+    flags.model.model = model->folder;
     answerer = MakeLocalAnswerer(*model);
   } else {
     answerer = MakeServerAnswerer(flags.server);
