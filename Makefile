@@ -11,7 +11,7 @@ MODEL_BENCH_FLAGS = $(filter-out --benchmark_%,$(BENCH_FLAGS))
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help quire serve test asan tsan fuzz bench eval-matrix cuda install format format-check tidy clean
+.PHONY: help quire serve test asan tsan load fuzz bench eval-matrix cuda install format format-check tidy clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -30,10 +30,9 @@ asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedB
 	cmake --build --preset asan -j $(JOBS)
 	ctest --preset asan -j $(JOBS)
 
-# What runs loops on threads, or threads of its own; the rest is used from one thread at a time.
-THREADED = device_test attn_test kernels_test engine_test model_test runner_test \
-  runner_invariants_test hf_test invariants_test engine_invariants_test http_test serve_test \
-  server_test textgen_test
+# What runs threads of its own. Loops that kernels give to the thread pool run in the tests of the runner.
+THREADED = device_test runner_test runner_invariants_test engine_test engine_invariants_test \
+  textgen_test http_test server_test
 # Those that drive the program.
 THREADED_PROGRAM = load_test sigterm_test
 EMPTY :=
@@ -43,6 +42,14 @@ tsan: build/tsan/.configured  ## the tests of what runs on threads, under Thread
 	cmake --build --preset tsan -j $(JOBS) --target $(THREADED) quire
 	if setarch -R true 2>/dev/null; then run="setarch -R"; fi; \
 	$$run ctest --preset tsan -j $(JOBS) -R '$(THREADED_REGEX)'
+
+# 64 clients for two minutes, twice: with room for all, and with so little that sequences are preempted.
+LOAD_TEST = src/serve/load_test.py build/$(1)/quire src/testing/testdata/tiny_chat 120 $(1)
+load: build/asan/.configured build/tsan/.configured  ## a longer load on the server, under each sanitizer
+	cmake --build --preset asan -j $(JOBS) --target quire
+	cmake --build --preset tsan -j $(JOBS) --target quire
+	python3 $(call LOAD_TEST,asan)
+	if setarch -R true 2>/dev/null; then run="setarch -R"; fi; $$run python3 $(call LOAD_TEST,tsan)
 
 fuzz: build/fuzz/.configured  ## the fuzz targets, for a while each
 	cmake --build --preset fuzz -j $(JOBS) --target quire_fuzzers
