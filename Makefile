@@ -26,9 +26,10 @@ test: build/dev/.configured build/browser.tried  ## install what is missing, bui
 	cmake --build --preset dev -j $(JOBS)
 	ctest --preset dev -j $(JOBS)
 
+# Without those that are about the build, or put faults back.
 asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --build --preset asan -j $(JOBS)
-	ctest --preset asan -j $(JOBS)
+	ctest --preset asan -j $(JOBS) -LE 'seeds|compile_fail|repo'
 
 # What runs threads of its own. Loops that kernels give to the thread pool run in the tests of the runner.
 THREADED = device_test runner_test runner_invariants_test engine_test engine_invariants_test \
