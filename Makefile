@@ -31,16 +31,14 @@ asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedB
 	cmake --build --preset asan -j $(JOBS)
 	ctest --preset asan -j $(JOBS) -LE 'seeds|compile_fail|repo'
 
-# What runs threads of its own. Loops that kernels give to the thread pool run in the tests of the runner.
-THREADED = device_test runner_test runner_invariants_test engine_test engine_invariants_test \
-  textgen_test http_test server_test
-# Those that drive the program.
-THREADED_PROGRAM = load_test sigterm_test
+# What runs threads of its own. Loops that kernels give to the thread pool run in the tests of the runner;
+# the server as a whole runs under `make load`.
+THREADED = device_test runner_test runner_invariants_test engine_test engine_invariants_test http_test
 EMPTY :=
-THREADED_REGEX = ^($(subst $(EMPTY) $(EMPTY),|,$(THREADED) $(THREADED_PROGRAM)))$$
+THREADED_REGEX = ^($(subst $(EMPTY) $(EMPTY),|,$(THREADED)))$$
 # setarch -R: some kernels place mappings where ThreadSanitizer's shadow has to be.
 tsan: build/tsan/.configured  ## the tests of what runs on threads, under ThreadSanitizer
-	cmake --build --preset tsan -j $(JOBS) --target $(THREADED) quire
+	cmake --build --preset tsan -j $(JOBS) --target $(THREADED)
 	if setarch -R true 2>/dev/null; then run="setarch -R"; fi; \
 	$$run ctest --preset tsan -j $(JOBS) -R '$(THREADED_REGEX)'
 
