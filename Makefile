@@ -31,9 +31,9 @@ asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedB
 	cmake --build --preset asan -j $(JOBS)
 	ctest --preset asan -j $(JOBS) -LE 'seeds|compile_fail|repo'
 
-# What runs threads of its own. Loops that kernels give to the thread pool run in the tests of the runner;
-# the server as a whole runs under `make load`.
-THREADED = device_test runner_test runner_invariants_test engine_test engine_invariants_test http_test
+# What runs loops on threads, or threads of its own; the server as a whole runs under `make load`.
+THREADED = device_test attn_test kernels_test engine_test model_test runner_test \
+  runner_invariants_test hf_test invariants_test engine_invariants_test http_test
 EMPTY :=
 THREADED_REGEX = ^($(subst $(EMPTY) $(EMPTY),|,$(THREADED)))$$
 # setarch -R: some kernels place mappings where ThreadSanitizer's shadow has to be.
