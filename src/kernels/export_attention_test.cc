@@ -21,10 +21,10 @@ using testing::AttentionInputs;
 using testing::AttentionOutput;
 using testing::AttentionResult;
 using testing::KeyMask;
+using testing::kScale;
 using testing::PagedBatch;
 using testing::PagedBatchShape;
 
-constexpr float kScale = 0.07f;
 constexpr KvDims kDims{64, 16};
 
 std::vector<int32_t> Array(int64_t size) { return std::vector<int32_t>(static_cast<size_t>(size)); }

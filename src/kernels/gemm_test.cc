@@ -25,8 +25,8 @@ using testing::ErrorMessage;
 using testing::RedZone;
 using testing::SplitMix64;
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBf16,
-                                     WeightFormat::kFp8Block};
+constexpr WeightFormat kWeightFormats[] = {WeightFormat::kF32, WeightFormat::kF16,
+                                           WeightFormat::kBf16, WeightFormat::kFp8Block};
 
 float MadeUpValue(uint64_t seed, int64_t i) {
   const uint64_t bits = SplitMix64(seed * 1'000'003 + static_cast<uint64_t>(i)) >> 40;
@@ -243,7 +243,7 @@ void ExpectNearReference(const MadeUpMatrix& matrix, MatrixShape shape, const st
   EXPECT_EQ(testing::Mismatch(y, expected, bounds), "");
 }
 
-struct Case {
+struct GemmCase {
   const char* name;
   MatrixShape shape;
   std::vector<int64_t> rows;
@@ -252,7 +252,7 @@ struct Case {
   bool has_bias = false;
 };
 
-const Case kCases[] = {
+const GemmCase kGemmCases[] = {
     {"one_by_one", {1, 1}, {0, 1, 2, 3, 5, 8, 16, 17}},
     {"one_output", {1, 300}, {1, 5, 17}},
     {"one_input", {100, 1}, {1, 4, 9}},
@@ -268,8 +268,8 @@ const Case kCases[] = {
 
 TEST(GemmTest, EqualsTheReferenceWithinTheBoundOfTheArithmetic) {
   ThreadPool executor(2);
-  for (const Case& c : kCases) {
-    for (WeightFormat format : kFormats) {
+  for (const GemmCase& c : kGemmCases) {
+    for (WeightFormat format : kWeightFormats) {
       const MadeUpMatrix matrix(
           {.format = format, .shape = c.shape, .order = c.order, .pad = c.pad});
       const std::vector<float> bias = MadeUpValues(3, c.has_bias ? c.shape.outputs : 0);
@@ -351,7 +351,7 @@ TEST(GemmTest, ARowHasTheSameBitsAloneAndAmongOthers) {
   ThreadPool two(2), three(3);
   SerialExecutor serial;
   const MatrixShape shape{70, 301};
-  for (WeightFormat format : kFormats) {
+  for (WeightFormat format : kWeightFormats) {
     SCOPED_TRACE(WeightFormatName(format));
     const MadeUpMatrix matrix({.format = format, .shape = shape});
     const Packed packed(matrix.source(), format);
@@ -429,7 +429,7 @@ TEST(GemmTest, AListOfProductsEqualsThemOneByOne) {
   std::vector<std::vector<float>> xs, ys;
   std::vector<float> expected;
   for (int64_t i = 0; i < std::ssize(rows); ++i) {
-    const WeightFormat format = kFormats[i % 4];
+    const WeightFormat format = kWeightFormats[i % 4];
     packed.emplace_back(MadeUpMatrix({.format = format, .shape = shape}).source(), format);
     xs.push_back(MadeUpValues(static_cast<uint64_t>(i), rows[i] * shape.inputs));
     ys.emplace_back(static_cast<size_t>(rows[i] * shape.outputs));
@@ -454,7 +454,7 @@ TEST(GemmTest, AListOfProductsEqualsThemOneByOne) {
 TEST(GemmTest, WhatIsNotFiniteStaysInItsRow) {
   ThreadPool executor(2);
   const MatrixShape shape{40, 133};
-  for (WeightFormat format : kFormats) {
+  for (WeightFormat format : kWeightFormats) {
     const MadeUpMatrix matrix({.format = format, .shape = shape});
     const Packed packed(matrix.source(), format);
     for (int64_t rows : {3, 8, 20}) {
@@ -507,7 +507,7 @@ TEST(GemmTest, WeightsThatAreNotFiniteReachTheirOwnOutputOnly) {
 
 TEST(GemmTest, UnpackedRowsEqualTheSource) {
   ThreadPool executor(2);
-  for (WeightFormat format : kFormats) {
+  for (WeightFormat format : kWeightFormats) {
     for (Order order : {Order::kRows, Order::kTransposed}) {
       const MatrixShape shape{75, 300};
       const MadeUpMatrix matrix({.format = format, .shape = shape, .order = order, .pad = 1});
@@ -529,7 +529,7 @@ TEST(GemmTest, UnpackedRowsEqualTheSource) {
 
 TEST(GemmTest, PackingWritesAllOfItsMemoryAndNothingElse) {
   ThreadPool executor(2);
-  for (WeightFormat format : kFormats) {
+  for (WeightFormat format : kWeightFormats) {
     for (const MatrixShape shape :
          {MatrixShape{33, 129}, MatrixShape{64, 256}, MatrixShape{1, 1}}) {
       const MadeUpMatrix matrix({.format = format, .shape = shape});

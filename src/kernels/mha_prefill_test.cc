@@ -19,11 +19,10 @@ namespace {
 
 using testing::AttentionResult;
 using testing::ErrorMessage;
+using testing::kScale;
 using testing::PagedBatch;
 using testing::RedZone;
 using testing::SequenceCase;
-
-constexpr float kScale = 0.07f;
 
 // A batch, and the queries and weights of a multi-head op over it.
 class MhaCase {
@@ -103,7 +102,7 @@ class MhaCase {
 
 const MhaShape kSmall{.num_heads = 3, .nope_dim = 32, .value_dim = 48, .dims = {64, 16}};
 
-struct Case {
+struct PrefillCase {
   const char* name;
   std::vector<SequenceCase> seqs;
   MhaShape shape;
@@ -111,7 +110,7 @@ struct Case {
 };
 
 TEST(MhaPrefillTest, IsNearTheReference) {
-  const Case cases[] = {
+  const PrefillCase cases[] = {
       {"prompt", {{70, 70, {}, 3}}, kSmall},
       {"chunk over a prefix", {{33, 300, {}, 3}, {17, 17, {}, 4}}, kSmall},
       {"decode", {{1, 200, {}, 3}, {1, 1, {}, 4}}, kSmall},
@@ -124,7 +123,7 @@ TEST(MhaPrefillTest, IsNearTheReference) {
       {"MiniCPM3", {{20, 70, {}, 3}}, {3, 64, 64, {256, 32}}},
   };
   ThreadPool executor(2);
-  for (const Case& c : cases) {
+  for (const PrefillCase& c : cases) {
     for (int page_size : {1, 2, 16, 61, 64, 128}) {
       SCOPED_TRACE(std::string(c.name) + ", page size " + std::to_string(page_size));
       MhaCase mha(c.seqs, c.shape, page_size, c.format);

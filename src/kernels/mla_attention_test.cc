@@ -27,12 +27,11 @@ using testing::ActiveFaults;
 using testing::AttentionResult;
 using testing::BitMismatch;
 using testing::ErrorMessage;
+using testing::kScale;
 using testing::MlaRun;
 using testing::PagedBatch;
 using testing::PagedBatchShape;
 using testing::SequenceCase;
-
-constexpr float kScale = 0.07f;  // close to 192^-0.5, the scale of the models
 
 // A tree of two chains and a fork: node 0 is the root, 1 and 2 hang on it, 3 on 1, 4 on 2, 5 on 3.
 const std::vector<int32_t> kTree = {-1, 0, 0, 1, 2, 3};
@@ -67,7 +66,7 @@ void ExpectNearReference(const PagedBatch& batch, const AttentionResult& result)
 
 // ---- Against the double-precision reference ----
 
-struct Case {
+struct AttentionCase {
   const char* name;
   std::vector<SequenceCase> seqs;
   int32_t num_heads;
@@ -86,7 +85,7 @@ std::vector<SequenceCase> AroundAPage(int64_t page) {
   return seqs;
 }
 
-const Case kCases[] = {
+const AttentionCase kAttentionCases[] = {
     {"decode around page 64", AroundAPage(64), 16},
     {"decode around page 61", AroundAPage(61), 16},
     {"decode around page 128", AroundAPage(128), 8},
@@ -111,7 +110,7 @@ const Case kCases[] = {
 
 TEST(MlaAttentionTest, IsNearTheReference) {
   ThreadPool executor(2);
-  for (const Case& c : kCases) {
+  for (const AttentionCase& c : kAttentionCases) {
     for (int page_size : c.page_sizes) {
       SCOPED_TRACE(std::string(c.name) + ", page size " + std::to_string(page_size));
       const PagedBatch batch(c.seqs, {.page_size = PageSize(page_size),
@@ -214,22 +213,26 @@ TEST(MlaAttentionTest, TheRestOfTheBatchChangesNoBit) {
   }
 }
 
+// With few heads a block of rows holds several tokens, and with 20 it ends amid one: which tokens
+// share a block depends on where a chunk begins.
 TEST(MlaAttentionTest, ChunkingTheQueriesChangesNoBit) {
   ThreadPool executor(2);
   const int64_t length = 1100;
-  const PagedBatch whole({{length, length, {}, 3}}, {.num_heads = 2});
-  const AttentionResult expected = Attend(whole, executor, 2);
-  for (const std::vector<int64_t>& chunks :
-       {std::vector<int64_t>{1000, 100}, std::vector<int64_t>{1, 63, 64, 65, 831, 76}}) {
-    int64_t begin = 0;
-    for (int64_t chunk : chunks) {
-      const PagedBatch part({{chunk, begin + chunk, {}, 3}}, {.num_heads = 2});
-      EXPECT_EQ(
-          BitMismatch(Attend(part, executor, 3), Tokens(expected, whole.shape(), begin, chunk)), "")
-          << "chunk of " << chunk << " at " << begin;
-      begin += chunk;
+  for (int32_t num_heads : {2, 5, 8, 20}) {
+    const PagedBatchShape shape{.dims = {64, 16}, .num_heads = num_heads};
+    const PagedBatch whole({{length, length, {}, 3}}, shape);
+    const AttentionResult expected = Attend(whole, executor, 2);
+    for (const std::vector<int64_t>& chunks :
+         {std::vector<int64_t>{1000, 100}, std::vector<int64_t>{1, 63, 64, 65, 831, 76}}) {
+      int64_t begin = 0;
+      for (int64_t chunk : chunks) {
+        const PagedBatch part({{chunk, begin + chunk, {}, 3}}, shape);
+        EXPECT_EQ(BitMismatch(Attend(part, executor, 3), Tokens(expected, shape, begin, chunk)), "")
+            << num_heads << " heads, chunk of " << chunk << " at " << begin;
+        begin += chunk;
+      }
+      ASSERT_EQ(begin, length);
     }
-    ASSERT_EQ(begin, length);
   }
 }
 

@@ -32,7 +32,7 @@ struct FormatCase {
   bool any_page_size = true;  // false: multiples of 16 only
 };
 
-const FormatCase kFormats[] = {
+const FormatCase kFormatCases[] = {
     {"f32", KvFormat::kLatentF32, {512, 64}},
     {"bf16", KvFormat::kLatentBf16, {512, 64}},
     {"fp8", KvFormat::kLatentFp8, {512, 64}},
@@ -115,7 +115,7 @@ std::vector<float> RowsFor(std::span<const Slot> slots, int64_t values) {
 
 template <class Fn>
 void ForAllCases(Fn fn) {
-  for (const FormatCase& c : kFormats) {
+  for (const FormatCase& c : kFormatCases) {
     for (int page_size : {1, 2, 3, 16, 61, 64, 128, 256}) {
       if (!c.any_page_size && page_size % 16 != 0) continue;
       SCOPED_TRACE(std::string(c.name) + ", page size " + std::to_string(page_size));
@@ -262,7 +262,7 @@ TEST(StoreTest, ZeroTilesAndExtremesStayFinite) {
 
 TEST(StoreTest, WritesToTheScratchPageAreDropped) {
   ThreadPool executor(2);
-  Pool pool(kFormats[1], 4, 2);
+  Pool pool(kFormatCases[1], 4, 2);
   const std::vector<Slot> slots = {Slot(0), Slot(0), Slot(5), Slot(3)};
   pool.Write(slots, RowsFor(slots, 576), executor);
   for (size_t i = 0; i < 4 * 1152; ++i) ASSERT_EQ(pool.bytes()[i], std::byte{0xff});
@@ -271,7 +271,7 @@ TEST(StoreTest, WritesToTheScratchPageAreDropped) {
 
 TEST(StoreTest, Bf16ViewsReadAndWriteTheSameRows) {
   SerialExecutor executor;
-  Pool pool(kFormats[1], 16, 3);
+  Pool pool(kFormatCases[1], 16, 3);
   const std::vector<Slot> slots = {Slot(17), Slot(40)};
   std::vector<Bf16> rows;
   for (float value : MadeUpValues(9, 0, 2 * 576)) rows.push_back(ToBf16(value));
@@ -312,7 +312,8 @@ TEST(StoreTest, APoolBeyondTwoGibibytesIsAddressedInFull) {
 
 class BadStoreCall : public ::testing::Test {
  protected:
-  BadStoreCall() : pool_(kFormats[1], 4, 3), before_(pool_.bytes().begin(), pool_.bytes().end()) {}
+  BadStoreCall()
+      : pool_(kFormatCases[1], 4, 3), before_(pool_.bytes().begin(), pool_.bytes().end()) {}
 
   // The message of the Error that fn throws; and nothing may have been written.
   template <class Fn>

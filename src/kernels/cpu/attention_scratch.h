@@ -28,67 +28,69 @@ constexpr int64_t ColumnOffset(int64_t column) {
   return column / kBlockColumns * kColumnBlockStride + column % kBlockColumns;
 }
 
-// Sizes, in floats, for `rows` query rows of one token against keys of `dim` values whose first
-// `value_dim` are summed.
+// Sizes, in floats, for `rows` query rows against keys of `dim` values whose first `value_dim` are
+// summed.
 struct TileShape {
-  int64_t dim = 0;  // values of a key, padded with zeros
-  int64_t row_stride = 0;
+  int64_t dim = 0;   // values of a key, padded with zeros
+  int64_t rows = 0;  // padded to whole blocks
   int64_t o_stride = 0;
   int64_t key_columns = 0;
 
   static TileShape Of(int64_t rows, int64_t dim, int64_t value_dim) {
     TileShape shape;
     shape.dim = RoundUp(dim, kBlockColumns);
-    shape.row_stride = RoundUp(rows, kBlockRows);
+    shape.rows = RoundUp(rows, kBlockRows);
     shape.o_stride = RoundUp(value_dim, kColumnPad);
     shape.key_columns = std::max(shape.dim, shape.o_stride);
     return shape;
   }
+  int64_t num_blocks() const { return rows / kBlockRows; }
+  TileShape OneBlock() const {
+    TileShape block = *this;
+    block.rows = kBlockRows;
+    return block;
+  }
 };
 
-// Running softmax of a number of tokens: maxima, sums of weights, sums of weighted values.
+// Running softmax of a number of rows: maxima, sums of weights, sums of weighted values.
 struct SoftmaxState {
-  float* m = nullptr;  // [tokens][row_stride]
-  float* l = nullptr;  // [tokens][row_stride]
-  float* o = nullptr;  // [tokens][row_stride][o_stride]
+  float* m = nullptr;  // [rows]
+  float* l = nullptr;  // [rows]
+  float* o = nullptr;  // [rows][o_stride]
 
-  static int64_t Floats(const TileShape& shape, int64_t tokens) {
-    return tokens * shape.row_stride * (2 + shape.o_stride);
-  }
-  static SoftmaxState At(float* memory, const TileShape& shape, int64_t tokens) {
-    const int64_t rows = tokens * shape.row_stride;
+  static int64_t Floats(int64_t rows, int64_t o_stride) { return rows * (2 + o_stride); }
+  static SoftmaxState At(float* memory, int64_t rows) {
     return {.m = memory, .l = memory + rows, .o = memory + 2 * rows};
   }
-  // The state of token `token` alone.
-  SoftmaxState Token(const TileShape& shape, int64_t token) const {
-    const int64_t row = token * shape.row_stride;
+  // The state of the rows from `row` on.
+  SoftmaxState From(int64_t row, const TileShape& shape) const {
     return {.m = m + row, .l = l + row, .o = o + row * shape.o_stride};
   }
 };
 
 // What one worker needs while it runs.
 struct WorkerScratch {
-  float* q = nullptr;      // [tokens][row_stride / kBlockRows][dim][kBlockRows]
+  float* q = nullptr;      // [blocks][dim][kBlockRows]
   float* keys = nullptr;   // [key_columns / kBlockColumns][kTileKeys + 1][kBlockColumns]
-  float* p = nullptr;      // [row_stride / kBlockRows][kTileKeys][kBlockRows]
-  float* alpha = nullptr;  // [row_stride]
+  float* p = nullptr;      // [blocks][kTileKeys][kBlockRows]
+  float* alpha = nullptr;  // [rows]
   SoftmaxState split;      // of the split at hand
   SoftmaxState folded;     // of all splits before it
 
-  static int64_t Floats(const TileShape& shape, int64_t tokens) {
-    return tokens * shape.dim * shape.row_stride + ColumnOffset(shape.key_columns) +
-           kTileKeys * shape.row_stride + shape.row_stride +
-           2 * SoftmaxState::Floats(shape, tokens);
+  static int64_t Floats(const TileShape& shape) {
+    return shape.dim * shape.rows + ColumnOffset(shape.key_columns) + kTileKeys * shape.rows +
+           shape.rows + 2 * SoftmaxState::Floats(shape.rows, shape.o_stride);
   }
-  static WorkerScratch At(float* memory, const TileShape& shape, int64_t tokens) {
+  static WorkerScratch At(float* memory, const TileShape& shape) {
     WorkerScratch scratch;
     scratch.q = memory;
-    scratch.keys = scratch.q + tokens * shape.dim * shape.row_stride;
+    scratch.keys = scratch.q + shape.dim * shape.rows;
     scratch.p = scratch.keys + ColumnOffset(shape.key_columns);
-    scratch.alpha = scratch.p + kTileKeys * shape.row_stride;
-    float* states = scratch.alpha + shape.row_stride;
-    scratch.split = SoftmaxState::At(states, shape, tokens);
-    scratch.folded = SoftmaxState::At(states + SoftmaxState::Floats(shape, tokens), shape, tokens);
+    scratch.alpha = scratch.p + kTileKeys * shape.rows;
+    float* states = scratch.alpha + shape.rows;
+    scratch.split = SoftmaxState::At(states, shape.rows);
+    scratch.folded =
+        SoftmaxState::At(states + SoftmaxState::Floats(shape.rows, shape.o_stride), shape.rows);
     return scratch;
   }
 };

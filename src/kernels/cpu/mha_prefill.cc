@@ -47,14 +47,14 @@ struct HeadScratch {
   float* q;        // [query blocks][dim][kBlockRows]
   float* p;        // [kTileKeys][kBlockRows]
   float* alpha;    // [kBlockRows]
-  SoftmaxState chunk;   // of the chunk at hand, one "token" per query block
+  SoftmaxState chunk;   // of the chunk at hand
   SoftmaxState merged;  // of all chunks before it
 
   static int64_t Floats(const HeadShape& head, int64_t query_blocks) {
     return head.weight_columns() * head.latent_columns + ColumnOffset(head.row_columns) +
            ColumnOffset(head.tile.dim) + ColumnOffset(head.tile.o_stride) +
            (query_blocks * head.tile.dim + kTileKeys + 1) * kBlockRows +
-           2 * SoftmaxState::Floats(head.tile, query_blocks);
+           2 * SoftmaxState::Floats(query_blocks * kBlockRows, head.tile.o_stride);
   }
   static HeadScratch At(float* memory, const HeadShape& head, int64_t query_blocks) {
     HeadScratch s;
@@ -66,9 +66,9 @@ struct HeadScratch {
     s.p = s.q + query_blocks * head.tile.dim * kBlockRows;
     s.alpha = s.p + kTileKeys * kBlockRows;
     float* states = s.alpha + kBlockRows;
-    s.chunk = SoftmaxState::At(states, head.tile, query_blocks);
-    s.merged = SoftmaxState::At(states + SoftmaxState::Floats(head.tile, query_blocks), head.tile,
-                                query_blocks);
+    const int64_t rows = query_blocks * kBlockRows;
+    s.chunk = SoftmaxState::At(states, rows);
+    s.merged = SoftmaxState::At(states + SoftmaxState::Floats(rows, head.tile.o_stride), rows);
     return s;
   }
 };
@@ -105,11 +105,10 @@ class HeadRun {
       RunChunk(begin, Min(begin + args_.chunk, kv_len_));
     }
     for (int64_t j = 0; j < q_len_.raw(); ++j) {
-      const SoftmaxState state = scratch_.merged.Token(shape_.tile, j / kBlockRows);
-      const int64_t row = j % kBlockRows;
-      WriteSoftmaxRow(
-          {.o = state.o + row * shape_.tile.o_stride, .m = state.m[row], .l = state.l[row]},
-          q_begin_ + j, head_, args_.out, args_.lse);
+      WriteSoftmaxRow({.o = scratch_.merged.o + j * shape_.tile.o_stride,
+                       .m = scratch_.merged.m[j],
+                       .l = scratch_.merged.l[j]},
+                      q_begin_ + j, head_, args_.out, args_.lse);
     }
   }
 
@@ -167,10 +166,7 @@ class HeadRun {
       ExpandTile(key, num_keys);
       for (int64_t block = 0; block < num_blocks_; ++block) AttendBlock(block, key, num_keys);
     }
-    for (int64_t block = 0; block < num_blocks_; ++block) {
-      FoldState(shape_.tile, scratch_.chunk.Token(shape_.tile, block),
-                scratch_.merged.Token(shape_.tile, block));
-    }
+    FoldRows(num_blocks_ * kBlockRows, shape_.tile.o_stride, scratch_.chunk, scratch_.merged);
   }
 
   // Decodes num_keys rows from position `first` on and expands them into this head's keys and
@@ -217,12 +213,13 @@ class HeadRun {
       most = std::max(most, counts[r]);
     }
     if (most == 0) return;
-    const SoftmaxState state = scratch_.chunk.Token(shape_.tile, block);
+    const SoftmaxState state = scratch_.chunk.From(block * kBlockRows, shape_.tile);
     ScoreTile(scratch_.q + block * shape_.tile.dim * kBlockRows, 1, shape_.tile.dim, scratch_.keys,
               most, scratch_.p, kBlockRows * kTileKeys);
     SoftmaxTile(shape_.tile, SeeFirst{counts}, args_.scale, most, scratch_.p, state.m, state.l,
                 scratch_.alpha);
-    ValueTileRagged(shape_.tile, scratch_.p, scratch_.values, counts, scratch_.alpha, state.o);
+    ValueTile(shape_.tile, SeeFirst{counts}, scratch_.p, scratch_.values, most, scratch_.alpha,
+              state.o);
   }
 
   const MhaPrefillArgs& args_;

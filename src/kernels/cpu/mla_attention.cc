@@ -16,26 +16,38 @@
 #include "kernels/cpu/softmax_output-inl.h"
 #include "kernels/cpu/tile_ops-inl.h"
 
+// Outside the per-target part: the same for every SIMD target.
+#ifndef QUIRE_KERNELS_CPU_MLA_ATTENTION_SHAPE_
+#define QUIRE_KERNELS_CPU_MLA_ATTENTION_SHAPE_
+namespace quire::cpu {
+
+inline TileShape ShapeOf(int64_t rows, const KvDims& dims) {
+  return TileShape::Of(rows, dims.values(), dims.latent_dim);
+}
+
+}  // namespace quire::cpu
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace quire {
 namespace cpu {
 namespace HWY_NAMESPACE {
 
-// One query tile on one worker. Tokens are the tile's query tokens; a token's rows are its heads.
+// One query tile on one worker. Its rows are the heads of its tokens, token after token without
+// padding between: a block of rows may hold heads of several tokens.
 class TileRun {
  public:
-  TileRun(const MlaAttentionArgs& args, const QueryTile& tile, const TileShape& shape,
-          const WorkerScratch& scratch)
-      : args_(args), plan_(args.plan), tile_(tile), shape_(shape), scratch_(scratch) {}
+  TileRun(const MlaAttentionArgs& args, const QueryTile& tile, const WorkerScratch& scratch)
+      : args_(args),
+        plan_(args.plan),
+        tile_(tile),
+        num_heads_(args.q.dim(1)),
+        shape_(ShapeOf(tile.q_count * num_heads_, args.store.layout().dims())),
+        scratch_(scratch) {}
 
   void PackQueries() {
-    const int64_t num_heads = args_.q.dim(1);
-    for (int32_t t = 0; t < tile_.q_count; ++t) {
-      float* packed = scratch_.q + t * shape_.dim * shape_.row_stride;
-      for (int64_t h = 0; h < shape_.row_stride; ++h) {
-        PackRow(t, h < num_heads ? h : -1,
-                packed + h / kBlockRows * (kBlockRows * shape_.dim) + h % kBlockRows);
-      }
+    for (int64_t row = 0; row < shape_.rows; ++row) {
+      PackRow(row, scratch_.q + row / kBlockRows * (kBlockRows * shape_.dim) + row % kBlockRows);
     }
   }
 
@@ -43,16 +55,16 @@ class TileRun {
   void RunSplit(int32_t split) {
     const TokenCount begin = plan_.work.split * split;
     const TokenCount end = Min(begin + plan_.work.split, tile_.kv_end);
-    for (int32_t t = 0; t < tile_.q_count; ++t) Reset(scratch_.split.Token(shape_, t));
+    Reset(scratch_.split);
     for (TokenCount key = begin; key < end; key += kKeyTile) {
       const TokenCount tile_end = Min(key + kKeyTile, end);
       if (SharedByAllQueries(key)) {
         LoadKeys(key, tile_end, tile_.q_begin);
-        for (int32_t t = 0; t < tile_.q_count; ++t) AttendTile(t, key, tile_end);
+        Attend(0, tile_.q_count, key, tile_end);
       } else {
         for (int32_t t = 0; t < tile_.q_count; ++t) {
           LoadKeys(key, Min(tile_end, VisibleTo(t)), tile_.q_begin + TokenCount(t));
-          AttendTile(t, key, tile_end);
+          Attend(t, t + 1, key, tile_end);
         }
       }
     }
@@ -68,14 +80,20 @@ class TileRun {
       return;
     }
     for (int32_t t = 0; t < tile_.q_count; ++t) {
-      if (SeesSplit(t, split)) {
-        Fold(scratch_.split.Token(shape_, t), scratch_.folded.Token(shape_, t));
-      }
+      if (SeesSplit(t, split)) FoldToken(t, scratch_.split, scratch_.folded);
     }
   }
 
-  void Fold(const SoftmaxState& later, const SoftmaxState& state) const {
-    FoldState(shape_, later, state);
+  // Folds token t's rows of the later state into those of the earlier one.
+  void FoldToken(int32_t t, const SoftmaxState& later, const SoftmaxState& state) const {
+    const int64_t row = t * num_heads_;
+    FoldRows(num_heads_, shape_.o_stride, later.From(row, shape_), state.From(row, shape_));
+  }
+
+  void CopyState(const SoftmaxState& from, const SoftmaxState& to) const {
+    std::copy_n(from.m, shape_.rows, to.m);
+    std::copy_n(from.l, shape_.rows, to.l);
+    std::copy_n(from.o, shape_.rows * shape_.o_stride, to.o);
   }
 
   const SoftmaxState& split_state() const { return scratch_.split; }
@@ -83,21 +101,24 @@ class TileRun {
 
   // Writes out and lse of token t from its complete state.
   void WriteToken(int32_t t, const SoftmaxState& state) const {
-    for (int64_t h = 0; h < args_.q.dim(1); ++h) {
-      WriteSoftmaxRow({.o = state.o + h * shape_.o_stride, .m = state.m[h], .l = state.l[h]},
+    for (int64_t h = 0; h < num_heads_; ++h) {
+      const int64_t row = t * num_heads_ + h;
+      WriteSoftmaxRow({.o = state.o + row * shape_.o_stride, .m = state.m[row], .l = state.l[row]},
                       tile_.q_begin.raw() + t, h, args_.out, args_.lse);
     }
   }
 
  private:
-  // Transposes one head's query into column `to` of its block; head -1 is padding.
-  void PackRow(int32_t t, int64_t head, float* to) const {
-    const int64_t num_values = head < 0 ? 0 : args_.q.dim(2);
-    const int64_t token = tile_.q_begin.raw() + t;
-    if (head >= 0 && args_.q.dtype() == DType::kF32) {
+  // Transposes one row's query into column `to` of its block; past the last row it is zeros.
+  void PackRow(int64_t row, float* to) const {
+    const bool is_padding = row >= tile_.q_count * num_heads_;
+    const int64_t num_values = is_padding ? 0 : args_.q.dim(2);
+    const int64_t token = tile_.q_begin.raw() + row / num_heads_;
+    const int64_t head = row % num_heads_;
+    if (!is_padding && args_.q.dtype() == DType::kF32) {
       const float* from = args_.q.Row<float>(token, head);
       for (int64_t i = 0; i < num_values; ++i) to[i * kBlockRows] = from[i];
-    } else if (head >= 0) {
+    } else if (!is_padding) {
       const Bf16* from = args_.q.Row<Bf16>(token, head);
       for (int64_t i = 0; i < num_values; ++i) to[i * kBlockRows] = ToFloat(from[i]);
     }
@@ -105,9 +126,9 @@ class TileRun {
   }
 
   void Reset(const SoftmaxState& state) const {
-    std::fill_n(state.m, shape_.row_stride, -std::numeric_limits<float>::infinity());
-    std::fill_n(state.l, shape_.row_stride, 0.0f);
-    std::fill_n(state.o, shape_.row_stride * shape_.o_stride, 0.0f);
+    std::fill_n(state.m, shape_.rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(state.l, shape_.rows, 0.0f);
+    std::fill_n(state.o, shape_.rows * shape_.o_stride, 0.0f);
   }
 
   // Never more than the tile's own end: the plan decides how far this tile reads.
@@ -135,74 +156,99 @@ class TileRun {
     }
   }
 
-  void AttendTile(int32_t t, TokenCount begin, TokenCount end) const {
-    const TokenCount seen = Min(end, VisibleTo(t)) - begin;
-    if (seen <= TokenCount(0)) return;
-    const int32_t num_keys = static_cast<int32_t>(seen.raw());
-    const SoftmaxState state = scratch_.split.Token(shape_, t);
-    ScoreTile(scratch_.q + t * shape_.dim * shape_.row_stride, shape_.row_stride / kBlockRows,
-              shape_.dim, scratch_.keys, num_keys, scratch_.p, kBlockRows * kTileKeys);
-    SoftmaxTile(shape_, SeeAll(), args_.scale, num_keys, scratch_.p, state.m, state.l,
-                scratch_.alpha);
-    ValueTile(shape_, scratch_.p, scratch_.keys, num_keys, scratch_.alpha, state.o);
+  // Tokens [first, last) against the decoded keys [begin, end), as far as each sees them. Together
+  // if they are all the tile's tokens and see the same keys, otherwise block by block.
+  void Attend(int32_t first, int32_t last, TokenCount begin, TokenCount end) const {
+    TokenCount least = end, most = begin;
+    for (int32_t t = first; t < last; ++t) {
+      least = Min(least, VisibleTo(t));
+      most = Max(most, Min(end, VisibleTo(t)));
+    }
+    if (most == begin) return;
+    if (last - first == tile_.q_count && least >= most) {
+      AttendBlocks(shape_, 0, SeeAll(), KeyCount(begin, most));
+      return;
+    }
+    const int64_t end_row = last * num_heads_;
+    for (int64_t row = first * num_heads_ / kBlockRows * kBlockRows; row < end_row;
+         row += kBlockRows) {
+      AttendBlock(row, first * num_heads_, end_row, begin, most);
+    }
+  }
+
+  // One block, of which the rows in [first_row, end_row) attend; the others see nothing and stay
+  // as they are.
+  void AttendBlock(int64_t row, int64_t first_row, int64_t end_row, TokenCount begin,
+                   TokenCount end) const {
+    HWY_ALIGN int32_t counts[kBlockRows] = {};
+    for (int64_t r = std::max(row, first_row); r < std::min(row + kBlockRows, end_row); ++r) {
+      counts[r - row] = KeyCount(begin, Min(end, VisibleTo(static_cast<int32_t>(r / num_heads_))));
+    }
+    const auto [least, most] = std::minmax_element(counts, counts + kBlockRows);
+    if (*most == 0) return;
+    if (*least == *most) {
+      AttendBlocks(shape_.OneBlock(), row, SeeAll(), *most);
+    } else {
+      AttendBlocks(shape_.OneBlock(), row, SeeFirst{counts}, *most);
+    }
+  }
+
+  // The blocks of `shape`, from row `row` on, against the first num_keys decoded keys.
+  template <class See>
+  void AttendBlocks(const TileShape& shape, int64_t row, See see, int32_t num_keys) const {
+    const SoftmaxState state = scratch_.split.From(row, shape);
+    ScoreTile(scratch_.q + row * shape.dim, shape.num_blocks(), shape.dim, scratch_.keys, num_keys,
+              scratch_.p, kBlockRows * kTileKeys);
+    SoftmaxTile(shape, see, args_.scale, num_keys, scratch_.p, state.m, state.l, scratch_.alpha);
+    ValueTile(shape, see, scratch_.p, scratch_.keys, num_keys, scratch_.alpha, state.o);
+  }
+
+  static int32_t KeyCount(TokenCount begin, TokenCount end) {
+    return static_cast<int32_t>(Max(end - begin, TokenCount(0)).raw());
   }
 
   const MlaAttentionArgs& args_;
   const Plan& plan_;
   const QueryTile tile_;
+  const int64_t num_heads_;
   const TileShape shape_;
   WorkerScratch scratch_;
 };
 
 // The state at `index` of a row of partials, each laid out for a full query tile.
-SoftmaxState PartialAt(float* partials, int64_t index, const TileShape& shape,
-                       const WorkShape& work) {
-  const int64_t tokens = work.query_tile.raw();
-  return SoftmaxState::At(partials + index * SoftmaxState::Floats(shape, tokens), shape, tokens);
-}
-
-void CopyState(const SoftmaxState& from, const TileShape& shape, int64_t tokens,
-               const SoftmaxState& to) {
-  const int64_t rows = tokens * shape.row_stride;
-  std::copy_n(from.m, rows, to.m);
-  std::copy_n(from.l, rows, to.l);
-  std::copy_n(from.o, rows * shape.o_stride, to.o);
+SoftmaxState PartialAt(float* partials, int64_t index, const TileShape& full) {
+  return SoftmaxState::At(partials + index * SoftmaxState::Floats(full.rows, full.o_stride),
+                          full.rows);
 }
 
 // Runs splits [begin, end) of one tile. Its first partial, if it has any, is number first_partial.
 void RunPiece(const MlaAttentionArgs& args, const QueryTile& tile, int32_t begin, int32_t end,
-              const TileShape& shape, const WorkerScratch& scratch, float* partials,
+              const TileShape& full, const WorkerScratch& scratch, float* partials,
               int64_t first_partial) {
-  TileRun run(args, tile, shape, scratch);
+  TileRun run(args, tile, scratch);
   run.PackQueries();
-  const WorkShape& work = args.plan.work;
   for (int32_t split = begin; split < end; ++split) {
     run.RunSplit(split);
     if (begin == 0) {
       run.FoldSplit(split);
     } else {
-      CopyState(run.split_state(), shape, tile.q_count,
-                PartialAt(partials, first_partial + split - begin, shape, work));
+      run.CopyState(run.split_state(), PartialAt(partials, first_partial + split - begin, full));
     }
   }
   if (begin > 0) return;
-  if (end < NumSplits(tile.kv_end, work)) {
-    CopyState(run.folded_state(), shape, tile.q_count,
-              PartialAt(partials, first_partial, shape, work));
+  if (end < NumSplits(tile.kv_end, args.plan.work)) {
+    run.CopyState(run.folded_state(), PartialAt(partials, first_partial, full));
     return;
   }
-  for (int32_t t = 0; t < tile.q_count; ++t) {
-    run.WriteToken(t, run.folded_state().Token(shape, t));
-  }
+  for (int32_t t = 0; t < tile.q_count; ++t) run.WriteToken(t, run.folded_state());
 }
 
-void RunWorker(const MlaAttentionArgs& args, int32_t worker, const TileShape& shape,
+void RunWorker(const MlaAttentionArgs& args, int32_t worker, const TileShape& full,
                float* worker_memory, float* partials) {
   const Plan& plan = args.plan;
   const WorkerStart begin = plan.workers[static_cast<size_t>(worker)];
   const WorkerStart end = plan.workers[static_cast<size_t>(worker) + 1];
-  const int64_t tokens = plan.work.query_tile.raw();
-  const WorkerScratch scratch = WorkerScratch::At(worker_memory, shape, tokens);
+  const WorkerScratch scratch = WorkerScratch::At(worker_memory, full);
   int64_t next_partial = begin.first_partial;
   for (int32_t i = begin.tile; i < std::min<int64_t>(end.tile + 1, std::ssize(plan.tiles)); ++i) {
     const QueryTile& tile = plan.tiles[static_cast<size_t>(i)];
@@ -210,7 +256,7 @@ void RunWorker(const MlaAttentionArgs& args, int32_t worker, const TileShape& sh
     const int32_t first = i == begin.tile ? begin.split : 0;
     const int32_t last = i == end.tile ? end.split : num_splits;
     if (first >= last) continue;
-    RunPiece(args, tile, first, last, shape, scratch, partials, next_partial);
+    RunPiece(args, tile, first, last, full, scratch, partials, next_partial);
     if (first > 0) {
       next_partial += last - first;
     } else if (last < num_splits) {
@@ -221,16 +267,15 @@ void RunWorker(const MlaAttentionArgs& args, int32_t worker, const TileShape& sh
 
 // Folds the partials of one token of one cut tile, in ascending order, into the first, and writes
 // it.
-void MergeToken(const MlaAttentionArgs& args, const Merge& merge, int32_t t, const TileShape& shape,
+void MergeToken(const MlaAttentionArgs& args, const Merge& merge, int32_t t, const TileShape& full,
                 float* partials) {
   const QueryTile& tile = args.plan.tiles[static_cast<size_t>(merge.tile)];
-  const WorkShape& work = args.plan.work;
-  const TileRun run(args, tile, shape, WorkerScratch());
-  const SoftmaxState folded = PartialAt(partials, merge.first_partial, shape, work).Token(shape, t);
-  const int32_t first_cut = NumSplits(tile.kv_end, work) - (merge.num_partials - 1);
+  const TileRun run(args, tile, WorkerScratch());
+  const SoftmaxState folded = PartialAt(partials, merge.first_partial, full);
+  const int32_t first_cut = NumSplits(tile.kv_end, args.plan.work) - (merge.num_partials - 1);
   for (int32_t i = 1; i < merge.num_partials; ++i) {
     if (!run.SeesSplit(t, first_cut + i - 1)) continue;
-    run.Fold(PartialAt(partials, merge.first_partial + i, shape, work).Token(shape, t), folded);
+    run.FoldToken(t, PartialAt(partials, merge.first_partial + i, full), folded);
   }
   run.WriteToken(t, folded);
 }
@@ -254,14 +299,9 @@ constexpr int32_t kRowsPerTile = 64;
 // Keys per split: 64 workers can share a sequence of 64k, and folding a split costs under 1% of it.
 constexpr TokenCount kSplitKeys{1024};
 
-TileShape ShapeOf(int64_t num_heads, const KvDims& dims) {
-  return TileShape::Of(num_heads, dims.values(), dims.latent_dim);
-}
-
-ByteOffset WorkspaceFor(int64_t num_workers, int64_t num_partials, int64_t query_tile,
-                        const TileShape& shape) {
-  return ByteOffset(4 * WorkerScratch::Floats(shape, query_tile)) * num_workers +
-         ByteOffset(4 * SoftmaxState::Floats(shape, query_tile)) * num_partials;
+ByteOffset WorkspaceFor(int64_t num_workers, int64_t num_partials, const TileShape& full) {
+  return ByteOffset(4 * WorkerScratch::Floats(full)) * num_workers +
+         ByteOffset(4 * SoftmaxState::Floats(full.rows, full.o_stride)) * num_partials;
 }
 
 }  // namespace
@@ -278,28 +318,28 @@ ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& 
   Validate(capacity);
   Validate(work);
   Validate(shape);
-  return WorkspaceFor(work.num_workers, MaxPartials(capacity, work), work.query_tile.raw(),
-                      ShapeOf(shape.num_heads, shape.dims));
+  return WorkspaceFor(work.num_workers, MaxPartials(capacity, work),
+                      ShapeOf(work.query_tile.raw() * shape.num_heads, shape.dims));
 }
 
 void MlaAttention(const MlaAttentionArgs& args, Executor& executor) {
   const Plan& plan = args.plan;
-  const TileShape shape =
-      ShapeOf(args.q.rank() == 3 ? args.q.dim(1) : 0, args.store.layout().dims());
   const int64_t query_tile = plan.work.query_tile.raw();
-  Validate(args, WorkspaceFor(plan.work.num_workers, plan.num_partials, query_tile, shape));
+  const int64_t num_heads = args.q.rank() == 3 ? args.q.dim(1) : 0;
+  const TileShape full = ShapeOf(query_tile * num_heads, args.store.layout().dims());
+  Validate(args, WorkspaceFor(plan.work.num_workers, plan.num_partials, full));
   float* memory = reinterpret_cast<float*>(args.workspace.data());
-  const int64_t worker_floats = WorkerScratch::Floats(shape, query_tile);
+  const int64_t worker_floats = WorkerScratch::Floats(full);
   float* partials = memory + worker_floats * plan.work.num_workers;
   executor.Run(plan.work.num_workers, [&](int64_t worker) {
     HWY_DYNAMIC_DISPATCH(RunWorker)
-    (args, static_cast<int32_t>(worker), shape, memory + worker * worker_floats, partials);
+    (args, static_cast<int32_t>(worker), full, memory + worker * worker_floats, partials);
   });
   executor.Run(std::ssize(plan.merges) * query_tile, [&](int64_t i) {
     const Merge& merge = plan.merges[static_cast<size_t>(i / query_tile)];
     const int32_t t = static_cast<int32_t>(i % query_tile);
     if (t >= plan.tiles[static_cast<size_t>(merge.tile)].q_count) return;
-    HWY_DYNAMIC_DISPATCH(MergeToken)(args, merge, t, shape, partials);
+    HWY_DYNAMIC_DISPATCH(MergeToken)(args, merge, t, full, partials);
   });
 }
 

@@ -160,7 +160,7 @@ struct SeeFirst {
     const auto seen = hn::Lt(hn::Set(di, k), hn::LoadU(di, counts + row));
     return hn::IfThenElse(hn::RebindMask(DF(), seen), v, otherwise);
   }
-  const int32_t* counts;  // [row_stride]
+  const int32_t* counts;  // [rows]
 };
 
 // Turns scores into weights exp(scale * score - m), with m raised to the tile's maximum, and 0
@@ -174,7 +174,7 @@ HWY_INLINE void SoftmaxTile(const TileShape& shape, See see, float scale, int32_
   const VF scale_v = hn::Set(d, scale);
   const VF lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   // A block's vectors side by side: one alone would wait for its own exp at every key.
-  for (int64_t row = 0; row < shape.row_stride; row += kBlockRows) {
+  for (int64_t row = 0; row < shape.rows; row += kBlockRows) {
     float* HWY_RESTRICT block = p + row * kTileKeys;
     VF top[kRowVecs], anchor[kRowVecs], sum[kRowVecs];
     for (int r = 0; r < kRowVecs; ++r) top[r] = hn::LoadU(d, m + row + r * kLanes);
@@ -242,11 +242,11 @@ HWY_INLINE void ValueBlock(const float* HWY_RESTRICT p, const float* HWY_RESTRIC
 
 // The same for all rows and columns. Columns outside, rows inside: a block of columns of all keys
 // stays in the first-level cache while every row passes over it.
-HWY_INLINE void ValueTile(const TileShape& shape, const float* p, const float* keys,
+HWY_INLINE void ValueTile(const TileShape& shape, SeeAll, const float* p, const float* keys,
                           int32_t num_keys, const float* alpha, float* o) {
   static_assert(kColumnPad % kValueColumns == 0, "padded columns are whole blocks");
   for (int64_t col = 0; col < shape.o_stride; col += kValueColumns) {
-    for (int64_t row = 0; row < shape.row_stride; row += kQuad) {
+    for (int64_t row = 0; row < shape.rows; row += kQuad) {
       ValueBlock(p + row / kBlockRows * (kBlockRows * kTileKeys) + row % kBlockRows,
                  keys + ColumnOffset(col), num_keys, alpha + row, o + row * shape.o_stride + col,
                  shape.o_stride);
@@ -256,11 +256,12 @@ HWY_INLINE void ValueTile(const TileShape& shape, const float* p, const float* k
 
 // The same where row r sees the first counts[r] keys only: what it does not see is not multiplied
 // with 0 but left out, for 0 times a value that is not finite is not 0.
-HWY_INLINE void ValueTileRagged(const TileShape& shape, const float* p, const float* keys,
-                                const int32_t* counts, const float* alpha, float* o) {
+HWY_INLINE void ValueTile(const TileShape& shape, SeeFirst see, const float* p, const float* keys,
+                          int32_t, const float* alpha, float* o) {
   const DF d;
+  const int32_t* counts = see.counts;
   for (int64_t col = 0; col < shape.o_stride; col += kValueColumns) {
-    for (int64_t row = 0; row < shape.row_stride; row += kQuad) {
+    for (int64_t row = 0; row < shape.rows; row += kQuad) {
       const float* weights = p + row / kBlockRows * (kBlockRows * kTileKeys) + row % kBlockRows;
       const int32_t common = *std::min_element(counts + row, counts + row + kQuad);
       ValueBlock(weights, keys + ColumnOffset(col), common, alpha + row,
@@ -280,31 +281,24 @@ HWY_INLINE void ValueTileRagged(const TileShape& shape, const float* p, const fl
   }
 }
 
-// Folds the state of later keys into that of earlier ones, row by row.
-HWY_INLINE void FoldState(const TileShape& shape, const SoftmaxState& later,
-                          const SoftmaxState& state) {
+// Folds the state of later keys into that of earlier ones, for `num_rows` rows. One row at a time,
+// not a vector of them: rows of one block may see different keys.
+HWY_INLINE void FoldRows(int64_t num_rows, int64_t o_stride, const SoftmaxState& later,
+                         const SoftmaxState& state) {
   const DF d;
-  for (int64_t row = 0; row < shape.row_stride; row += kLanes) {
-    const VF max_a = hn::LoadU(d, state.m + row);
-    const VF max_b = hn::LoadU(d, later.m + row);
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const VF max_a = hn::Set(d, state.m[row]);
+    const VF max_b = hn::Set(d, later.m[row]);
     const VF new_max = MaxOf(max_a, max_b);
-    const VF anchor = Anchor(new_max);
-    HWY_ALIGN float a[kLanes];
-    HWY_ALIGN float b[kLanes];
-    hn::Store(ExpKeepNaN(hn::Sub(max_a, anchor)), d, a);
-    hn::Store(ExpKeepNaN(hn::Sub(max_b, anchor)), d, b);
-    hn::StoreU(new_max, d, state.m + row);
-    for (int r = 0; r < kLanes; ++r) {
-      const VF factor_a = hn::Set(d, a[r]);
-      const VF factor_b = hn::Set(d, b[r]);
-      const int64_t i = row + r;
-      state.l[i] = a[r] * state.l[i] + b[r] * later.l[i];
-      float* sums = state.o + i * shape.o_stride;
-      const float* later_sums = later.o + i * shape.o_stride;
-      for (int64_t c = 0; c < shape.o_stride; c += kLanes) {
-        const VF scaled = hn::Mul(factor_a, hn::LoadU(d, sums + c));
-        hn::StoreU(hn::MulAdd(factor_b, hn::LoadU(d, later_sums + c), scaled), d, sums + c);
-      }
+    const VF a = ExpKeepNaN(hn::Sub(max_a, Anchor(new_max)));
+    const VF b = ExpKeepNaN(hn::Sub(max_b, Anchor(new_max)));
+    state.m[row] = hn::GetLane(new_max);
+    state.l[row] = hn::GetLane(a) * state.l[row] + hn::GetLane(b) * later.l[row];
+    float* sums = state.o + row * o_stride;
+    const float* later_sums = later.o + row * o_stride;
+    for (int64_t c = 0; c < o_stride; c += kLanes) {
+      const VF scaled = hn::Mul(a, hn::LoadU(d, sums + c));
+      hn::StoreU(hn::MulAdd(b, hn::LoadU(d, later_sums + c), scaled), d, sums + c);
     }
   }
 }
