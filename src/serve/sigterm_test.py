@@ -3,10 +3,15 @@
 usage: sigterm_test.py BINARY MODEL [unittest arguments]
 """
 
+import contextlib
 import http.client
+import json
+import os
 import signal
+import subprocess
 import tempfile
 import threading
+import time
 import unittest
 
 import serve_client
@@ -15,7 +20,38 @@ from serve_client import Server, wait_for
 NUM_STREAMS = 8
 # Of an answer that a test waits for, and of one that is cut off: more than the model gives in the
 # time that anything here takes.
-SHORT, LONG = 2000, 120_000
+SHORT, LONG = 300, 120_000
+# How long the last answer of a drain takes, so that a test has time to look on.
+DRAIN_S = 3
+
+
+@contextlib.contextmanager
+def full_pipe():
+    """The end to write to of a pipe that takes nothing."""
+    ends = os.pipe()
+    os.set_blocking(ends[1], False)
+    for size in (4096, 1):
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(ends[1], b"x" * size)
+    os.set_blocking(ends[1], True)
+    try:
+        yield ends[1]
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def health_at(address):
+    """What /health says at a unix socket; None if nobody listens there yet."""
+    connection = serve_client.UnixConnection(address)
+    try:
+        connection.request("GET", "/health")
+        return json.loads(connection.getresponse().read())
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    finally:
+        connection.close()
 
 
 class Reader(threading.Thread):
@@ -70,16 +106,19 @@ class SignalTest(unittest.TestCase):
 
     def test_answers_are_finished(self):
         server = self.start("--drain-timeout", serve_client.WAIT_S)
+        begin = time.monotonic()
         expected = server.complete("Question 0", max_tokens=SHORT, ignore_eos=True).json()
+        # A sanitized build is a hundred times slower than an optimised one.
+        last_tokens = SHORT + int(SHORT * DRAIN_S / (time.monotonic() - begin))
+        last = self.open_streams(server, last_tokens, count=1)
         readers = self.open_streams(server, SHORT)
-        last = self.open_streams(server, 3 * SHORT, count=1)  # so that the server drains for a while
         server.signal()
         health = self.wait_draining(server)
         self.assertEqual(health.json()["status"], "draining")
         self.assertTrue(health.headers["Retry-After"])
         refused = server.complete(max_tokens=1)
         self.assertEqual((refused.status, refused.error["type"]), (503, "service_unavailable_error"))
-        for reader, num_tokens in [(reader, SHORT) for reader in readers] + [(last[0], 3 * SHORT)]:
+        for reader, num_tokens in [(reader, SHORT) for reader in readers] + [(last[0], last_tokens)]:
             stream = reader.end()
             self.assertIsNone(reader.broke)
             self.assertIsNone(stream.error)
@@ -168,10 +207,19 @@ class SignalTest(unittest.TestCase):
     def test_while_it_loads(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             with self.subTest(number=number.name):
-                server = self.start(wait=False)
-                server.signal(number)
-                # Ready or not when it came; a process that has nothing to end properly just ends.
-                self.assertIn(server.wait(), (0, -number))
+                with tempfile.TemporaryDirectory() as folder, full_pipe() as log:
+                    # It says that it loads, and comes no further: nobody reads that.
+                    address = f"{folder}/socket"
+                    process = subprocess.Popen(
+                        [serve_client.BINARY, "serve", self.model, "--load-format", "dummy",
+                         "--unix-socket", address, "--access-log", "off"],
+                        env=serve_client.environment(), stdin=subprocess.DEVNULL, stderr=log)
+                    self.addCleanup(process.kill)
+                    self.assertEqual(wait_for(lambda: health_at(address), "the server to listen"),
+                                     {"status": "loading"})
+                    process.send_signal(number)
+                    # There is nothing to end properly.
+                    self.assertEqual(process.wait(serve_client.WAIT_S), -number)
 
 
 if __name__ == "__main__":
