@@ -34,7 +34,7 @@ struct AttentionShape {
   Effort least_effort = Effort::kFull;
 };
 
-constexpr AttentionShape kShapes[] = {
+constexpr AttentionShape kAttentionShapes[] = {
     {"v2lite_decode_b8_s4k", 16, 8, 1, 4096, 64, KvFormat::kLatentBf16, Effort::kQuick},
     {"v2lite_decode_b8_s4k", 16, 8, 1, 4096, 64, KvFormat::kLatentFp8},
     {"v2lite_decode_b1_s128k", 16, 1, 1, 131072},
@@ -194,7 +194,7 @@ class AttentionBench {
 
 void RegisterAttention(Effort effort, Executor& executor) {
   const auto bench = std::make_shared<AttentionBench>(effort, executor);
-  for (const AttentionShape& shape : kShapes) {
+  for (const AttentionShape& shape : kAttentionShapes) {
     if (effort < shape.least_effort) continue;
     const std::string kind = shape.format == KvFormat::kLatentFp8 ? "_fp8" : "";
     const std::string name = fmt::format("attention/{}{}/p{}", shape.name, kind, shape.page_size);

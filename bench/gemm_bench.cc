@@ -33,7 +33,7 @@ constexpr MatrixShape kKeyHead{512, 128}, kValueHead{128, 512};
 constexpr WeightFormat kF32 = WeightFormat::kF32, kF16 = WeightFormat::kF16,
                        kBf16 = WeightFormat::kBf16, kFp8 = WeightFormat::kFp8Block;
 
-constexpr GemmShape kShapes[] = {
+constexpr GemmShape kGemmShapes[] = {
     {"dense_up_decode_b1", kUp, 1, kBf16, 1, Effort::kQuick},
     {"dense_up_decode_b2", kUp, 2},
     {"dense_up_decode_b4", kUp, 4},
@@ -187,7 +187,7 @@ class GemmBench {
 
 void RegisterGemm(Effort effort, Executor& executor) {
   const auto bench = std::make_shared<GemmBench>(effort, executor);
-  for (const GemmShape& shape : kShapes) {
+  for (const GemmShape& shape : kGemmShapes) {
     if (effort < shape.least_effort) continue;
     const std::string kind =
         shape.format == kBf16 ? "" : fmt::format("_{}", WeightFormatName(shape.format));

@@ -20,6 +20,11 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND QUIRE_SANITIZE)
   target_compile_options(quire_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
 endif()
+# It is about types that headers define, and takes the files of a unity build for headers.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_UNITY_BUILD)
+  target_compile_options(quire_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+endif()
 if(QUIRE_SANITIZE)
   target_compile_options(quire_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${QUIRE_SANITIZE} -fno-sanitize-recover=all

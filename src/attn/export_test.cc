@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "attn/checks.h"
 #include "base/error.h"
 #include "device/thread_pool.h"
 #include "testing/active_faults.h"
@@ -28,15 +29,13 @@ using testing::ErrorMessage;
 using testing::FlatIndexAttention;
 using testing::KeyMask;
 using testing::KeyName;
+using testing::kNamedTolerance;
 using testing::NamedAttention;
 using testing::RedZone;
 using testing::RowLengths;
 using testing::ScatteredBatch;
 
 constexpr int kPageSizes[] = {1, 2, 3, 16, 61, 64, 128, 256};
-constexpr double kTolerance = 1e-12;  // double sums of at most a thousand terms
-
-size_t Index(int64_t i) { return static_cast<size_t>(i); }
 
 template <class T>
 std::vector<T> Slice(std::span<T> entries, int64_t begin, int64_t count) {
@@ -240,7 +239,7 @@ TEST(ExportTest, AttentionOverEveryFormEqualsAttentionOverPositions) {
     const AttentionOutput from_flat =
         FlatIndexAttention(attention.inputs(), qo_indptr, flat.kv_indptr.span(),
                            flat.kv_indices.span(), KeyMask::kCausal);
-    EXPECT_LE(Difference(from_flat, expected), kTolerance) << "flat, page size " << raw;
+    EXPECT_LE(Difference(from_flat, expected), kNamedTolerance) << "flat, page size " << raw;
 
     for (BlockTableRule rule :
          {BlockTableRule::kCeil, BlockTableRule::kFlashMlaEager, BlockTableRule::kFlashMlaGraph,
@@ -257,7 +256,7 @@ TEST(ExportTest, AttentionOverEveryFormEqualsAttentionOverPositions) {
                                .width = BlockTableWidth(rule, batch.capacity).raw(),
                                .page_size = page_size},
                               KeyMask::kCausal);
-      EXPECT_LE(Difference(from_table, expected), kTolerance)
+      EXPECT_LE(Difference(from_table, expected), kNamedTolerance)
           << BlockTableRuleName(rule) << ", page size " << raw;
       EXPECT_EQ(table.table.Damage(), "");
     }
@@ -274,7 +273,7 @@ TEST(ExportTest, AttentionOverEveryFormEqualsAttentionOverPositions) {
                              .width = UnifiedPageTableWidth(batch.capacity).raw(),
                              .page_size = page_size},
                             KeyMask::kCausal);
-    EXPECT_LE(Difference(from_unified, expected), kTolerance) << "unified, page size " << raw;
+    EXPECT_LE(Difference(from_unified, expected), kNamedTolerance) << "unified, page size " << raw;
   }
 }
 
@@ -669,7 +668,7 @@ TEST(DraftRowsTest, EveryStepAttendsToItsPrefixAndItsOwnBranch) {
         const AttentionOutput actual = FlatIndexAttention(
             attention.inputs(), one_query_each, draft.Indptr(i), draft.Row(i), KeyMask::kFull);
         EXPECT_LE(Difference(actual, attention.Expected(DraftKeyNames(batch, shape, i))),
-                  kTolerance)
+                  kNamedTolerance)
             << "page size " << raw << ", branches " << shape.branches << ", step " << i;
       }
       EXPECT_EQ(draft.kv_indices.Damage(), "");
@@ -837,7 +836,7 @@ TEST(DraftTablesTest, TwoPassesEqualAttentionOverPositions) {
                                                              KeyMask::kFull);
         EXPECT_LE(Difference(testing::MergeByLse(prefix, branches),
                              attention.Expected(DraftKeyNames(batch, shape, i))),
-                  kTolerance)
+                  kNamedTolerance)
             << "page size " << raw << ", branches " << shape.branches << ", step " << i;
       }
       EXPECT_EQ(tables.prefix_table.Damage(), "");

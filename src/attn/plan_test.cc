@@ -27,17 +27,17 @@ std::vector<PageId> Pages(int32_t first, int64_t count) {
   return pages;
 }
 
-const StepCapacity kCapacity{.num_seqs = 4,
-                             .query_tokens = TokenCount(40),
-                             .context = TokenCount(3000),
-                             .tree_nodes = TokenCount(8),
-                             .page_size = PageSize(16),
-                             .pool_pages = PageCount(1000)};
+const StepCapacity kPlanCapacity{.num_seqs = 4,
+                                 .query_tokens = TokenCount(40),
+                                 .context = TokenCount(3000),
+                                 .tree_nodes = TokenCount(8),
+                                 .page_size = PageSize(16),
+                                 .pool_pages = PageCount(1000)};
 const WorkShape kWork{.query_tile = TokenCount(4), .split = TokenCount(1024), .num_workers = 3};
 
 TEST(PlanTest, RowsHoldTheirPagesThenZeros) {
   SerialExecutor executor;
-  PlanStorage storage(kCapacity, kWork);
+  PlanStorage storage(kPlanCapacity, kWork);
   const std::vector<PageId> pages = Pages(5, 10);
   const std::vector<SequenceStep> seqs = {
       {.q_len = TokenCount(1), .kv_len = TokenCount(33), .pages = pages},
@@ -53,7 +53,7 @@ TEST(PlanTest, RowsHoldTheirPagesThenZeros) {
 
 TEST(PlanTest, NothingOfAnEarlierPlanIsLeft) {
   SerialExecutor executor;
-  PlanStorage storage(kCapacity, kWork);
+  PlanStorage storage(kPlanCapacity, kWork);
   const std::vector<PageId> pages = Pages(1, 188);
   const std::vector<int32_t> parents = {-1, 0, 1};
   const std::vector<SequenceStep> large = {
@@ -64,7 +64,7 @@ TEST(PlanTest, NothingOfAnEarlierPlanIsLeft) {
       {.q_len = TokenCount(2), .kv_len = TokenCount(17), .pages = pages}};
   storage.Make(large, executor, ActiveFaults()).CheckInvariants();
   const Plan& reused = storage.Make(small, executor, ActiveFaults());
-  PlanStorage fresh_storage(kCapacity, kWork);
+  PlanStorage fresh_storage(kPlanCapacity, kWork);
   const Plan& fresh = fresh_storage.Make(small, executor, ActiveFaults());
   EXPECT_TRUE(std::equal(reused.page_table.begin(), reused.page_table.end(),
                          fresh.page_table.begin(), fresh.page_table.end()));
@@ -78,7 +78,7 @@ TEST(PlanTest, NothingOfAnEarlierPlanIsLeft) {
 
 TEST(PlanTest, ATileEndsWhereItsLastQuerysSightEnds) {
   SerialExecutor executor;
-  PlanStorage storage(kCapacity, kWork);
+  PlanStorage storage(kPlanCapacity, kWork);
   const std::vector<PageId> pages = Pages(1, 188);
   const std::vector<int32_t> parents = {-1, 0, 0, 1, 3};  // depths 1 2 2 3 4
   const std::vector<SequenceStep> seqs = {
@@ -108,7 +108,7 @@ TEST(PlanTest, ATileEndsWhereItsLastQuerysSightEnds) {
 // A draft tree of 2 branches and 3 steps, cut to six nodes, behind ten committed tokens.
 TEST(PlanTest, MasksAndPositionsOfTheWorkedExample) {
   SerialExecutor executor;
-  PlanStorage storage(kCapacity, kWork);
+  PlanStorage storage(kPlanCapacity, kWork);
   const std::vector<PageId> pages = Pages(1, 1);
   const std::vector<int32_t> parents = {-1, 0, 0, 1, 2, 3};
   const SequenceStep seq{
@@ -215,7 +215,7 @@ struct PlanArrays {
 
 class BadPlan : public ::testing::Test {
  protected:
-  BadPlan() : storage_(kCapacity, kWork), pages_(Pages(1, 188)) {
+  BadPlan() : storage_(kPlanCapacity, kWork), pages_(Pages(1, 188)) {
     good_ = {.q_len = TokenCount(2), .kv_len = TokenCount(40), .pages = pages_};
     plan_ = &storage_.Make({&good_, 1}, executor_);
   }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "attn/checks.h"
 #include "attn/export.h"
 #include "base/error.h"
 #include "testing/active_faults.h"
@@ -27,15 +28,12 @@ using testing::CausalKeys;
 using testing::Difference;
 using testing::ErrorMessage;
 using testing::KeyName;
+using testing::kNamedTolerance;
 using testing::NamedAttention;
 using testing::PrefillAttention;
 using testing::RedZone;
 using testing::RowLengths;
 using testing::ScatteredBatch;
-
-constexpr double kTolerance = 1e-12;  // double sums of at most a thousand terms
-
-size_t Index(int64_t i) { return static_cast<size_t>(i); }
 
 // The arrays of a plan, each between red zones.
 template <class Block>
@@ -324,7 +322,7 @@ TEST(PrefillPlanTest, AttentionByTokensEqualsAttentionOverPositions) {
     attention.StoreAll(batch);
     EXPECT_LE(Difference(PrefillAttention(attention.inputs(), buffers.plan(), kv_indices),
                          attention.Expected(CausalKeys(batch.seqs))),
-              kTolerance)
+              kNamedTolerance)
         << "page size " << raw;
     EXPECT_GT(buffers.arrays().reduce_indptr.back(), 0) << "nothing was split";
   }
@@ -350,7 +348,7 @@ TEST(PrefillPlanTest, AttentionByPagesEqualsAttentionOverPositions) {
     EXPECT_LE(
         Difference(PrefillAttention(attention.inputs(), buffers.plan(), kv_pages, PageSize(raw)),
                    attention.Expected(CausalKeys(batch.seqs))),
-        kTolerance)
+        kNamedTolerance)
         << "page size " << raw;
   }
 }
@@ -375,7 +373,7 @@ TEST(PrefillPlanTest, WithoutAMaskEveryQuerySeesEveryKey) {
   }
   EXPECT_LE(Difference(PrefillAttention(attention.inputs(), buffers.plan(), kv_indices),
                        attention.Expected(keys)),
-            kTolerance);
+            kNamedTolerance);
 }
 
 TEST(PrefillPlanTest, FewerSequencesThanTheBucketArePadded) {

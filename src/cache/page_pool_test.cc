@@ -13,19 +13,13 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "cache/test_leases.h"
 #include "testing/error_message.h"
 
 namespace quire {
 namespace {
 
 using testing::ErrorMessage;
-
-std::vector<int32_t> Ids(const std::vector<PageLease>& leases) {
-  std::vector<int32_t> ids;
-  ids.reserve(leases.size());
-  for (const PageLease& lease : leases) ids.push_back(lease.page().raw());
-  return ids;
-}
 
 TEST(PagePoolTest, PagesAreHandedOutInAscendingOrderFromOne) {
   PagePool pool(PageCount(5), PageSize(4));

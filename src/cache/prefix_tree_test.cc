@@ -20,6 +20,7 @@
 #include "base/format.h"
 #include "cache/page_list.h"
 #include "cache/page_pool.h"
+#include "cache/test_leases.h"
 #include "testing/error_message.h"
 
 namespace quire {
@@ -29,13 +30,6 @@ using testing::ErrorMessage;
 
 using TokenList = std::vector<int32_t>;
 using Pages = std::vector<int32_t>;
-
-Pages Ids(const std::vector<PageLease>& leases) {
-  Pages ids;
-  ids.reserve(leases.size());
-  for (const PageLease& lease : leases) ids.push_back(lease.page().raw());
-  return ids;
-}
 
 TokenList Prefix(const TokenList& tokens, size_t count) {
   return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)};

@@ -41,10 +41,6 @@ RunnerLimits Limits(const Shape& shape) {
           .vocab_size = kVocab};
 }
 
-Request MakeRequest(std::vector<int32_t> prompt, int64_t max_tokens) {
-  return {.prompt = std::move(prompt), .max_tokens = max_tokens};
-}
-
 // The token that the fake runner draws as the number-th (from 0) of a request's first answer.
 int32_t TokenNumber(const Request& request, int64_t number, int32_t sample = 0) {
   std::vector<int32_t> history = request.prompt;

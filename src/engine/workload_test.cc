@@ -34,7 +34,7 @@ namespace {
 constexpr uint64_t kFirstSeed = 1;
 constexpr int kNumConfigs = 100;
 constexpr int kRequestsPerConfig = 100;
-constexpr int64_t kVocab = 97;  // few enough for stop tokens to be met
+constexpr int64_t kSmallVocab = 97;  // few enough for stop tokens to be met
 
 class Random {
  public:
@@ -98,7 +98,7 @@ class Workload {
             .max_seqs = max_seqs,
             .max_step_tokens = TokenCount(max_seqs + random_.Pick({0, 1, 7, 60})),
             .max_samples = max_seqs,
-            .vocab_size = kVocab};
+            .vocab_size = kSmallVocab};
   }
   SchedulerOptions DrawOptions() {
     return {.max_waiting = random_.Pick({5, 1000}),
@@ -109,7 +109,7 @@ class Workload {
   std::vector<int32_t> DrawTokens(int64_t count) {
     std::vector<int32_t> tokens;
     for (int64_t i = 0; i < count; ++i) {
-      tokens.push_back(static_cast<int32_t>(random_.Between(0, kVocab - 1)));
+      tokens.push_back(static_cast<int32_t>(random_.Between(0, kSmallVocab - 1)));
     }
     return tokens;
   }

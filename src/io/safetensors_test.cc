@@ -45,20 +45,21 @@ std::string Entry(std::string_view name, std::string_view dtype, std::string_vie
                      offsets);
 }
 
-std::string Refusal(std::string_view file) {
+std::string FileRefusal(std::string_view file) {
   return InvalidArgument([&] { (void)ParseSafetensors(Bytes(file), "f"); });
 }
 
 // A file with one tensor and `data_bytes` bytes of data is refused with this message.
 std::string EntryRefusal(std::string_view dtype, std::string_view shape, std::string_view offsets,
                          size_t data_bytes) {
-  return Refusal(File("{" + Entry("a", dtype, shape, offsets) + "}", std::string(data_bytes, 'x')));
+  return FileRefusal(
+      File("{" + Entry("a", dtype, shape, offsets) + "}", std::string(data_bytes, 'x')));
 }
 
 // Two tensors, data of 12 bytes.
 std::string PairRefusal(std::string_view a_shape, std::string_view a_offsets,
                         std::string_view b_shape, std::string_view b_offsets) {
-  return Refusal(File(
+  return FileRefusal(File(
       "{" + Entry("a", "U8", a_shape, a_offsets) + "," + Entry("b", "U8", b_shape, b_offsets) + "}",
       "0123456789ab"));
 }
@@ -108,49 +109,51 @@ TEST(SafetensorsTest, EveryDTypeIsKnownByNameAndSize) {
 }
 
 TEST(SafetensorsTest, ATruncatedFileIsRefused) {
-  EXPECT_EQ(Refusal(""), "f: truncated: expected 8 bytes of header length, got 0");
-  EXPECT_EQ(Refusal("\x02\0\0"), "f: truncated: expected 8 bytes of header length, got 1");
-  EXPECT_EQ(Refusal(WithLength(3, "{}")), "f: truncated: expected a header of 3 bytes, got 2");
+  EXPECT_EQ(FileRefusal(""), "f: truncated: expected 8 bytes of header length, got 0");
+  EXPECT_EQ(FileRefusal("\x02\0\0"), "f: truncated: expected 8 bytes of header length, got 1");
+  EXPECT_EQ(FileRefusal(WithLength(3, "{}")), "f: truncated: expected a header of 3 bytes, got 2");
   EXPECT_EQ(EntryRefusal("U8", "[8]", "[0,8]", 7),
             "f: tensor \"a\": data_offsets: the end, 8, lies beyond the file's 7 bytes of data");
 }
 
 TEST(SafetensorsTest, AHugeHeaderIsRefusedBeforeItIsRead) {
-  EXPECT_EQ(Refusal(WithLength(100'000'001, "{}")),
+  EXPECT_EQ(FileRefusal(WithLength(100'000'001, "{}")),
             "f: header length: expected at most 100000000 bytes, got 100000001");
-  EXPECT_EQ(Refusal(WithLength(UINT64_MAX, "{}")),
+  EXPECT_EQ(FileRefusal(WithLength(UINT64_MAX, "{}")),
             "f: header length: expected at most 100000000 bytes, got 18446744073709551615");
-  EXPECT_EQ(Refusal(WithLength(100'000'000, "{}")),
+  EXPECT_EQ(FileRefusal(WithLength(100'000'000, "{}")),
             "f: truncated: expected a header of 100000000 bytes, got 2");
 }
 
 TEST(SafetensorsTest, AHeaderThatIsNotAJsonObjectIsRefused) {
-  EXPECT_EQ(Refusal(File("")), "f: header: expected a JSON object that begins with '{'");
-  EXPECT_EQ(Refusal(File("[]")), "f: header: expected a JSON object that begins with '{'");
-  EXPECT_EQ(Refusal(File(" {}")), "f: header: expected a JSON object that begins with '{'");
-  EXPECT_EQ(Refusal(File("{\"a\"")),
+  EXPECT_EQ(FileRefusal(File("")), "f: header: expected a JSON object that begins with '{'");
+  EXPECT_EQ(FileRefusal(File("[]")), "f: header: expected a JSON object that begins with '{'");
+  EXPECT_EQ(FileRefusal(File(" {}")), "f: header: expected a JSON object that begins with '{'");
+  EXPECT_EQ(FileRefusal(File("{\"a\"")),
             "f: header: line 1, column 5: syntax error while parsing object separator - "
             "unexpected end of input; expected ':'");
-  EXPECT_EQ(Refusal(File("{} {}")),
+  EXPECT_EQ(FileRefusal(File("{} {}")),
             "f: header: line 1, column 4: syntax error while parsing value - unexpected '{'; "
             "expected end of input");
 }
 
 TEST(SafetensorsTest, AnEntryThatIsNotATensorIsRefused) {
-  EXPECT_EQ(Refusal(File(R"({"a":[]})")), "f: tensor \"a\": expected an object, got an array of 0");
-  EXPECT_EQ(Refusal(File(R"({"a":{"shape":[0],"data_offsets":[0,0]}})")),
+  EXPECT_EQ(FileRefusal(File(R"({"a":[]})")),
+            "f: tensor \"a\": expected an object, got an array of 0");
+  EXPECT_EQ(FileRefusal(File(R"({"a":{"shape":[0],"data_offsets":[0,0]}})")),
             "f: tensor \"a\": dtype: missing");
-  EXPECT_EQ(Refusal(File(R"({"a":{"dtype":"U8","data_offsets":[0,0]}})")),
+  EXPECT_EQ(FileRefusal(File(R"({"a":{"dtype":"U8","data_offsets":[0,0]}})")),
             "f: tensor \"a\": shape: missing");
-  EXPECT_EQ(Refusal(File(R"({"a":{"dtype":"U8","shape":[0]}})")),
+  EXPECT_EQ(FileRefusal(File(R"({"a":{"dtype":"U8","shape":[0]}})")),
             "f: tensor \"a\": data_offsets: missing");
-  EXPECT_EQ(Refusal(File(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0],"strides":[1]}})")),
-            "f: tensor \"a\": unknown key \"strides\"");
-  EXPECT_EQ(Refusal(File(R"({"a":{"dtype":8,"shape":[0],"data_offsets":[0,0]}})")),
+  EXPECT_EQ(
+      FileRefusal(File(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0],"strides":[1]}})")),
+      "f: tensor \"a\": unknown key \"strides\"");
+  EXPECT_EQ(FileRefusal(File(R"({"a":{"dtype":8,"shape":[0],"data_offsets":[0,0]}})")),
             "f: tensor \"a\": dtype: expected a string, got 8");
-  EXPECT_EQ(Refusal(File(R"({"__metadata__":{"format":1}})")),
+  EXPECT_EQ(FileRefusal(File(R"({"__metadata__":{"format":1}})")),
             "f: header: __metadata__.format: expected a string, got 1");
-  EXPECT_EQ(Refusal(File(R"({"__metadata__":"pt"})")),
+  EXPECT_EQ(FileRefusal(File(R"({"__metadata__":"pt"})")),
             "f: header: __metadata__: expected an object, got \"pt\"");
 }
 
@@ -218,11 +221,11 @@ TEST(SafetensorsTest, BytesOfNoTensorAreRefused) {
 TEST(SafetensorsTest, ANameThatComesTwiceInAFileIsRefused) {
   const std::string header =
       "{" + Entry("a", "U8", "[1]", "[0,1]") + "," + Entry("a", "U8", "[1]", "[1,2]") + "}";
-  EXPECT_EQ(Refusal(File(header, "xy")), "f: header: line 1, column 56: duplicate key \"a\"");
+  EXPECT_EQ(FileRefusal(File(header, "xy")), "f: header: line 1, column 56: duplicate key \"a\"");
 }
 
 TEST(SafetensorsTest, MessagesShowNamesPrintably) {
-  EXPECT_EQ(Refusal(File(R"({"a\nb\u0000":3})")),
+  EXPECT_EQ(FileRefusal(File(R"({"a\nb\u0000":3})")),
             R"(f: tensor "a\nb\u0000": expected an object, got 3)");
 }
 

@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "runner/test_models.h"
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
 #include "testing/step_jobs.h"
@@ -25,11 +25,8 @@ using testing::RandomTokens;
 using testing::RunJob;
 using testing::Weights;
 
-const std::filesystem::path kFolder =
-    std::filesystem::path(QUIRE_RUNNER_TESTDATA) / "dummy" / "true_geometry";
-
 std::unique_ptr<CpuRunner> Make(const RunnerOptions& options) {
-  return MakeRunner(kFolder, options, Weights::kDummy);
+  return MakeRunner(kTrueGeometry, options, Weights::kDummy);
 }
 
 const RunnerOptions kOptions{.page_size = PageSize(16),

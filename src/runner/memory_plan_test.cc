@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "runner/cpu_runner.h"
+#include "runner/test_models.h"
 #include "testing/error_message.h"
 #include "testing/step_jobs.h"
 
@@ -17,11 +17,8 @@ namespace {
 
 using testing::ErrorMessage;
 
-const std::filesystem::path kFolder =
-    std::filesystem::path(QUIRE_RUNNER_TESTDATA) / "dummy" / "true_geometry";
-
 MemoryPlan PlanOf(const RunnerOptions& options) {
-  const ModelConfig config = ReadModelConfig(kFolder);
+  const ModelConfig config = ReadModelConfig(kTrueGeometry);
   return MakeMemoryPlan(config, *MakeDummyWeights(config), options);
 }
 
@@ -101,7 +98,7 @@ TEST(MemoryPlanTest, ResidentMemoryIsWithinFivePercentOfThePlan) {
                               .max_step_tokens = TokenCount(512),
                               .pool_tokens = TokenCount(200000),
                               .num_threads = 2};
-  const auto runner = testing::MakeRunner(kFolder, options, testing::Weights::kDummy);
+  const auto runner = testing::MakeRunner(kTrueGeometry, options, testing::Weights::kDummy);
   const auto planned = static_cast<double>(runner->memory_plan().total().raw());
   ASSERT_GT(planned, 400e6) << "too small for the rest of the process not to matter";
   EXPECT_NEAR(static_cast<double>(ResidentBytes()) / planned, 1.0, 0.05) << "once loaded";

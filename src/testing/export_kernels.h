@@ -95,6 +95,9 @@ struct KeyName {
   int64_t position = 0;
 };
 
+// Of NamedAttention::Expected and the other attentions: double sums of at most a thousand terms.
+inline constexpr double kNamedTolerance = 1e-12;
+
 // Keys and queries with values that differ by name.
 class NamedAttention {
  public:

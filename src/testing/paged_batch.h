@@ -81,8 +81,10 @@ struct AttentionResult {
   std::vector<float> lse;  // [tokens, heads]
 };
 
+inline constexpr float kScale = 0.07f;  // close to 192^-0.5, the scale of the models
+
 struct MlaRun {
-  float scale = 0.07f;
+  float scale = kScale;
   int32_t num_workers = 1;
   // Where set, fixed capacity and work shape instead of the batch's own.
   const StepCapacity* capacity = nullptr;

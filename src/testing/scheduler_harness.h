@@ -22,6 +22,10 @@
 
 namespace quire::testing {
 
+inline Request MakeRequest(std::vector<int32_t> prompt, int64_t max_tokens) {
+  return {.prompt = std::move(prompt), .max_tokens = max_tokens};
+}
+
 // One answer, as far as it was heard of.
 struct HeardAnswer {
   std::vector<int32_t> tokens;  // a stop token included

@@ -21,8 +21,8 @@ std::string Show(std::string_view text, const std::vector<TextPart>& parts) {
   return shown;
 }
 
-std::string Split(std::vector<AddedToken> tokens, std::string_view text,
-                  SpecialTokens special = SpecialTokens::kParse) {
+std::string SplitShown(std::vector<AddedToken> tokens, std::string_view text,
+                       SpecialTokens special = SpecialTokens::kParse) {
   const std::vector<std::string> contents(tokens.size());
   return Show(text, AddedTokens(std::move(tokens), contents).SplitRaw(text, special));
 }
@@ -32,38 +32,38 @@ TEST(AddedTokensTest, TheLeftmostAndThenTheLongestIsFound) {
                                           {.id = 2, .content = "<ab>"},
                                           {.id = 3, .content = "ab>c"},
                                           {.id = 4, .content = "c"}};
-  EXPECT_EQ(Split(tokens, "x<ab>c<ax"), "x|[2:<ab>][4:c][1:<a]x|");
-  EXPECT_EQ(Split(tokens, "<<ab"), "<|[1:<a]b|");
-  EXPECT_EQ(Split(tokens, "ab>c"), "[3:ab>c]");
-  EXPECT_EQ(Split(tokens, ""), "");
-  EXPECT_EQ(Split({}, "x"), "x|");
+  EXPECT_EQ(SplitShown(tokens, "x<ab>c<ax"), "x|[2:<ab>][4:c][1:<a]x|");
+  EXPECT_EQ(SplitShown(tokens, "<<ab"), "<|[1:<a]b|");
+  EXPECT_EQ(SplitShown(tokens, "ab>c"), "[3:ab>c]");
+  EXPECT_EQ(SplitShown(tokens, ""), "");
+  EXPECT_EQ(SplitShown({}, "x"), "x|");
 }
 
 TEST(AddedTokensTest, TokensTakeTheSpaceTheySay) {
   const std::vector<AddedToken> tokens = {{.id = 1, .content = "L", .lstrip = true},
                                           {.id = 2, .content = "R", .rstrip = true},
                                           {.id = 3, .content = "N"}};
-  EXPECT_EQ(Split(tokens, "a \n\u3000L b"), "a|[1: \n\u3000L] b|");
-  EXPECT_EQ(Split(tokens, "a R \t b"), "a |[2:R \t ]b|");
-  EXPECT_EQ(Split(tokens, "a N b"), "a |[3:N] b|");
+  EXPECT_EQ(SplitShown(tokens, "a \n\u3000L b"), "a|[1: \n\u3000L] b|");
+  EXPECT_EQ(SplitShown(tokens, "a R \t b"), "a |[2:R \t ]b|");
+  EXPECT_EQ(SplitShown(tokens, "a N b"), "a |[3:N] b|");
   // The first takes it, and the second has none to take.
-  EXPECT_EQ(Split(tokens, "R  L"), "[2:R  ][1:L]");
-  EXPECT_EQ(Split(tokens, "  L"), "[1:  L]");
+  EXPECT_EQ(SplitShown(tokens, "R  L"), "[2:R  ][1:L]");
+  EXPECT_EQ(SplitShown(tokens, "  L"), "[1:  L]");
 }
 
 TEST(AddedTokensTest, ASingleWordStandsAlone) {
   const std::vector<AddedToken> tokens = {{.id = 1, .content = "word", .single_word = true}};
-  EXPECT_EQ(Split(tokens,
-                  "word words sword é"
-                  "word word_ (word) word"),
+  EXPECT_EQ(SplitShown(tokens,
+                       "word words sword é"
+                       "word word_ (word) word"),
             "[1:word] words sword éword word_ (|[1:word]) |[1:word]");
 }
 
 TEST(AddedTokensTest, ControlTokensCanBeLeftAsText) {
   const std::vector<AddedToken> tokens = {{.id = 1, .content = "<c>", .control = true},
                                           {.id = 2, .content = "<t>"}};
-  EXPECT_EQ(Split(tokens, "a<c><t>", SpecialTokens::kParse), "a|[1:<c>][2:<t>]");
-  EXPECT_EQ(Split(tokens, "a<c><t>", SpecialTokens::kLeaveAsText), "a<c>|[2:<t>]");
+  EXPECT_EQ(SplitShown(tokens, "a<c><t>", SpecialTokens::kParse), "a|[1:<c>][2:<t>]");
+  EXPECT_EQ(SplitShown(tokens, "a<c><t>", SpecialTokens::kLeaveAsText), "a<c>|[2:<t>]");
 }
 
 TEST(AddedTokensTest, NormalizedTokensAreFoundAsTheNormalizerMakesThem) {

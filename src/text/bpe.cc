@@ -16,7 +16,7 @@ constexpr size_t kFewSymbols = 48;
 
 constexpr Merge kNoMerge = {.rank = std::numeric_limits<int32_t>::max(), .result = -1};
 
-uint32_t Code(std::string_view unit) {
+uint32_t UnitCode(std::string_view unit) {
   uint32_t code = 0;
   for (const char byte : unit) code = code << 8 | static_cast<uint8_t>(byte);
   return code;
@@ -25,7 +25,7 @@ uint32_t Code(std::string_view unit) {
 }  // namespace
 
 size_t UnitPairs::BitOf(std::string_view left, std::string_view right) {
-  const uint64_t pair = static_cast<uint64_t>(Code(left)) << 32 | Code(right);
+  const uint64_t pair = static_cast<uint64_t>(UnitCode(left)) << 32 | UnitCode(right);
   return (pair * 0x9e3779b97f4a7c15u) >> 44;  // 20 bits
 }
 

@@ -11,16 +11,16 @@
 namespace quire {
 namespace {
 
-const OrderedJson kMessages = {{{"role", "user"}, {"content", "Hi"}}};
+const OrderedJson kHi = {{{"role", "user"}, {"content", "Hi"}}};
 const OrderedJson kTools = OrderedJson::array();
 
 std::string RenderIn(const TempDir& dir, const ChatRequest& request) {
   return ChatFormat::Load(dir.path()).Render(request);
 }
 
-std::string RenderIn(const TempDir& dir) { return RenderIn(dir, {.messages = &kMessages}); }
+std::string RenderIn(const TempDir& dir) { return RenderIn(dir, {.messages = &kHi}); }
 
-std::string Refusal(const TempDir& dir) {
+std::string FolderRefusal(const TempDir& dir) {
   return InvalidArgument([&] { (void)ChatFormat::Load(dir.path()); }, dir.path());
 }
 
@@ -41,7 +41,7 @@ TEST(ChatFormatTest, OfSeveralTemplatesTheOneForToolsIsUsedWithTools) {
       {"name": "tool_use", "template": "tools"}, {"name": "rag", "template": "{% nonsense %}"},
       {"name": "default", "template": "plain"}]})");
   EXPECT_EQ(RenderIn(dir), "plain");
-  EXPECT_EQ(RenderIn(dir, {.messages = &kMessages, .tools = &kTools}), "tools");
+  EXPECT_EQ(RenderIn(dir, {.messages = &kHi, .tools = &kTools}), "tools");
 }
 
 TEST(ChatFormatTest, AFileOfItsOwnComesFirst) {
@@ -51,7 +51,7 @@ TEST(ChatFormatTest, AFileOfItsOwnComesFirst) {
   EXPECT_EQ(RenderIn(dir), "<s>new");
   std::filesystem::create_directory(dir.path() / "additional_chat_templates");
   dir.Write("additional_chat_templates/tool_use.jinja", "tools");
-  EXPECT_EQ(RenderIn(dir, {.messages = &kMessages, .tools = &kTools}), "tools");
+  EXPECT_EQ(RenderIn(dir, {.messages = &kHi, .tools = &kTools}), "tools");
 }
 
 TEST(ChatFormatTest, VariablesOfTheRequestAreSeen) {
@@ -59,8 +59,7 @@ TEST(ChatFormatTest, VariablesOfTheRequestAreSeen) {
   dir.Write("chat_template.jinja", "{{ thinking }}{{ add_generation_prompt }}");
   const OrderedJson variables = {{"thinking", true}};
   EXPECT_EQ(
-      RenderIn(dir,
-               {.messages = &kMessages, .add_generation_prompt = false, .variables = &variables}),
+      RenderIn(dir, {.messages = &kHi, .add_generation_prompt = false, .variables = &variables}),
       "TrueFalse");
 }
 
@@ -69,7 +68,7 @@ TEST(ChatFormatTest, DeepseekV32HasAnEncodingOfItsOwn) {
   dir.Write("config.json", R"({"model_type": "deepseek_v32"})");
   const OrderedJson variables = {{"thinking", true}};
   EXPECT_EQ(RenderIn(dir), "<｜begin▁of▁sentence｜><｜User｜>Hi<｜Assistant｜></think>");
-  EXPECT_EQ(RenderIn(dir, {.messages = &kMessages, .variables = &variables}),
+  EXPECT_EQ(RenderIn(dir, {.messages = &kHi, .variables = &variables}),
             "<｜begin▁of▁sentence｜><｜User｜>Hi<｜Assistant｜><think>");
 }
 
@@ -77,7 +76,7 @@ TEST(ChatFormatTest, DeepseekV32sTextAboutToolsComesWithTheModel) {
   const TempDir dir;
   dir.Write("config.json", R"({"model_type": "deepseek_v32"})");
   const OrderedJson tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
-  const ChatRequest request{.messages = &kMessages, .tools = &tools};
+  const ChatRequest request{.messages = &kHi, .tools = &tools};
   EXPECT_EQ(InvalidArgument([&] { (void)RenderIn(dir, request); }),
             "tools: the model has no text about tools (TOOLS_SYSTEM_TEMPLATE in "
             "encoding/encoding_dsv32.py)");
@@ -94,24 +93,26 @@ TEST(ChatFormatTest, AFolderWithoutATemplateIsRefusedWithWhatWasLookedFor) {
   const std::string expected =
       "DIR: no chat template: looked for chat_template.jinja, for \"chat_template\" in "
       "tokenizer_config.json, and for the model_type deepseek_v32 in config.json";
-  EXPECT_EQ(Refusal(dir), expected);
+  EXPECT_EQ(FolderRefusal(dir), expected);
   dir.Write("tokenizer_config.json", "{}");
   dir.Write("config.json", R"({"model_type": "deepseek_v3"})");
-  EXPECT_EQ(Refusal(dir), expected);
+  EXPECT_EQ(FolderRefusal(dir), expected);
 }
 
 TEST(ChatFormatTest, RefusalsNameTheFile) {
   const TempDir dir;
   dir.Write("tokenizer_config.json", R"({"chat_template": "\n{% if %}"})");
-  EXPECT_EQ(Refusal(dir),
+  EXPECT_EQ(FolderRefusal(dir),
             "DIR/tokenizer_config.json: chat_template: line 2: expected an expression, got %}");
   dir.Write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": ""}]})");
-  EXPECT_EQ(Refusal(dir),
+  EXPECT_EQ(FolderRefusal(dir),
             "DIR/tokenizer_config.json: chat_template: expected one with the name \"default\"");
   dir.Write("tokenizer_config.json", R"({"chat_template": 5})");
-  EXPECT_EQ(Refusal(dir), "DIR/tokenizer_config.json: chat_template: expected a string, got 5");
+  EXPECT_EQ(FolderRefusal(dir),
+            "DIR/tokenizer_config.json: chat_template: expected a string, got 5");
   dir.Write("chat_template.jinja", "{{ x | nope }}");
-  EXPECT_EQ(Refusal(dir), "DIR/chat_template.jinja: line 1: the filter 'nope' is not supported");
+  EXPECT_EQ(FolderRefusal(dir),
+            "DIR/chat_template.jinja: line 1: the filter 'nope' is not supported");
 }
 
 TEST(ChatFormatTest, APromptThatOpensTheThoughtsIsRecognised) {

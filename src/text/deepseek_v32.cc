@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "text/jinja_print.h"
 #include "text/jinja_value.h"
+#include "text/replace_all.h"
 
 namespace quire {
 namespace {
@@ -41,13 +42,6 @@ std::string_view RoleOf(const OrderedJson& message) {
 }
 
 bool IsNonEmpty(const OrderedJson* value) { return value != nullptr && !value->empty(); }
-
-std::string ReplaceAll(std::string text, std::string_view from, std::string_view to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
-  }
-  return text;
-}
 
 std::string Tag(std::string_view name) { return std::string("<").append(kDsml).append(name); }
 std::string EndTag(std::string_view name) {
@@ -122,10 +116,10 @@ class Encoder {
       schemas += (schemas.empty() ? "" : "\n") + PrintLikePython(*function);
     }
     std::string prompt(options_.tools_prompt);
-    prompt = ReplaceAll(std::move(prompt), "{dsml_token}", kDsml);
-    prompt = ReplaceAll(std::move(prompt), "{thinking_start_token}", kThink);
-    prompt = ReplaceAll(std::move(prompt), "{thinking_end_token}", kEndThink);
-    out_ += "\n\n" + ReplaceAll(std::move(prompt), "{tool_schemas}", schemas);
+    prompt = ReplaceAll(prompt, "{dsml_token}", kDsml);
+    prompt = ReplaceAll(prompt, "{thinking_start_token}", kThink);
+    prompt = ReplaceAll(prompt, "{thinking_end_token}", kEndThink);
+    out_ += "\n\n" + ReplaceAll(prompt, "{tool_schemas}", schemas);
   }
 
   bool IsAfter(std::ptrdiff_t message) const {

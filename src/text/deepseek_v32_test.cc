@@ -24,7 +24,7 @@ std::string Encode(std::string_view messages, const DeepseekV32Options& options 
   return text;
 }
 
-std::string Refusal(std::string_view messages, const DeepseekV32Options& options = {}) {
+std::string EncodingRefusal(std::string_view messages, const DeepseekV32Options& options = {}) {
   return InvalidArgument([&] { (void)Encode(messages, options); });
 }
 
@@ -88,29 +88,30 @@ TEST(DeepseekV32Test, ToolsGoIntoTheSystemPrompt) {
       "S" + prompt + "<｜User｜>Hi<｜Assistant｜></think>");
   EXPECT_EQ(Encode(R"([{"role": "user", "content": "Hi"}])", options),
             prompt + "<｜User｜>Hi<｜Assistant｜></think>");
-  EXPECT_EQ(Refusal("[]", {.tools = &tools}),
+  EXPECT_EQ(EncodingRefusal("[]", {.tools = &tools}),
             "tools: the model has no text about tools (TOOLS_SYSTEM_TEMPLATE in "
             "encoding/encoding_dsv32.py)");
 }
 
 TEST(DeepseekV32Test, WhatTheFormatHasNoPlaceForIsRefused) {
-  EXPECT_EQ(Refusal(R"([{"role": "user", "content": "Hi"}, {"role": "developer"}])"),
+  EXPECT_EQ(EncodingRefusal(R"([{"role": "user", "content": "Hi"}, {"role": "developer"}])"),
             "messages[1]: expected the role system, user, assistant or tool, got \"developer\"");
-  EXPECT_EQ(Refusal("[1]"), "messages[0]: expected an object");
-  EXPECT_EQ(Refusal("{}"), "messages: expected an array");
-  EXPECT_EQ(Refusal(R"([{"role": "user", "content": 5}])"),
+  EXPECT_EQ(EncodingRefusal("[1]"), "messages[0]: expected an object");
+  EXPECT_EQ(EncodingRefusal("{}"), "messages: expected an array");
+  EXPECT_EQ(EncodingRefusal(R"([{"role": "user", "content": 5}])"),
             "messages[0]: expected a string or an array as content");
-  EXPECT_EQ(Refusal(R"([{"role": "user", "content": [{"type": "image_url"}]}])"),
+  EXPECT_EQ(EncodingRefusal(R"([{"role": "user", "content": [{"type": "image_url"}]}])"),
             "messages[0]: expected parts with text");
-  EXPECT_EQ(Refusal(R"([{"role": "tool", "content": "x"}])"),
+  EXPECT_EQ(EncodingRefusal(R"([{"role": "tool", "content": "x"}])"),
             "messages[0]: a result without a call");
-  EXPECT_EQ(Refusal(R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]},
+  EXPECT_EQ(EncodingRefusal(R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]},
                         {"role": "tool"}, {"role": "tool"}])"),
             "messages[2]: a result without a call");
-  EXPECT_EQ(Refusal(R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "x"}])",
-                    kThinking),
+  EXPECT_EQ(EncodingRefusal(
+                R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "x"}])",
+                kThinking),
             "messages[1]: expected reasoning_content or tool_calls after the last user message");
-  EXPECT_EQ(Refusal(R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f",
+  EXPECT_EQ(EncodingRefusal(R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f",
                         "arguments": "[1]"}}]}])"),
             "messages[0]: expected an object as function.arguments");
 }

@@ -65,10 +65,6 @@ std::optional<Value> FindElement(Heap& heap, const Value& value, const Value& ke
   return FindAt(heap, value, key.AsWhole());
 }
 
-void RequireDefined(const Value& value) {
-  if (value.Is(Kind::kUndefined)) Fail("{}", value.WhyUndefined());
-}
-
 bool IsDigits(std::string_view text) {
   return !text.empty() && text.size() < 10 &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });

@@ -20,14 +20,14 @@ namespace {
 
 // Expressions, blocks and macros in one another. A level takes up to 1 KB of stack (several with
 // sanitizers).
-constexpr int kMaxDepth = 500;
+constexpr int kMaxEvalDepth = 500;
 constexpr int64_t kStepWork = 16;
 constexpr int64_t kScopeWork = 128;
 
 class DepthGuard {
  public:
   explicit DepthGuard(int* depth) : depth_(depth) {
-    Require(*depth_ < kMaxDepth, "nested deeper than {}", kMaxDepth);
+    Require(*depth_ < kMaxEvalDepth, "nested deeper than {}", kMaxEvalDepth);
     ++*depth_;
   }
   ~DepthGuard() { --*depth_; }

@@ -9,7 +9,7 @@
 namespace quire::jinja {
 namespace {
 
-const Filter* Find(std::string_view name) {
+const Filter* FindFilter(std::string_view name) {
   for (const std::span<const Filter> filters : {TextFilters(), NumberFilters(), ListFilters()}) {
     const auto filter = std::find_if(filters.begin(), filters.end(),
                                      [name](const Filter& f) { return f.name == name; });
@@ -20,10 +20,10 @@ const Filter* Find(std::string_view name) {
 
 }  // namespace
 
-bool IsFilter(std::string_view name) { return Find(name) != nullptr; }
+bool IsFilter(std::string_view name) { return FindFilter(name) != nullptr; }
 
 Value ApplyFilter(Heap& heap, std::string_view name, const Value& value, const Args& args) {
-  const Filter* filter = Find(name);
+  const Filter* filter = FindFilter(name);
   Require(filter != nullptr, "the filter '{}' is not supported", name);
   heap.Spend(16);
   return filter->function(heap, value, args);

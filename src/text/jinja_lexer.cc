@@ -16,8 +16,6 @@
 namespace quire::jinja {
 namespace {
 
-constexpr size_t kNone = std::string_view::npos;
-
 // With \n for every line end, and without the last one.
 std::string NormalizeLines(std::string_view source) {
   std::string out;
@@ -72,7 +70,8 @@ class Lexer {
     size_t tag = at_;
     do {
       tag = source_.find('{', tag);
-      if (tag == kNone || tag + 1 == source_.size()) return AddData(Rest(), Rest().size());
+      if (tag == std::string_view::npos || tag + 1 == source_.size())
+        return AddData(Rest(), Rest().size());
       ++tag;
     } while (source_[tag] != '{' && source_[tag] != '%' && source_[tag] != '#');
     --tag;
@@ -121,7 +120,7 @@ class Lexer {
 
   void SkipComment(size_t begin) {
     const size_t end = source_.find("#}", at_ + begin);
-    if (end == kNone) Refuse("a comment that does not end");
+    if (end == std::string_view::npos) Refuse("a comment that does not end");
     const bool is_signed = end > at_ + begin && SignAt(end - 1) != ' ';
     Skip(end - at_ - (is_signed ? 1 : 0));
     SkipEnd("#}");
@@ -148,7 +147,8 @@ class Lexer {
     const bool strips = Sees("-");
     Skip(strips ? 3 : 2);
     if (strips) SkipSpace();
-    for (size_t tag = source_.find("{%", at_); tag != kNone; tag = source_.find("{%", tag + 2)) {
+    for (size_t tag = source_.find("{%", at_); tag != std::string_view::npos;
+         tag = source_.find("{%", tag + 2)) {
       const std::optional<size_t> end = WordTag(source_.substr(tag), "endraw");
       if (!end) continue;
       const std::string_view text = source_.substr(at_, tag - at_);
@@ -220,7 +220,7 @@ class Lexer {
     const auto* pair =
         std::find_if(std::begin(kPairs), std::end(kPairs), [&](auto p) { return Sees(p); });
     const size_t bytes = pair != std::end(kPairs) ? 2 : 1;
-    if (bytes == 1 && kSingle.find(Rest()[0]) == kNone) RefuseCharacter();
+    if (bytes == 1 && kSingle.find(Rest()[0]) == std::string_view::npos) RefuseCharacter();
     const std::string_view text = Rest().substr(0, bytes);
     Balance(text[0]);
     Add(TokenKind::kOperator, text);

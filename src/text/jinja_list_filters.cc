@@ -279,7 +279,7 @@ Value SelectByAttribute(Heap& heap, const Value& value, const Args& args) {
   return heap.IteratorOver(std::move(items));
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kListFilters[] = {
     {"length", LengthFilter},
     {"count", LengthFilter},
     {"default", Default},
@@ -305,6 +305,6 @@ constexpr Filter kFilters[] = {
 
 }  // namespace
 
-std::span<const Filter> ListFilters() { return kFilters; }
+std::span<const Filter> ListFilters() { return kListFilters; }
 
 }  // namespace quire::jinja

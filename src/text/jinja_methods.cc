@@ -15,15 +15,14 @@
 namespace quire::jinja {
 namespace {
 
-using Function = Value (*)(Heap&, const Value& self, const Args&);
-struct Entry {
+struct ContainerMethod {
   std::string_view name;
-  Function function;
+  Value (*function)(Heap&, const Value& self, const Args&);
 };
 
-const Entry* Find(std::span<const Entry> entries, std::string_view name) {
+const ContainerMethod* Find(std::span<const ContainerMethod> entries, std::string_view name) {
   const auto entry = std::find_if(entries.begin(), entries.end(),
-                                  [name](const Entry& e) { return e.name == name; });
+                                  [name](const ContainerMethod& e) { return e.name == name; });
   return entry == entries.end() ? nullptr : &*entry;
 }
 
@@ -72,9 +71,9 @@ Value Values(Heap& heap, const Value& self, const Args& args) {
   return heap.View("dict_values", std::move(values));
 }
 
-constexpr Entry kTupleMethods[] = {{"count", Count}, {"index", Index}};
-constexpr Entry kListMethods[] = {{"count", Count}, {"index", Index}, {"copy", Copy}};
-constexpr Entry kDictMethods[] = {
+constexpr ContainerMethod kTupleMethods[] = {{"count", Count}, {"index", Index}};
+constexpr ContainerMethod kListMethods[] = {{"count", Count}, {"index", Index}, {"copy", Copy}};
+constexpr ContainerMethod kDictMethods[] = {
     {"get", Get}, {"items", Items}, {"keys", Keys}, {"values", Values}, {"copy", Copy}};
 
 constexpr std::array<std::string_view, 8> kListChanges = {"append", "clear",  "extend",  "insert",
@@ -87,7 +86,7 @@ bool IsIn(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-std::span<const Entry> MethodsOf(Kind kind) {
+std::span<const ContainerMethod> MethodsOf(Kind kind) {
   if (kind == Kind::kDict) return kDictMethods;
   if (kind == Kind::kList) return kListMethods;
   if (kind == Kind::kTuple) return kTupleMethods;
@@ -116,7 +115,7 @@ Value CallMethod(Heap& heap, const Method& method, const Args& args) {
   if (method.self.Is(Kind::kString)) {
     return CallStringMethod(heap, method.self, method.name, args);
   }
-  const Entry* entry = Find(MethodsOf(method.self.kind()), method.name);
+  const ContainerMethod* entry = Find(MethodsOf(method.self.kind()), method.name);
   QUIRE_CHECK(entry != nullptr, "{}", method.name);
   return entry->function(heap, method.self, args);
 }

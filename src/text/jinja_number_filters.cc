@@ -105,11 +105,11 @@ Value Round(Heap&, const Value& value, const Args& args) {
   return Value::Float((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kNumberFilters[] = {
     {"int", ToInt}, {"float", ToFloatFilter}, {"abs", Abs}, {"round", Round}};
 
 }  // namespace
 
-std::span<const Filter> NumberFilters() { return kFilters; }
+std::span<const Filter> NumberFilters() { return kNumberFilters; }
 
 }  // namespace quire::jinja

@@ -177,10 +177,6 @@ const char* Symbol(CompareOp op) {
   return kSymbols[static_cast<int>(op)];
 }
 
-void RequireDefined(const Value& value) {
-  if (value.Is(Kind::kUndefined)) Fail("{}", value.WhyUndefined());
-}
-
 bool EqualStrings(Heap& heap, const std::string& left, const std::string& right) {
   if (left.size() != right.size()) return false;
   heap.Spend(std::ssize(left));

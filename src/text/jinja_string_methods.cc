@@ -280,7 +280,7 @@ Value RemoveSuffix(Heap& heap, const Value& self, const Args& args) {
 }
 
 template <std::string (*convert)(std::string_view)>
-Value Converted(Heap& heap, const Value& self, const Args& args) {
+Value ConvertMethod(Heap& heap, const Value& self, const Args& args) {
   const BoundArgs bound("the method", args, {});
   heap.Spend(4 * self.weight());
   return heap.String(convert(self.AsString()));
@@ -365,13 +365,12 @@ Value FormatMethod(Heap& heap, const Value& self, const Args& args) {
   return heap.String(Formatter(heap, args).Format(self.AsString()));
 }
 
-using Function = Value (*)(Heap&, const Value& self, const Args&);
-struct Entry {
+struct StringMethod {
   std::string_view name;
-  Function function;
+  Value (*function)(Heap&, const Value& self, const Args&);
 };
 
-constexpr Entry kMethods[] = {
+constexpr StringMethod kMethods[] = {
     {"strip", StripMethod},
     {"lstrip", LeftStrip},
     {"rstrip", RightStrip},
@@ -390,10 +389,10 @@ constexpr Entry kMethods[] = {
     {"join", Join},
     {"removeprefix", RemovePrefix},
     {"removesuffix", RemoveSuffix},
-    {"upper", Converted<Upper>},
-    {"lower", Converted<Lower>},
-    {"title", Converted<Title>},
-    {"capitalize", Converted<Capitalize>},
+    {"upper", ConvertMethod<Upper>},
+    {"lower", ConvertMethod<Lower>},
+    {"title", ConvertMethod<Title>},
+    {"capitalize", ConvertMethod<Capitalize>},
     {"isupper", Tested<IsUpper>},
     {"islower", Tested<IsLower>},
     {"isspace", Tested<IsAllSpace>},
@@ -401,19 +400,19 @@ constexpr Entry kMethods[] = {
     {"format", FormatMethod},
 };
 
-const Entry* Find(std::string_view name) {
+const StringMethod* FindStringMethod(std::string_view name) {
   const auto* entry = std::find_if(std::begin(kMethods), std::end(kMethods),
-                                   [name](const Entry& e) { return e.name == name; });
+                                   [name](const StringMethod& e) { return e.name == name; });
   return entry == std::end(kMethods) ? nullptr : entry;
 }
 
 }  // namespace
 
-bool IsStringMethod(std::string_view name) { return Find(name) != nullptr; }
+bool IsStringMethod(std::string_view name) { return FindStringMethod(name) != nullptr; }
 
 Value CallStringMethod(Heap& heap, const Value& self, const std::string& name, const Args& args) {
   Require(!self.is_markup(), "'{}' of text that |safe or |escape has made is not supported", name);
-  const Entry* entry = Find(name);
+  const StringMethod* entry = FindStringMethod(name);
   QUIRE_CHECK(entry != nullptr, "{}", name);
   return entry->function(heap, self, args);
 }

@@ -12,10 +12,9 @@
 namespace quire::jinja {
 namespace {
 
-using Function = bool (*)(Heap&, const Value&, const Args&);
-struct Entry {
+struct NamedTest {
   std::string_view name;
-  Function function;
+  bool (*function)(Heap&, const Value&, const Args&);
 };
 
 template <bool (*holds)(const Value&)>
@@ -97,7 +96,7 @@ bool IsUpperText(Heap& heap, const Value& value, const Args& args) {
   return IsUpper(Print(heap, value));
 }
 
-constexpr Entry kTests[] = {
+constexpr NamedTest kTests[] = {
     {"defined", Plain<IsDefined>},
     {"undefined", Plain<IsUndefined>},
     {"none", Plain<IsNone>},
@@ -136,18 +135,18 @@ constexpr Entry kTests[] = {
     {"upper", IsUpperText},
 };
 
-const Entry* Find(std::string_view name) {
+const NamedTest* FindTest(std::string_view name) {
   const auto* entry = std::find_if(std::begin(kTests), std::end(kTests),
-                                   [name](const Entry& e) { return e.name == name; });
+                                   [name](const NamedTest& e) { return e.name == name; });
   return entry == std::end(kTests) ? nullptr : entry;
 }
 
 }  // namespace
 
-bool IsTest(std::string_view name) { return Find(name) != nullptr; }
+bool IsTest(std::string_view name) { return FindTest(name) != nullptr; }
 
 bool ApplyTest(Heap& heap, std::string_view name, const Value& value, const Args& args) {
-  const Entry* entry = Find(name);
+  const NamedTest* entry = FindTest(name);
   Require(entry != nullptr, "the test '{}' is not supported", name);
   heap.Spend(16);
   return entry->function(heap, value, args);

@@ -22,7 +22,7 @@ Value TextLike(Heap& heap, const Value& model, std::string text) {
 }
 
 template <std::string (*convert)(std::string_view)>
-Value Converted(Heap& heap, const Value& value, const Args& args) {
+Value ConvertFilter(Heap& heap, const Value& value, const Args& args) {
   const BoundArgs bound("the filter", args, {});
   heap.Spend(4 * value.weight());
   return TextLike(heap, value, convert(Print(heap, value)));
@@ -143,10 +143,10 @@ Value ToJson(Heap& heap, const Value& value, const Args& args) {
   return heap.String(PrintJson(heap, value, StyleOf(heap, bound)));
 }
 
-constexpr Filter kFilters[] = {
-    {"upper", Converted<Upper>},
-    {"lower", Converted<Lower>},
-    {"capitalize", Converted<Capitalize>},
+constexpr Filter kTextFilters[] = {
+    {"upper", ConvertFilter<Upper>},
+    {"lower", ConvertFilter<Lower>},
+    {"capitalize", ConvertFilter<Capitalize>},
     {"title", TitleFilter},
     {"trim", Trim},
     {"replace", ReplaceFilter},
@@ -160,6 +160,6 @@ constexpr Filter kFilters[] = {
 
 }  // namespace
 
-std::span<const Filter> TextFilters() { return kFilters; }
+std::span<const Filter> TextFilters() { return kTextFilters; }
 
 }  // namespace quire::jinja

@@ -13,7 +13,7 @@ namespace {
 
 // Containers in one another. JSON from requests has at most 64; bounded because printing, comparing
 // and freeing a value recurse.
-constexpr int kMaxDepth = 100;
+constexpr int kMaxContainerDepth = 100;
 constexpr int64_t kMaxWeight = int64_t{1} << 48;
 constexpr int64_t kValueWork = 32;   // sizeof(Value), about
 constexpr int64_t kStringWork = 64;  // a string and its control block
@@ -87,7 +87,7 @@ void Extent::Add(const Value& value) {
   depth = std::max(depth, value.depth() + 1);
   weight = std::min(kMaxWeight, weight + 1 + value.weight());
   is_hashable = is_hashable && value.IsHashable();
-  Require(depth <= kMaxDepth, "containers nested deeper than {}", kMaxDepth);
+  Require(depth <= kMaxContainerDepth, "containers nested deeper than {}", kMaxContainerDepth);
 }
 
 Value Object::Attribute(const std::string& name) const {
@@ -164,6 +164,10 @@ Value Heap::FromJson(const OrderedJson& json) {
 
 void Heap::FailSpent() const {
   throw Error(ErrorCode::kCapacityExceeded, "more than {} units of work", max_work_);
+}
+
+void RequireDefined(const Value& value) {
+  if (value.Is(Kind::kUndefined)) Fail("{}", value.WhyUndefined());
 }
 
 std::string TypeName(const Value& value) {

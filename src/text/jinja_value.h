@@ -210,6 +210,9 @@ template <class... T>
   throw Error(ErrorCode::kInvalidArgument, message, std::forward<T>(args)...);
 }
 
+// Throws Error(kInvalidArgument) that says why the value is undefined, if it is.
+void RequireDefined(const Value& value);
+
 // As Python names the type: "int", "dict".
 std::string TypeName(const Value& value);
 

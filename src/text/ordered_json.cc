@@ -75,4 +75,8 @@ OrderedJson ParseOrderedJson(std::string_view text, std::string_view source,
   return builder.Take();
 }
 
+std::string Dump(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
 }  // namespace quire

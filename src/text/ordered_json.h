@@ -6,6 +6,7 @@
 #define QUIRE_TEXT_ORDERED_JSON_H_
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 
 #include "io/json.h"
@@ -17,6 +18,9 @@ using OrderedJson = nlohmann::ordered_json;
 // As ParseJson: one value, within the limits, refused with source, line and column.
 OrderedJson ParseOrderedJson(std::string_view text, std::string_view source,
                              const JsonLimits& limits = {});
+
+// On one line, with U+FFFD for what is not UTF-8.
+std::string Dump(const OrderedJson& json);
 
 }  // namespace quire
 

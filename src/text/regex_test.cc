@@ -27,7 +27,7 @@ std::vector<std::string> Matches(std::string_view pattern, std::string_view text
   return Matches(Regex(pattern, "here"), text);
 }
 
-std::string Refusal(std::string_view pattern) {
+std::string PatternRefusal(std::string_view pattern) {
   return ErrorMessage(ErrorCode::kInvalidArgument, [&] { Regex(pattern, "file: key"); });
 }
 
@@ -88,23 +88,23 @@ TEST(RegexTest, EscapesThatDifferAreRewritten) {
 }
 
 TEST(RegexTest, WhatMayMeanSomethingElseIsRefused) {
-  EXPECT_EQ(Refusal(R"(a\b)"),
+  EXPECT_EQ(PatternRefusal(R"(a\b)"),
             R"(file: key: "\\b" at byte 1 of the pattern "a\\b" is not supported)");
   for (const std::string_view pattern :
        {R"(\w)",   R"(\h)",      R"(\R)",       R"(\K)",     R"(\1)",  R"(\Qa\E)",  "\\",
         R"([\S])", "(?<name>a)", "(?i)a",       "(?m:a)",    "(?#a)",  "(*ACCEPT)", "a{,3}",
         "a{2}+",   "[a[b]]",     "[[:alpha:]]", "[^a&&[b]]", "[a&&b]", "[a&&[b]c]", "[]",
         "[a",      R"(\u12)",    R"(\p{L)",     R"(\xff)"}) {
-    EXPECT_TRUE(Refusal(pattern).ends_with("is not supported")) << pattern;
+    EXPECT_TRUE(PatternRefusal(pattern).ends_with("is not supported")) << pattern;
   }
 }
 
 TEST(RegexTest, WhatIsNoPatternIsRefused) {
   EXPECT_EQ(
-      Refusal("a)"),
+      PatternRefusal("a)"),
       "file: key: expected a regular expression, got \"a)\" (unmatched closing parenthesis, at "
       "byte 1)");
-  EXPECT_NE(Refusal(R"(\p{Klingon})").find("unknown property"), std::string::npos);
+  EXPECT_NE(PatternRefusal(R"(\p{Klingon})").find("unknown property"), std::string::npos);
 }
 
 TEST(RegexTest, AMatchThatTakesTooManyStepsIsAnError) {

@@ -45,7 +45,7 @@ TokenizerConfig Config() {
                            {.id = 260, .content = "<think>"}}};
 }
 
-std::string Refusal(std::string_view ranks, const TokenizerConfig& config = Config()) {
+std::string RanksRefusal(std::string_view ranks, const TokenizerConfig& config = Config()) {
   return InvalidArgument([&] { (void)ParseTiktoken(ranks, "t.model", config); });
 }
 
@@ -69,39 +69,40 @@ TEST(TiktokenTest, BehindTheRanksAre256SpecialTokens) {
 }
 
 TEST(TiktokenTest, LinesThatAreNoTokensAreRefused) {
-  EXPECT_EQ(Refusal("IQ== 0\nIg\n"),
+  EXPECT_EQ(RanksRefusal("IQ== 0\nIg\n"),
             "t.model: line 2: expected a token in base64, a space and an id below 2097152, got "
             "\"Ig\"");
   for (const char* line : {"IQ=", "IQ== ", "IQ== x", "IQ== -1", "IQ== 1 2", "I*== 1", " 1",
                            "IQ== 2097152", "IQ==  1"}) {
-    EXPECT_TRUE(Refusal(line).starts_with("t.model: line 1: expected a token")) << line;
+    EXPECT_TRUE(RanksRefusal(line).starts_with("t.model: line 1: expected a token")) << line;
   }
-  EXPECT_EQ(Refusal("IQ== 0\nIQ== 1\n"),
+  EXPECT_EQ(RanksRefusal("IQ== 0\nIQ== 1\n"),
             "t.model: line 2: expected a new token with a new id, got \"IQ== 1\"");
-  EXPECT_EQ(Refusal("IQ== 0\n\nIg== 0\n"),
+  EXPECT_EQ(RanksRefusal("IQ== 0\n\nIg== 0\n"),
             "t.model: line 3: expected a new token with a new id, got \"Ig== 0\"");
-  EXPECT_EQ(Refusal(Line(std::string(1025, 'a'), 0)),
+  EXPECT_EQ(RanksRefusal(Line(std::string(1025, 'a'), 0)),
             "t.model: line 1: expected a token of at most 1024 bytes, got 1025");
 }
 
 TEST(TiktokenTest, EveryByteAndEveryIdMustBeThere) {
-  EXPECT_EQ(Refusal("IQ== 0\n"), "t.model: expected a token for every byte, got none for 0x00");
-  EXPECT_EQ(Refusal(Ranks({}) + Line("ab", 300)),
+  EXPECT_EQ(RanksRefusal("IQ== 0\n"),
+            "t.model: expected a token for every byte, got none for 0x00");
+  EXPECT_EQ(RanksRefusal(Ranks({}) + Line("ab", 300)),
             "t.model: expected ids below the number of tokens, 257, got 300");
 }
 
 TEST(TiktokenTest, SpecialTokensThatContradictAreRefused) {
   TokenizerConfig config = Config();
   config.added_tokens[0].id = 7;
-  EXPECT_EQ(Refusal(Ranks({"bc", "abc"}), config),
+  EXPECT_EQ(RanksRefusal(Ranks({"bc", "abc"}), config),
             "c.json: added_tokens_decoder: expected ids of at least 258 and below 514, got 7");
   config = Config();
   config.added_tokens[1].content = "[BOS]";
-  EXPECT_EQ(Refusal(Ranks({"bc", "abc"}), config),
+  EXPECT_EQ(RanksRefusal(Ranks({"bc", "abc"}), config),
             "c.json: added_tokens_decoder.260: expected a new token, got \"[BOS]\" again");
   config = Config();
   config.bos_token = "<s>";
-  EXPECT_EQ(Refusal(Ranks({"bc", "abc"}), config),
+  EXPECT_EQ(RanksRefusal(Ranks({"bc", "abc"}), config),
             R"(c.json: bos_token: expected a token of the vocabulary, got "<s>")");
 }
 

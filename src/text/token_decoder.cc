@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "text/byte_alphabet.h"
+#include "text/replace_all.h"
 #include "text/utf8.h"
 
 namespace quire {
@@ -15,17 +16,6 @@ int HexDigit(char c) {
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   return -1;
-}
-
-std::string ReplaceAll(std::string_view text, std::string_view what, std::string_view by) {
-  std::string out;
-  while (true) {
-    const size_t at = text.find(what);
-    out += text.substr(0, at);
-    if (at == std::string_view::npos) return out;
-    out += by;
-    text.remove_prefix(at + what.size());
-  }
 }
 
 }  // namespace

@@ -17,9 +17,6 @@ namespace {
 
 constexpr const char* kSalt = "salt";
 
-int32_t ToInt32(int64_t i) { return static_cast<int32_t>(i); }
-size_t Index(int64_t i) { return static_cast<size_t>(i); }
-
 // What one sequence does in a batch.
 enum class StepKind {
   kDecode,

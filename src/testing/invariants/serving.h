@@ -2,6 +2,7 @@
 #ifndef QUIRE_TESTING_INVARIANTS_SERVING_H_
 #define QUIRE_TESTING_INVARIANTS_SERVING_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +14,9 @@
 #include "testing/invariants/random_config.h"
 
 namespace quire::testing {
+
+inline size_t Index(int64_t i) { return static_cast<size_t>(i); }
+inline int32_t ToInt32(int64_t i) { return static_cast<int32_t>(i); }
 
 struct Sequence {
   int64_t id = 0;

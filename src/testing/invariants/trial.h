@@ -21,9 +21,6 @@
 
 namespace quire::testing {
 
-inline size_t Index(int64_t i) { return static_cast<size_t>(i); }
-inline int32_t ToInt32(int64_t i) { return static_cast<int32_t>(i); }
-
 // A helper that used ASSERT has returned early: so does its caller.
 #define QUIRE_RETURN_IF_FAILED() \
   if (::testing::Test::HasFailure()) return
