@@ -220,7 +220,7 @@ void AddSharedFlags(FlagReader& reader, BenchFlags& flags) {
              flags.json, keep);
 }
 
-void AddFlags(FlagReader& reader, BenchFlags& flags) {
+void AddBenchFlags(FlagReader& reader, BenchFlags& flags) {
   AddSharedFlags(reader, flags);
   AddLoadFlags(reader, flags.load);
   const auto numbers = [](int64_t max) {
@@ -272,7 +272,7 @@ void AddBench(CLI::App& quire, const std::string& command_line) {
       "and to the end are shown, with throughput and every failure by its kind. A request that\n"
       "fails counts in no latency and no rate. Ctrl-C ends the load and shows what is there.\n"
       "Ends with 1 if every request failed, with 130 after Ctrl-C.\n");
-  SetCommand(*app, AddFlags, [app, command_line](const BenchFlags& flags) {
+  SetCommand(*app, AddBenchFlags, [app, command_line](const BenchFlags& flags) {
     const bool with_url = !flags.load.target.url.empty();
     RefuseOtherMode(*app, with_url);
     with_url ? LoadServer(flags, command_line) : MeasureModel(flags, command_line);

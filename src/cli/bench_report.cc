@@ -13,11 +13,6 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Three digits or more.
-std::string Digits(double value) {
-  return fmt::format("{:.{}f}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
-}
-
 std::string Percent(double part) { return fmt::format("{:.0f}%", part * 100); }
 
 double OfRoof(const Measurement& m, const cpu::Roofs& roofs) {
@@ -68,8 +63,9 @@ std::string PrefillTable(const BenchReport& report) {
                   "computed", "tokens/s", "ms/step", "GFLOP/s", "% multiply-add");
   for (const Measurement& m : report.prefill) {
     text += fmt::format("{:>6} {:>7} {:>9} {:>9} {:>9} {:>9} {:>14}\n", m.batch, m.length, m.tokens,
-                        Digits(m.TokensPerSecond()), Digits(m.SecondsPerStep() * 1e3),
-                        Digits(m.FlopsPerSecond() * 1e-9), Percent(OfArithmetic(m, report.roofs)));
+                        FormatDigits(m.TokensPerSecond()), FormatDigits(m.SecondsPerStep() * 1e3),
+                        FormatDigits(m.FlopsPerSecond() * 1e-9),
+                        Percent(OfArithmetic(m, report.roofs)));
   }
   return text;
 }
@@ -82,12 +78,12 @@ std::string DecodeTable(const BenchReport& report) {
   for (const Measurement& m : report.decode) {
     const bool by_memory = ReadSeconds(m, report.roofs) > ArithmeticSeconds(m, report.roofs);
     const std::optional<double> scaling = OfScaling(report, m);
-    text +=
-        fmt::format("{:>6} {:>7} {:>9} {:>9} {:>7} {:>9}  {:<12} {:>6} {:>6} {:>9}\n", m.batch,
-                    m.length, Digits(m.SecondsPerStep() * 1e3), Digits(m.TokensPerSecond()),
-                    Digits(m.BytesPerSecond() * 1e-9), Digits(m.FlopsPerSecond() * 1e-9),
-                    by_memory ? "memory read" : "multiply-add", Percent(OfRoof(m, report.roofs)),
-                    Percent(OfRead(m, report.roofs)), scaling ? Percent(*scaling) : "-");
+    text += fmt::format(
+        "{:>6} {:>7} {:>9} {:>9} {:>7} {:>9}  {:<12} {:>6} {:>6} {:>9}\n", m.batch, m.length,
+        FormatDigits(m.SecondsPerStep() * 1e3), FormatDigits(m.TokensPerSecond()),
+        FormatDigits(m.BytesPerSecond() * 1e-9), FormatDigits(m.FlopsPerSecond() * 1e-9),
+        by_memory ? "memory read" : "multiply-add", Percent(OfRoof(m, report.roofs)),
+        Percent(OfRead(m, report.roofs)), scaling ? Percent(*scaling) : "-");
   }
   return text +
          "% scaling: of the lesser of batch x the rate of batch 1 and the multiply-add roof\n";
@@ -96,9 +92,9 @@ std::string DecodeTable(const BenchReport& report) {
 std::string PartsRow(const char* kind, const Measurement& m) {
   const auto steps = static_cast<double>(m.steps);
   std::string row = fmt::format("{:<8} {:>5} {:>7} {:>9}", kind, m.batch, m.length,
-                                Digits(m.SecondsPerStep() * 1e3));
+                                FormatDigits(m.SecondsPerStep() * 1e3));
   for (const double seconds : m.part_seconds) {
-    row += fmt::format(" {:>11}", Digits(seconds / steps * 1e3));
+    row += fmt::format(" {:>11}", FormatDigits(seconds / steps * 1e3));
   }
   return row + "\n";
 }
@@ -125,10 +121,10 @@ std::string ContextTable(const BenchReport& report) {
   for (const Measurement& m : report.contexts) {
     const auto steps = static_cast<double>(m.steps);
     const ByteOffset kv_read(static_cast<int64_t>(m.kv_bytes / steps));
-    text += fmt::format("{:>8} {:>9} {:>13} {:>11} {:>9} {:>6}\n", m.length,
-                        Digits(m.SecondsPerStep() * 1e3),
-                        Digits(m.part_seconds[kAttention] / steps * 1e3), FormatBytes(kv_read),
-                        Digits(m.BytesPerSecond() * 1e-9), Percent(OfRoof(m, report.roofs)));
+    text += fmt::format(
+        "{:>8} {:>9} {:>13} {:>11} {:>9} {:>6}\n", m.length, FormatDigits(m.SecondsPerStep() * 1e3),
+        FormatDigits(m.part_seconds[kAttention] / steps * 1e3), FormatBytes(kv_read),
+        FormatDigits(m.BytesPerSecond() * 1e-9), Percent(OfRoof(m, report.roofs)));
   }
   return text;
 }

@@ -22,8 +22,6 @@
 namespace quire::cli {
 namespace {
 
-constexpr int kInterruptedCode = 130;  // 128 + SIGINT, as shells say it
-
 constexpr const char* kHelp =
     "/help         this list\n"
     "/reset        forget the conversation; the system prompt stays\n"
@@ -209,7 +207,7 @@ void RunChat(const ChatFlags& flags) {
   Chat(flags, model).Run();
 }
 
-void AddFlags(FlagReader& reader, ChatFlags& flags) {
+void AddChatFlags(FlagReader& reader, ChatFlags& flags) {
   AddModelFlags(reader, flags.model);
   AddAnswerFlags(reader, flags.answer);
 }
@@ -231,7 +229,7 @@ void AddChat(CLI::App& quire) {
       "unless\n"
       "--context-length says more.\n",
       kHelp, kMostContextForOne));
-  SetCommand(*app, AddFlags, RunChat);
+  SetCommand(*app, AddChatFlags, RunChat);
 }
 
 }  // namespace quire::cli

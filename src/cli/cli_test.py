@@ -566,6 +566,20 @@ class RefusalTest(CliTest):
             with self.subTest(flags=flags):
                 self.assert_score_refused(words, V2_LITE, *flags)
 
+    def test_empty_value_is_refused_and_takes_nothing_else_for_it(self):
+        for command, flag, following in (("serve", "--port", ["--host", "0.0.0.0"]),
+                                         ("score", "--page-size", ["3"]),
+                                         ("generate", "--temperature", ["--max-tokens=3"]),
+                                         ("chat", "--max-tokens", []), ("inspect", "--page-size", []),
+                                         ("eval", "--url", ["--model", "x"]),
+                                         ("bench", "--batch", ["1"]), ("doctor", "--json", [])):
+            with self.subTest(command=command):
+                self.assert_refused([f"{flag}: expected a value behind the =, got none"], command,
+                                    f"{flag}=", *following)
+        # Behind -- it is a text like any other, and so is a value that is no name of a flag.
+        self.run_ok("generate", "--load-format", "dummy", "--max-tokens", 1, "--stop", "--=", "--",
+                    TINY_CHAT, "--port=")
+
     def test_too_little_memory_ends_with_1_and_every_part_of_the_need(self):
         self.assert_score_refused(["weights", "KV", "limit"], V2_LITE, "--mem-fraction-static",
                                   "0.0000001", code=1)

@@ -126,6 +126,10 @@ OrderedJson RopeToJson(const RopeConfig& rope) {
 
 }  // namespace
 
+std::string FormatDigits(double value) {
+  return fmt::format("{:.{}f}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
+}
+
 std::string FormatCount(int64_t count) {
   const auto value = static_cast<double>(count);
   if (count < 1000) return std::to_string(count);

@@ -1,4 +1,4 @@
-// A model in words and in JSON.
+// Numbers in words, and a model in words and in JSON.
 #ifndef QUIRE_CLI_DESCRIBE_H_
 #define QUIRE_CLI_DESCRIBE_H_
 
@@ -10,6 +10,9 @@
 #include "model/config.h"
 
 namespace quire::cli {
+
+// Three digits or more: "0.98", "12.3", "1234".
+std::string FormatDigits(double value);
 
 // "1.03B", "671M", "12.3k", "980".
 std::string FormatCount(int64_t count);

@@ -145,6 +145,18 @@ std::string FlagReader::Where(CLI::Option* option) const {
   return was_typed ? option->get_name() : option->get_envname();
 }
 
+void RefuseEmptyValues(std::span<char* const> args) {
+  for (const std::string_view arg : args) {
+    if (arg == "--") return;  // what follows is no flag
+    if (!arg.starts_with("--") || !arg.ends_with('=')) continue;
+    const std::string_view name = arg.substr(0, arg.size() - 1);
+    const bool is_name = name.size() > 2 && std::ranges::all_of(name, [](char c) {
+                           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+                         });
+    Require(!is_name, "{}: expected a value behind the =, got none", name);
+  }
+}
+
 void AddModelFlags(FlagReader& reader, ModelFlags& flags) {
   AddWhichModel(reader, flags);
   AddMemory(reader, flags);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,10 @@ void SetCommand(CLI::App& app, void (*add_flags)(FlagReader&, Flags&), Run run) 
     run(command->flags);
   });
 }
+
+// Throws Error(kInvalidArgument) for "--flag=" without a value, for which CLI11 would take the next
+// argument. `args` are those of main, with the program's name.
+void RefuseEmptyValues(std::span<char* const> args);
 
 enum class LoadFormat { kAuto, kSafetensors, kDummy };
 

@@ -24,8 +24,6 @@
 namespace quire::cli {
 namespace {
 
-constexpr int kInterruptedCode = 130;  // 128 + SIGINT, as shells say it
-
 struct GenerateFlags {
   ModelFlags model = {};
   AnswerFlags answer = {};
@@ -103,7 +101,7 @@ std::string ToJson(const ShownAnswer& answer, uint64_t seed) {
   return json.dump() + "\n";
 }
 
-void Run(GenerateFlags flags) {
+void RunGenerate(GenerateFlags flags) {
   TakeModelForPrompt(flags);
   Require(flags.chat || (flags.answer.system.empty() && flags.answer.template_kwargs.empty()),
           "--system, --chat-template-kwargs: expected --chat with them");
@@ -133,7 +131,7 @@ void Run(GenerateFlags flags) {
   if (answer.finish == FinishReason::kCancelled) throw CLI::RuntimeError(kInterruptedCode);
 }
 
-void AddFlags(FlagReader& reader, GenerateFlags& flags) {
+void AddGenerateFlags(FlagReader& reader, GenerateFlags& flags) {
   const auto text = [](const std::string&, const std::string& value) { return value; };
   AddModelFlags(reader, flags.model);
   reader.Add({"PROMPT", "", "", "The text to continue; -, or none, reads it from stdin"},
@@ -163,7 +161,7 @@ void AddGenerate(CLI::App& quire) {
       "tokens if that is less, unless --context-length says more. Ctrl-C stops the answer, and "
       "the\n"
       "exit code is 130.\n");
-  SetCommand(*app, AddFlags, Run);
+  SetCommand(*app, AddGenerateFlags, RunGenerate);
 }
 
 }  // namespace quire::cli

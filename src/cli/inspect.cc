@@ -118,12 +118,12 @@ OrderedJson ToJson(const Inspection& inspection, const ModelFlags& flags) {
   return json;
 }
 
-void AddFlags(FlagReader& reader, InspectFlags& flags) {
+void AddInspectFlags(FlagReader& reader, InspectFlags& flags) {
   reader.AddSwitch("--json", flags.json, "Print JSON");
   AddModelFlags(reader, flags.model);
 }
 
-void Run(const InspectFlags& flags) {
+void RunInspect(const InspectFlags& flags) {
   const Inspection inspection = Inspect(flags.model);
   WriteResult(flags.json ? ToJson(inspection, flags.model).dump(2) + "\n"
                          : ToText(inspection, flags.model));
@@ -142,7 +142,7 @@ void AddInspect(CLI::App& quire) {
       "A folder with nothing but config.json will do. Without flags the KV cache is planned for "
       "16\n"
       "sequences of the model's own context length, or for as many as fit.\n");
-  SetCommand(*app, AddFlags, Run);
+  SetCommand(*app, AddInspectFlags, RunInspect);
 }
 
 }  // namespace quire::cli

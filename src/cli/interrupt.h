@@ -6,6 +6,8 @@
 
 namespace quire::cli {
 
+inline constexpr int kInterruptedCode = 130;  // 128 + SIGINT, as shells say it
+
 // While there is one, SIGINT ends nothing: it is noted here. One at a time in a process.
 class Interrupt {
  public:

@@ -17,6 +17,7 @@
 #include "cli/chat.h"
 #include "cli/doctor/doctor.h"
 #include "cli/eval/eval.h"
+#include "cli/flags.h"
 #include "cli/generate.h"
 #include "cli/inspect.h"
 #include "cli/score.h"
@@ -66,6 +67,7 @@ int Run(int argc, char** argv) {
   AddScore(app);
   AddBench(app, fmt::format("{}", fmt::join(std::span(argv, static_cast<size_t>(argc)), " ")));
   AddDoctor(app);
+  RefuseEmptyValues(std::span(argv, static_cast<size_t>(argc)));
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {

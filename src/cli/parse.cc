@@ -28,7 +28,7 @@ std::string_view TakePiece(std::string_view& text) {
 }
 
 // The part of all integers that is meant, in words.
-std::string Range(int64_t min, int64_t max) {
+std::string RangeInWords(int64_t min, int64_t max) {
   using Limits = std::numeric_limits<int64_t>;
   if (max < Limits::max()) return fmt::format(" in {}..{}", min, max);
   return min > Limits::min() ? fmt::format(" of {} or more", min) : "";
@@ -77,7 +77,7 @@ int64_t ParseInt(std::string_view where, std::string_view text, int64_t min, int
   const auto [stop, failure] = std::from_chars(text.data(), end, value);
   if (failure == std::errc() && stop == end && value >= min && value <= max) return value;
   throw Error(ErrorCode::kInvalidArgument, "{}: expected an integer{}, got {}", where,
-              Range(min, max), QuoteForMessage(text));
+              RangeInWords(min, max), QuoteForMessage(text));
 }
 
 double ParseNumber(std::string_view where, std::string_view text, double min, double max) {
@@ -92,6 +92,19 @@ double ParseFraction(std::string_view where, std::string_view text) {
   Require(value && *value > 0 && *value <= 1, "{}: expected a number above 0 and up to 1, got {}",
           where, QuoteForMessage(text));
   return *value;
+}
+
+std::chrono::milliseconds ParseSeconds(std::string_view where, std::string_view text) {
+  constexpr double kMost = 86'400;
+  const double seconds = ParseNumber(where, text, 0, kMost);
+  Require(seconds >= 0.001, "{}: expected 0.001..{} seconds, got {}", where, kMost, seconds);
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+std::string WithoutVersion(std::string url) {
+  while (url.ends_with('/')) url.pop_back();
+  if (url.ends_with("/v1")) url.resize(url.size() - 3);
+  return url;
 }
 
 std::vector<int64_t> ParseInts(std::string_view where, std::string_view text, int64_t min,

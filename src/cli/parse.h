@@ -3,6 +3,7 @@
 #ifndef QUIRE_CLI_PARSE_H_
 #define QUIRE_CLI_PARSE_H_
 
+#include <chrono>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
@@ -15,15 +16,20 @@
 
 namespace quire::cli {
 
-// All throw Error(kInvalidArgument). `where` names the flag, variable or file in the message.
+// Those that parse throw Error(kInvalidArgument). `where` names the flag, variable or file in the message.
 int64_t ParseInt(std::string_view where, std::string_view text, int64_t min,
                  int64_t max = std::numeric_limits<int64_t>::max());
 double ParseNumber(std::string_view where, std::string_view text, double min, double max);
 // More than 0, at most 1.
 double ParseFraction(std::string_view where, std::string_view text);
+// A time of a millisecond to a day, in seconds.
+std::chrono::milliseconds ParseSeconds(std::string_view where, std::string_view text);
 // One or more integers between commas or spaces, or as a JSON array.
 std::vector<int64_t> ParseInts(std::string_view where, std::string_view text, int64_t min,
                                int64_t max = std::numeric_limits<int64_t>::max());
+
+// People write the base URL of a server with and without its "/v1": this is without.
+std::string WithoutVersion(std::string url);
 
 template <class T>
 struct Choice {

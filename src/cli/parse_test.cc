@@ -45,6 +45,16 @@ TEST(ParseTest, ANumberIsTheWholeTextAndWithinItsRange) {
   }
 }
 
+TEST(ParseTest, SecondsAreOfAMillisecondToADay) {
+  EXPECT_EQ(ParseSeconds("--t", "0.001"), std::chrono::milliseconds(1));
+  EXPECT_EQ(ParseSeconds("--t", "1.5"), std::chrono::milliseconds(1500));
+  EXPECT_EQ(ParseSeconds("--t", "86400"), std::chrono::hours(24));
+  EXPECT_EQ(ErrorMessage([] { ParseSeconds("--t", "0"); }),
+            "--t: expected 0.001..86400 seconds, got 0");
+  EXPECT_EQ(ErrorMessage([] { ParseSeconds("--t", "86401"); }),
+            "--t: expected a number in 0..86400, got \"86401\"");
+}
+
 TEST(ParseTest, IntegersStandBetweenCommasOrSpacesOrInAnArray) {
   const std::vector<int64_t> expected = {1, 2, 3};
   for (const char* text : {"1,2,3", "1 2\n3\n", " 1, 2\t,3 ", "[1, 2, 3]", "\n[1,2,3]\n"}) {
@@ -62,6 +72,14 @@ TEST(ParseTest, IntegersAreRefusedByTheirPlace) {
   EXPECT_EQ(Refusal("1 10"), "--n: item 1: expected an integer in 0..9, got \"10\"");
   EXPECT_NE(Refusal("[1, 10]").find("expected an integer in 0..9, got 10"), std::string::npos);
   EXPECT_NE(Refusal("[1, 2"), "no error");
+}
+
+TEST(ParseTest, TheVersionOfAUrlIsLeftOut) {
+  for (const char* url : {"http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1//"}) {
+    EXPECT_EQ(WithoutVersion(url), "http://h:1") << url;
+  }
+  EXPECT_EQ(WithoutVersion("http://h/a/v1"), "http://h/a");
+  EXPECT_EQ(WithoutVersion("http://h/v1/a"), "http://h/v1/a");
 }
 
 TEST(ParseTest, AChoiceIsRefusedWithAllThatThereAre) {

@@ -195,7 +195,7 @@ std::string ToTable(const Scores& scores, const ScoreFlags& flags) {
   return table;
 }
 
-void AddFlags(FlagReader& reader, ScoreFlags& flags) {
+void AddScoreFlags(FlagReader& reader, ScoreFlags& flags) {
   const auto text = [](const std::string&, const std::string& value) { return value; };
   reader.Add({"--tokens", "IDS", "", "The tokens, by number: 1,2,3"}, flags.tokens, text);
   reader.Add({"--tokens-file", "FILE", "",
@@ -214,7 +214,7 @@ void AddFlags(FlagReader& reader, ScoreFlags& flags) {
   AddModelFlags(reader, flags.model);
 }
 
-void Run(const ScoreFlags& flags) {
+void RunScore(const ScoreFlags& flags) {
   const Scores scores = Score(flags);
   WriteResult(flags.json ? ToJson(scores, flags) : ToTable(scores, flags));
 }
@@ -229,7 +229,7 @@ void AddScore(CLI::App& quire) {
       "  quire score models/DeepSeek-V2-Lite --tokens 100000,549,6077,280 --top 5\n"
       "\n"
       "The KV cache and the steps are made as large as the tokens need, unless flags say more.\n");
-  SetCommand(*app, AddFlags, Run);
+  SetCommand(*app, AddScoreFlags, RunScore);
 }
 
 }  // namespace quire::cli

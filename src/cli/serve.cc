@@ -45,13 +45,6 @@ struct ServeFlags {
 
 // ---- Flags ----
 
-Milliseconds ParseSeconds(const std::string& where, const std::string& text) {
-  constexpr double kMost = 86'400;
-  const double seconds = ParseNumber(where, text, 0, kMost);
-  Require(seconds >= 0.001, "{}: expected 0.001..{} seconds, got {}", where, kMost, seconds);
-  return Milliseconds(static_cast<int64_t>(seconds * 1000));
-}
-
 std::string ParseText(const std::string&, const std::string& text) { return text; }
 
 void AddListening(FlagReader& reader, ServeFlags& flags) {
@@ -106,6 +99,11 @@ void AddLimits(FlagReader& reader, ServeFlags& flags) {
       flags.http.max_body_bytes, [](const std::string& where, const std::string& text) {
         return static_cast<size_t>(ParseInt(where, text, 1, int64_t{1} << 32));
       });
+  add({"--max-total-body-bytes", "BYTES", std::to_string(flags.http.max_total_body_bytes),
+       "The bodies of all open requests together; one that does not fit is answered 503"},
+      flags.http.max_total_body_bytes, [](const std::string& where, const std::string& text) {
+        return static_cast<size_t>(ParseInt(where, text, 1, int64_t{1} << 40));
+      });
   add({"--max-connections", "N", std::to_string(flags.http.max_connections), "Open connections"},
       flags.http.max_connections, [](const std::string& where, const std::string& text) {
         return static_cast<int>(ParseInt(where, text, 1, 100'000));
@@ -127,7 +125,7 @@ void AddLimits(FlagReader& reader, ServeFlags& flags) {
       flags.drain_timeout, ParseSeconds);
 }
 
-void AddFlags(FlagReader& reader, ServeFlags& flags) {
+void AddServeFlags(FlagReader& reader, ServeFlags& flags) {
   AddModelFlags(reader, flags.model);
   FlagReader::AddTwin(reader.Add(
       {"--served-model-name", "NAME", "the folder's name", "What clients call the model"},
@@ -204,6 +202,9 @@ void WriteLog(const std::string& line) {
 
 ServerOptions MakeServerOptions(const ServeFlags& flags, const std::filesystem::path& folder) {
   ServerOptions options{.http = flags.http, .drain_timeout = flags.drain_timeout};
+  Require(flags.http.max_total_body_bytes >= flags.http.max_body_bytes,
+          "--max-total-body-bytes: expected {} or more, as --max-body-bytes is, got {}",
+          flags.http.max_body_bytes, flags.http.max_total_body_bytes);
   options.service.version = QUIRE_VERSION;
   options.service.api_keys = ReadKeys(flags);
   options.service.cors_origin = flags.cors_origin;
@@ -237,7 +238,7 @@ std::string DescribeModel(const LocalModel& model, const ServeFlags& flags) {
   return info.dump();
 }
 
-void Run(const ServeFlags& flags) {
+void RunServe(const ServeFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);  // whoever read the log may go
   const std::filesystem::path folder =
       flags.model.model.empty() ? DefaultModel() : flags.model.model;
@@ -258,6 +259,9 @@ void Run(const ServeFlags& flags) {
   fmt::print(stderr, "quire: ready: {}\n", server.endpoint());
   server.Wait();
   fmt::print(stderr, "quire: all requests have ended\n");
+  if (const auto failure = model.answers->engine().failure()) {
+    throw InternalError("the engine has failed: " + *failure);
+  }
 }
 
 }  // namespace
@@ -276,7 +280,7 @@ void AddServe(CLI::App& quire) {
       "SIGTERM and ctrl-C let open requests end, no longer than --drain-timeout; a second one "
       "ends\n"
       "at once. The exit code is then 0.\n");
-  SetCommand(*app, AddFlags, Run);
+  SetCommand(*app, AddServeFlags, RunServe);
 }
 
 }  // namespace quire::cli

@@ -26,6 +26,7 @@ Engine::~Engine() {
 
 std::optional<RequestId> Engine::Submit(Request request, Listener listener) {
   const std::lock_guard lock(mutex_);
+  if (failure_) throw InternalError("the engine has failed: " + *failure_);
   if (stopping_) return std::nullopt;
   const std::optional<RequestId> id = scheduler_.Add(std::move(request));
   if (id) {
@@ -57,7 +58,41 @@ SchedulerSnapshot Engine::Snapshot() const {
   return scheduler_.Snapshot();
 }
 
+std::optional<std::string> Engine::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
 void Engine::ThreadMain() {
+  try {
+    RunUntilStopped();
+  } catch (const std::exception& error) {
+    Fail(error.what());
+  } catch (...) {
+    Fail("an exception of an unknown type");
+  }
+}
+
+// Nobody waits for ever, and whoever looks after the process can see that it is of no more use.
+void Engine::Fail(const std::string& reason) {
+  std::unordered_map<RequestId, std::shared_ptr<Listener>> listeners;
+  {
+    const std::lock_guard lock(mutex_);
+    failure_ = reason;
+    listeners.swap(listeners_);
+  }
+  for (const auto& [id, listener] : listeners) {
+    const TokenEvent end{
+        .request = id, .finish = FinishReason::kFailed, .last_of_request = true, .error = reason};
+    try {
+      (*listener)(end);
+    } catch (...) {
+      // A listener that throws may be the failure itself; the others are to hear of it.
+    }
+  }
+}
+
+void Engine::RunUntilStopped() {
   while (true) {
     {
       std::unique_lock lock(mutex_);

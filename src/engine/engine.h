@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -34,7 +35,7 @@ class Engine {
 
   // Queues a request; its events go to `listener`, the last one with last_of_request. nullopt if the
   // queue is full, or the engine is ending. Throws Error(kInvalidArgument), naming the field, if it
-  // could never be computed.
+  // could never be computed; InternalError if the engine has failed.
   std::optional<RequestId> Submit(Request request, Listener listener);
   // The request ends within one step. Its last events still come.
   void Cancel(RequestId id);
@@ -45,9 +46,14 @@ class Engine {
   SchedulerCounters counters() const;
   SchedulerSnapshot Snapshot() const;
   const RunnerLimits& limits() const { return runner_.limits(); }
+  // Why the engine's thread has ended, if it has: not a step, which only fails what runs, but what
+  // should never throw. Every request that was open has ended as kFailed, and no step follows.
+  std::optional<std::string> failure() const;
 
  private:
   void ThreadMain();
+  void RunUntilStopped();
+  void Fail(const std::string& reason);
   void RunStep();
   StepBatch Schedule(std::vector<TokenEvent>& events);
   void Compute(const StepBatch& batch, std::vector<TokenEvent>& events);
@@ -60,6 +66,7 @@ class Engine {
   Scheduler scheduler_;
   std::unordered_map<RequestId, std::shared_ptr<Listener>> listeners_;
   bool stopping_ = false;
+  std::optional<std::string> failure_;
   std::thread thread_;
 };
 

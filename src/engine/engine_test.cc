@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -33,10 +34,6 @@ RunnerLimits SmallLimits() {
           .max_step_tokens = TokenCount(32),
           .max_samples = 4,
           .vocab_size = 1000};
-}
-
-Request MakeRequest(std::vector<int32_t> prompt, int64_t max_tokens) {
-  return {.prompt = std::move(prompt), .max_tokens = max_tokens};
 }
 
 std::vector<int32_t> ExpectedOutput(const Request& request, int32_t sample = 0) {
@@ -289,6 +286,32 @@ TEST(EngineTest, AFailedStepEndsItsRequestsAndTheEngineLivesOn) {
   const Answer answer = Generate(engine, request)[0];
   EXPECT_EQ(answer.tokens, ExpectedOutput(request));
   EXPECT_EQ(answer.cached_tokens, TokenCount(0));
+}
+
+TEST(EngineTest, WhatThrowsOutsideOfAStepEndsTheEngineAndEveryRequest) {
+  GatedRunner runner(SmallLimits());
+  Engine engine(runner, {});
+  EXPECT_EQ(engine.failure(), std::nullopt);
+  Ear runs, waits;
+  const auto id = engine.Submit(MakeRequest(Prompt(5), 20), runs.listener());
+  runner.WaitForStep();
+  engine.Submit(MakeRequest(Prompt(5), 20),
+                [](const TokenEvent&) { throw std::runtime_error("a bug"); });
+  engine.Submit(MakeRequest(Prompt(5), 20), waits.listener());
+  runner.Open();
+  for (Ear* ear : {&runs, &waits}) {
+    const std::vector<TokenEvent> events = ear->Wait();
+    ExpectFinish(events.back(), FinishReason::kFailed);
+    EXPECT_EQ(events.back().error, "a bug");
+  }
+  EXPECT_EQ(engine.failure(), "a bug");
+  engine.Cancel(*id);  // of what has ended: nothing
+  try {
+    engine.Submit(MakeRequest(Prompt(5), 20), [](const TokenEvent&) {});
+    ADD_FAILURE() << "expected an InternalError";
+  } catch (const InternalError& error) {
+    EXPECT_STREQ(error.what(), "the engine has failed: a bug");
+  }
 }
 
 TEST(EngineTest, GenerateSaysWhyAStepFailed) {

@@ -4,7 +4,6 @@
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
-#include <boost/asio/redirect_error.hpp>
 #include <boost/asio/ssl/error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "http/beast_view.h"
 #include "http/transport.h"
 #include "http/url.h"
 
@@ -25,10 +25,6 @@ namespace {
 namespace http = boost::beast::http;
 using asio::ip::tcp;
 using Parser = http::response_parser<http::string_body>;
-
-auto To(error_code& error) { return asio::redirect_error(asio::use_awaitable, error); }
-
-std::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
 // Shared with its timer's callback, which may be under way when the attempt ends.
 struct TcpAttempt {
@@ -110,6 +106,7 @@ class HttpClientState {
   // nullopt: the connection was closed before any byte of an answer.
   asio::awaitable<std::optional<HttpResponse>> Exchange(std::string_view bytes, bool is_head,
                                                         const HttpClient::OnPiece& on_piece);
+  void Renew(std::optional<Parser>& parser, bool is_head) const;
   asio::awaitable<bool> ReadMore(Parser& parser);
   HttpResponse Collect(Parser& parser, std::string body) const;
 
@@ -187,6 +184,14 @@ asio::awaitable<void> HttpClientState::Connect() {
   guard.whole = true;
 }
 
+void HttpClientState::Renew(std::optional<Parser>& parser, bool is_head) const {
+  parser.emplace();
+  parser->eager(true);
+  parser->skip(is_head);
+  parser->header_limit(static_cast<uint32_t>(options_.max_header_bytes));
+  parser->body_limit(boost::none);
+}
+
 // False at the end of the stream.
 asio::awaitable<bool> HttpClientState::ReadMore(Parser& parser) {
   char piece[16384];
@@ -216,24 +221,27 @@ asio::awaitable<std::optional<HttpResponse>> HttpClientState::Exchange(
   if (!write_failed) FailIf(error, "writing");
 
   std::optional<Parser> parser;
-  const auto renew = [&] {
-    parser.emplace();
-    parser->eager(true);
-    parser->skip(is_head);
-    parser->header_limit(static_cast<uint32_t>(options_.max_header_bytes));
-    parser->body_limit(boost::none);
-  };
-  renew();
+  Renew(parser, is_head);
   std::string body;
+  bool any_came = false;
   while (!parser->is_done()) {
-    if (!co_await ReadMore(*parser) && !parser->got_some()) co_return std::nullopt;
+    // The final answer may have come together with an informational one before it.
+    const bool is_read = any_came && !parser->got_some() && !input_.empty();
+    if (!is_read) {  // a statement of its own: GCC 12 awaits the right side of && in any case
+      const bool more = co_await ReadMore(*parser);
+      if (!more && !parser->got_some()) {
+        if (any_came) Fail("the answer is cut short: only an informational one came");
+        co_return std::nullopt;
+      }
+    }
+    any_came = true;
     if (parser->is_done()) break;
     input_.erase(0, parser->put(asio::buffer(input_), error));
     if (error != http::error::need_more) FailIf(error, "the answer is not HTTP");
     if (!parser->is_header_done()) continue;
     const int status = parser->get().result_int();
     if (status < 200) {
-      if (parser->is_done()) renew();
+      if (parser->is_done()) Renew(parser, is_head);
       continue;
     }
     const std::string piece = std::exchange(parser->get().body(), {});

@@ -5,11 +5,15 @@
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read_until.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
 #include <boost/system/system_error.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "base/error.h"
 #include "http/test_server.h"
@@ -167,6 +171,58 @@ TEST(HttpClientTest, WhatGoesWrongIsNamed) {
       ErrorMessage([&] {
         plain.Request({"GET", "/echo"});
       }).starts_with("https://127.0.0.1:" + std::to_string(test.port()) + ": TLS handshake: "));
+}
+
+// Answers the first request with these bytes at once, and closes when the client does or is told to.
+class ScriptedServer {
+ public:
+  enum class Then { kWait, kClose };
+  ScriptedServer(std::string answer, Then then)
+      : thread_([this, answer = std::move(answer), then] {
+          asio::ip::tcp::socket socket = acceptor_.accept();
+          boost::system::error_code ignored;
+          std::string request;
+          asio::read_until(socket, asio::dynamic_buffer(request), "\r\n\r\n", ignored);
+          asio::write(socket, asio::buffer(answer), ignored);
+          char byte = 0;
+          if (then == Then::kWait) socket.read_some(asio::buffer(&byte, 1), ignored);
+        }) {}
+  ~ScriptedServer() { thread_.join(); }
+  std::string url() const {
+    return "http://127.0.0.1:" + std::to_string(acceptor_.local_endpoint().port());
+  }
+
+ private:
+  asio::io_context io_;
+  asio::ip::tcp::acceptor acceptor_{io_, {asio::ip::make_address("127.0.0.1"), 0}};
+  std::thread thread_;
+};
+
+TEST(HttpClientTest, InformationalAnswersAreSkipped) {
+  const std::string early = "HTTP/1.1 100 Continue\r\n\r\n";
+  const std::string hints = "HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n";
+  const std::string final_one = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+  for (const std::string& before : {early, hints, early + hints + early}) {
+    ScriptedServer server(before + final_one, ScriptedServer::Then::kWait);
+    Blocking client({.url = server.url(), .read_timeout = milliseconds(20'000)});
+    const auto begin = std::chrono::steady_clock::now();
+    const HttpResponse response = client.Request({"POST", "/", {}, "x"});
+    EXPECT_LT(std::chrono::steady_clock::now() - begin,
+              milliseconds(10'000));  // no read is awaited
+    EXPECT_EQ(response.status, 200);
+    EXPECT_EQ(response.body, "hello");
+    EXPECT_FALSE(response.headers.Find("Link").has_value());
+    EXPECT_TRUE(client.client.connected());
+  }
+}
+
+TEST(HttpClientTest, AnInformationalAnswerIsNotTheLast) {
+  ScriptedServer server("HTTP/1.1 100 Continue\r\n\r\n", ScriptedServer::Then::kClose);
+  Blocking client({.url = server.url()});
+  EXPECT_EQ(ErrorMessage([&] {
+              client.Request({"POST", "/", {}, "x"});
+            }),
+            server.url() + ": the answer is cut short: only an informational one came");
 }
 
 TEST(HttpClientTest, AServerThatIsNotThereIsNamed) {

@@ -16,8 +16,6 @@ namespace quire::internal {
 namespace {
 
 constexpr size_t kReadBytes = size_t{16} << 10;
-constexpr auto kNever = std::chrono::steady_clock::time_point::max();
-constexpr auto kQuietly = asio::as_tuple(asio::use_awaitable);
 
 std::string Message(const std::exception_ptr& error) {
   if (!error) return "the handler did not answer in full";
@@ -142,7 +140,10 @@ asio::awaitable<bool> HttpConnection::ReadRequest(HttpRequestParser& parser, Htt
     if (!in_body && parser.header_done()) {
       in_body = true;
       deadline = after(options.body_timeout);
-      if (parser.expects_continue()) co_await Write("HTTP/1.1 100 Continue\r\n\r\n");
+      if (parser.expects_continue()) {
+        co_await Write("HTTP/1.1 100 Continue\r\n\r\n");
+        continue;  // what came meanwhile woke nobody
+      }
     }
     if (input_.size() > options.max_header_bytes) {
       // A line of the chunked coding that does not end.
@@ -164,7 +165,9 @@ asio::awaitable<bool> HttpConnection::ReadRequest(HttpRequestParser& parser, Htt
 asio::awaitable<HttpConnection::Next> HttpConnection::ServeOne() {
   idle_ = true;
   if (draining()) co_return Next::kLinger;  // the client knows by "Connection: close"
-  HttpRequestParser parser(server_->options().max_header_bytes, server_->options().max_body_bytes);
+  BodyShare share(server_->body_budget());
+  HttpRequestParser parser(server_->options().max_header_bytes, server_->options().max_body_bytes,
+                           [&share](size_t bytes) { return share.Resize(bytes); });
   HttpRefusal refusal;
   if (!co_await ReadRequest(parser, refusal)) co_return Next::kClose;
   if (refusal.status != 0) {
@@ -175,8 +178,9 @@ asio::awaitable<HttpConnection::Next> HttpConnection::ServeOne() {
   }
   HttpRequest request = parser.Take();
   request.remote = remote_;
+  share.Resize(request.body.size());  // less than was asked for while its chunks came
   co_return co_await Handle(std::make_shared<HttpExchange>(
-      *this, std::move(request), parser.is_http_1_0(), parser.keep_alive()));
+      *this, std::move(request), parser.is_http_1_0(), parser.keep_alive(), std::move(share)));
 }
 
 // A coroutine of its own, whose frame keeps alive what the handler refers to.

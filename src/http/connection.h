@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "http/body_budget.h"
 #include "http/request_parser.h"
 #include "http/server.h"
 #include "http/transport.h"
@@ -22,12 +23,14 @@ class HttpConnection;
 // A request and the answer to it, as far as it got.
 class HttpExchange {
  public:
-  HttpExchange(HttpConnection& connection, HttpRequest request, bool is_http_1_0, bool keep_alive);
+  HttpExchange(HttpConnection& connection, HttpRequest request, bool is_http_1_0, bool keep_alive,
+               BodyShare body_share = {});
 
   asio::awaitable<void> Send(HttpResponse response);
   asio::awaitable<void> Start(int status, std::string content_type, HttpHeaders headers);
   asio::awaitable<void> Write(std::string_view piece);
   asio::awaitable<void> Finish();
+  void DropBody();
 
   const HttpRequest& request() const { return request_; }
   bool started() const { return progress_ != Progress::kNone; }
@@ -46,6 +49,7 @@ class HttpExchange {
 
   HttpConnection& connection_;
   HttpRequest request_;
+  BodyShare body_share_;
   bool is_http_1_0_;
   bool is_head_;
   bool keep_alive_;

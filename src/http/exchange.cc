@@ -39,9 +39,10 @@ bool HasNoBody(int status) { return status == 204 || status == 304; }
 }  // namespace
 
 HttpExchange::HttpExchange(HttpConnection& connection, HttpRequest request, bool is_http_1_0,
-                           bool keep_alive)
+                           bool keep_alive, BodyShare body_share)
     : connection_(connection),
       request_(std::move(request)),
+      body_share_(std::move(body_share)),
       is_http_1_0_(is_http_1_0),
       is_head_(request_.method == "HEAD"),
       keep_alive_(keep_alive) {
@@ -112,6 +113,11 @@ asio::awaitable<void> HttpExchange::Finish() {
               request_.method, request_.path);
   if (chunked_ && !is_head_) co_await connection_.Write("0\r\n\r\n");
   progress_ = Progress::kComplete;
+}
+
+void HttpExchange::DropBody() {
+  std::string().swap(request_.body);
+  body_share_.Release();
 }
 
 }  // namespace quire::internal

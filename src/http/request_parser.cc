@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "http/beast_view.h"
 
 namespace quire::internal {
 namespace {
@@ -21,12 +22,13 @@ std::string_view WithoutAuthority(std::string_view target) {
   return path == std::string_view::npos ? "/" : target.substr(path);
 }
 
-std::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
-
 }  // namespace
 
-HttpRequestParser::HttpRequestParser(size_t max_header_bytes, size_t max_body_bytes)
-    : max_header_bytes_(max_header_bytes), max_body_bytes_(max_body_bytes) {
+HttpRequestParser::HttpRequestParser(size_t max_header_bytes, size_t max_body_bytes,
+                                     AdmitBody admit_body)
+    : max_header_bytes_(max_header_bytes),
+      max_body_bytes_(max_body_bytes),
+      admit_body_(std::move(admit_body)) {
   parser_.header_limit(static_cast<uint32_t>(std::min<size_t>(max_header_bytes, UINT32_MAX)));
   parser_.body_limit(max_body_bytes);
   parser_.eager(false);  // the header alone, so that its trailers do not mix with it
@@ -41,6 +43,10 @@ size_t HttpRequestParser::Put(std::string_view bytes) {
   }
   while (taken < bytes.size() && !parser_.is_done() && !refusal_) {
     const bool in_header = !parser_.is_header_done();
+    if (!in_header) {
+      CheckRoom(bytes.size() - taken);
+      if (refusal_) break;
+    }
     boost::beast::error_code error;
     const size_t n =
         parser_.put(boost::asio::buffer(bytes.data() + taken, bytes.size() - taken), error);
@@ -52,6 +58,7 @@ size_t HttpRequestParser::Put(std::string_view bytes) {
     } else if (in_header && parser_.is_header_done()) {
       TakeHeader();
       CheckHeader();
+      if (!refusal_) CheckRoom(0);  // before a client is told to go on
       parser_.eager(true);
     }
   }
@@ -71,6 +78,16 @@ void HttpRequestParser::RefuseError(const boost::beast::error_code& error) {
   } else {
     Refuse(400, fmt::format("malformed HTTP request: {}", error.message()));
   }
+}
+
+void HttpRequestParser::CheckRoom(size_t next_bytes) {
+  const auto length = parser_.content_length();
+  const size_t needed =
+      length ? static_cast<size_t>(*length) : parser_.get().body().size() + next_bytes;
+  if (!admit_body_ || admit_body_(needed)) return;
+  Refuse(503, fmt::format("there is no room for a body of {}{} bytes beside those of the other "
+                          "requests: ask again later",
+                          needed, length ? "" : " or more"));
 }
 
 void HttpRequestParser::TakeHeader() {

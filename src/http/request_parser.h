@@ -5,6 +5,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,7 +22,11 @@ struct HttpRefusal {
 // One request.
 class HttpRequestParser {
  public:
-  HttpRequestParser(size_t max_header_bytes, size_t max_body_bytes);
+  // Asked, before bytes of a body are taken, whether the body may be so long: as long as it says it
+  // is, or as it may be with the next bytes. False is a refusal with 503.
+  using AdmitBody = std::function<bool(size_t bytes)>;
+
+  HttpRequestParser(size_t max_header_bytes, size_t max_body_bytes, AdmitBody admit_body = {});
 
   // Takes what it can from the front of `bytes`, and says how much. What is not taken must be given
   // again with more behind it. Not after done() or a refusal.
@@ -45,12 +50,14 @@ class HttpRequestParser {
  private:
   void Refuse(int status, std::string message) { refusal_ = {status, std::move(message)}; }
   void RefuseError(const boost::beast::error_code& error);
+  void CheckRoom(size_t next_bytes);
   void TakeHeader();
   void CheckHeader();
   void CheckTransferEncoding();
 
   size_t max_header_bytes_;
   size_t max_body_bytes_;
+  AdmitBody admit_body_;
   boost::beast::http::request_parser<boost::beast::http::string_body> parser_;
   size_t header_bytes_ = 0;
   bool begun_ = false;

@@ -50,6 +50,35 @@ TEST(HttpRequestParserTest, BodiesOfBothKindsHoweverTheyAreCut) {
   }
 }
 
+TEST(HttpRequestParserTest, ABodyIsAskedForBeforeItIsTaken) {
+  std::vector<size_t> asked;
+  const auto admit = [&](size_t bytes) {
+    asked.push_back(bytes);
+    return bytes <= 8;
+  };
+  HttpRequestParser sized(kMaxHeaderBytes, kMaxBodyBytes, admit);
+  sized.Put("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n");
+  ASSERT_TRUE(sized.refusal().has_value());
+  EXPECT_EQ(sized.refusal()->status, 503);
+  EXPECT_EQ(asked, std::vector<size_t>{9});
+
+  asked.clear();
+  HttpRequestParser chunked(kMaxHeaderBytes, kMaxBodyBytes, admit);
+  chunked.Put("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
+  chunked.Put("3\r\nabc");
+  EXPECT_FALSE(chunked.refusal().has_value());
+  chunked.Put("\r\n6\r\nd");
+  ASSERT_TRUE(chunked.refusal().has_value());
+  EXPECT_EQ(asked.front(), 0u);
+  EXPECT_EQ(asked.back(), 9u);  // three that it has, and six bytes of what comes
+
+  asked.clear();
+  HttpRequestParser none(kMaxHeaderBytes, kMaxBodyBytes, admit);
+  none.Put("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_TRUE(none.done());
+  EXPECT_EQ(asked, std::vector<size_t>{0});
+}
+
 TEST(HttpRequestParserTest, ATrailerIsNoHeader) {
   HttpRequestParser parser(kMaxHeaderBytes, kMaxBodyBytes);
   const std::string_view bytes =

@@ -28,6 +28,8 @@ asio::awaitable<void> HttpResponder::Write(std::string_view piece) {
 
 asio::awaitable<void> HttpResponder::Finish() { return exchange_.Finish(); }
 
+void HttpResponder::DropBody() { exchange_.DropBody(); }
+
 bool HttpResponder::started() const { return exchange_.started(); }
 
 void HttpResponder::set_note(std::string note) { exchange_.record.note = std::move(note); }
@@ -69,8 +71,6 @@ int HttpServer::num_requests() const { return state_->num_requests; }
 namespace internal {
 namespace {
 
-constexpr auto kNever = std::chrono::steady_clock::time_point::max();
-constexpr auto kQuietly = asio::as_tuple(asio::use_awaitable);
 // At the limit a connection is told so, which takes a while; beyond so many more it is just closed.
 constexpr size_t kMaxRefusing = 64;
 
@@ -81,8 +81,12 @@ HttpServerState::HttpServerState(asio::io_context& io, HttpServerOptions options
     : io_(io),
       options_(std::move(options)),
       handler_(std::move(handler)),
+      body_budget_(std::make_shared<BodyBudget>(BodyBudget{.most = options_.max_total_body_bytes})),
       listener_((Require(options_.max_connections > 0,
                          "max_connections: expected at least 1, got {}", options_.max_connections),
+                 Require(options_.max_total_body_bytes >= options_.max_body_bytes,
+                         "max_total_body_bytes: expected max_body_bytes, {}, or more, got {}",
+                         options_.max_body_bytes, options_.max_total_body_bytes),
                  io),
                 options_),
       retry_(io),

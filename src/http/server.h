@@ -8,7 +8,7 @@
 // A handler is called with a whole request, within the limits. What is wrong before that is
 // answered by the server through HttpServerOptions::make_error: 400 malformed, 408 half-sent, 413
 // body and 431 header too large, 417 unknown expectation, 501 unknown transfer coding, 505 unknown
-// version, 503 too many connections.
+// version, 503 too many connections or too much in bodies.
 //
 // While a handler is suspended the server watches the connection. When the client goes away
 // (closes, or half-closes: an end of its stream counts), or CloseAll is called, the handler is
@@ -62,6 +62,9 @@ class HttpResponder {
   asio::awaitable<void> Write(std::string_view piece);
   asio::awaitable<void> Finish();
 
+  // The request's body is not needed any more: it is empty after this.
+  void DropBody();
+
   // Whether the status is on its way, and cannot be changed.
   bool started() const;
   // Goes into the AccessRecord, e.g. a request id.
@@ -109,6 +112,9 @@ struct HttpServerOptions {
 
   size_t max_header_bytes = size_t{32} << 10;  // request line and headers
   size_t max_body_bytes = size_t{16} << 20;
+  // Of all requests together, from the headers of each to the end of its handler, or DropBody. A
+  // body counts as long as its Content-Length says, or as far as its chunks have come.
+  size_t max_total_body_bytes = size_t{256} << 20;
   int max_connections = 1024;
 
   std::chrono::milliseconds idle_timeout{75'000};    // between requests

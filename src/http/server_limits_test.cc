@@ -190,6 +190,94 @@ TEST(HttpLimitsTest, TooManyConnectionsAreToldSo) {
   }));
 }
 
+std::string PostHeader(const std::string& path, const std::string& more) {
+  return "POST " + path + " HTTP/1.1\r\nHost: h\r\n" + more + "\r\n";
+}
+
+std::string PostOf(const std::string& path, size_t size) {
+  return PostHeader(path, "Content-Length: " + std::to_string(size) + "\r\n") +
+         std::string(size, 'x');
+}
+
+HttpServerOptions WithBodyBudget(size_t bytes) {
+  HttpServerOptions options = Shaped();
+  options.max_total_body_bytes = bytes;
+  return options;
+}
+
+TEST(HttpLimitsTest, BodiesOfAllRequestsHaveALimit) {
+  TestServer test(WithBodyBudget(1500));
+  RawClient holds(test.port());
+  holds.Send(PostOf("/wait", 1000));
+  ASSERT_TRUE(Eventually([&] { return test.num_waiting() == 1; }));
+
+  // Refused by what it says of its length, before any of it is sent.
+  for (const char* more : {"", "Expect: 100-continue\r\n"}) {
+    RawClient refused(test.port());
+    refused.Send(PostHeader("/echo", "Content-Length: 501\r\n" + std::string(more)));
+    EXPECT_EQ(RefusedWith(refused), 503) << more;
+  }
+  EXPECT_EQ(
+      test.record(0).error,
+      "there is no room for a body of 501 bytes beside those of the other requests: ask again "
+      "later");
+  RawClient fits(test.port());
+  for (int i = 0; i < 3; ++i) {  // it is given back each time
+    fits.Send(PostOf("/echo", 500));
+    EXPECT_TRUE(fits.ReadResponse().ends_with("xx"));
+    fits.Send(kGetEcho);
+    EXPECT_TRUE(fits.ReadResponse().starts_with("HTTP/1.1 200"));
+  }
+  test.Release();
+  EXPECT_TRUE(holds.ReadResponse().ends_with("released"));
+  fits.Send(PostOf("/echo", 1000));
+  EXPECT_TRUE(fits.ReadResponse().ends_with("xx"));
+}
+
+TEST(HttpLimitsTest, AChunkedBodyCountsAsItGrows) {
+  TestServer test(WithBodyBudget(1500));
+  RawClient holds(test.port());
+  holds.Send(PostOf("/wait", 1000));
+  ASSERT_TRUE(Eventually([&] { return test.num_waiting() == 1; }));
+  const std::string header = PostHeader("/echo", "Transfer-Encoding: chunked\r\n");
+  const std::string chunk = "64\r\n" + std::string(100, 'x') + "\r\n";
+  RawClient small(test.port());
+  small.Send(header + chunk + chunk + "0\r\n\r\n");
+  EXPECT_TRUE(small.ReadResponse().starts_with("HTTP/1.1 200"));
+  RawClient large(test.port());
+  large.Send(header);
+  for (int i = 0; i < 6; ++i) large.Send(chunk);
+  EXPECT_EQ(RefusedWith(large), 503);
+}
+
+TEST(HttpLimitsTest, ABodyIsGivenBackByWhoNeedsItNoMore) {
+  TestServer test(WithBodyBudget(1000));
+  const auto status = [&] {
+    RawClient client(test.port());
+    client.Send(PostOf("/echo", 1000));
+    const std::string response = client.ReadResponse();
+    return response.substr(0, 12);
+  };
+  RawClient half_sent(test.port());
+  half_sent.Send(PostHeader("/echo", "Content-Length: 1000\r\n") + "begin");
+  EXPECT_TRUE(Eventually([&] { return status() == "HTTP/1.1 503"; }));
+  half_sent.Close();
+  EXPECT_TRUE(Eventually([&] { return status() == "HTTP/1.1 200"; }));
+
+  RawClient dropped(test.port());
+  dropped.Send(PostOf("/drop-wait", 1000));
+  ASSERT_TRUE(Eventually([&] { return test.num_waiting() == 1; }));
+  EXPECT_EQ(status(), "HTTP/1.1 200");
+  RawClient kept(test.port());
+  kept.Send(PostOf("/wait", 1000));
+  ASSERT_TRUE(Eventually([&] { return test.num_waiting() == 2; }));
+  EXPECT_EQ(status(), "HTTP/1.1 503");
+  kept.Close();  // its handler is cancelled
+  EXPECT_TRUE(Eventually([&] { return status() == "HTTP/1.1 200"; }));
+  test.Release();
+  EXPECT_TRUE(dropped.ReadResponse().ends_with("released, 0 bytes"));
+}
+
 TEST(HttpLimitsTest, ManyConnectionsAtOnce) {
   TestServer test;
   std::vector<RawClient> clients;
@@ -292,6 +380,8 @@ TEST(HttpListenTest, AnAddressThatCannotBeHadIsNamed) {
   EXPECT_EQ(listen({.address = "nowhere"}), "address: expected an IP address, got 'nowhere'");
   EXPECT_EQ(listen({.port = 65536}), "port: expected 0 to 65535, got 65536");
   EXPECT_EQ(listen({.max_connections = 0}), "max_connections: expected at least 1, got 0");
+  EXPECT_EQ(listen({.max_body_bytes = 11, .max_total_body_bytes = 10}),
+            "max_total_body_bytes: expected max_body_bytes, 11, or more, got 10");
   EXPECT_EQ(test.server().endpoint(), "http://127.0.0.1:" + std::to_string(test.port()));
 }
 

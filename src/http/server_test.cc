@@ -145,6 +145,45 @@ TEST(HttpServerTest, AClientThatExpectsAContinueGetsOne) {
   EXPECT_EQ(Status(client.ReadAll()), 413);
 }
 
+TEST(HttpServerTest, ABodyThatDoesNotWaitForTheContinueIsTaken) {
+  TestServer test;
+  const std::string body(20'000, 'x');  // more than one read
+  const std::string request =
+      "POST /echo HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 20000\r\n\r\n" +
+      body;
+  RawClient at_once(test.port());
+  for (int i = 0; i < 20; ++i) {
+    at_once.Send(request);
+    EXPECT_EQ(at_once.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+    ASSERT_TRUE(Body(at_once.ReadResponse()) == "POST /echo? " + body) << i;
+  }
+  RawClient bytewise(test.port());
+  for (const char byte : request) bytewise.Send(std::string_view(&byte, 1));
+  EXPECT_EQ(bytewise.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  EXPECT_TRUE(Body(bytewise.ReadResponse()) == "POST /echo? " + body);
+}
+
+TEST(HttpServerTest, ABodyThatNeverComesAfterTheContinueHoldsUpNobody) {
+  TestServer test({.body_timeout = milliseconds(50)});
+  const std::string begin =
+      "POST /echo HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
+  RawClient silent(test.port());
+  silent.Send(begin);
+  EXPECT_EQ(silent.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  EXPECT_EQ(Status(silent.ReadAll()), 408);
+
+  TestServer patient;
+  RawClient gone(patient.port());
+  gone.Send(begin);
+  gone.HalfClose();
+  EXPECT_EQ(gone.ReadAll(), "HTTP/1.1 100 Continue\r\n\r\n");
+  RawClient closed(patient.port());
+  closed.Send(begin);
+  closed.ReadUntil("\r\n\r\n");
+  patient.Do([&] { patient.server().CloseAll(); });
+  EXPECT_EQ(closed.ReadAll(), "");
+}
+
 TEST(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
   TestServer test;
   RawClient client(test.port());

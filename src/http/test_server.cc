@@ -222,6 +222,11 @@ asio::awaitable<void> TestServer::Handle(const HttpRequest& request, HttpRespond
     co_await Wait();
     response.body = "released";
     co_await responder.Send(std::move(response));
+  } else if (request.path == "/drop-wait") {
+    responder.DropBody();
+    co_await Wait();
+    response.body = "released, " + std::to_string(request.body.size()) + " bytes";
+    co_await responder.Send(std::move(response));
   } else if (request.path.starts_with("/stream")) {
     co_await responder.Start(200, "text/event-stream");
     co_await responder.Write("one");

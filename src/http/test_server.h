@@ -54,6 +54,7 @@ class RawClient {
 // Its handler, by path:
 //   /echo         the method, path, query and body
 //   /wait         answers "released" when Release is called
+//   /drop-wait    the same, and says how much is left of the body that it has dropped
 //   /stream       "one", "two", "three" in pieces
 //   /stream-wait  "one", and the rest when Release is called
 //   /flood        pieces of 64 KiB without end

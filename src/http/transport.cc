@@ -2,10 +2,8 @@
 
 #include <openssl/ssl.h>
 
-#include <boost/asio/redirect_error.hpp>
 #include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/asio/ssl/stream.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <cerrno>
 #include <fstream>
 #include <system_error>
@@ -18,8 +16,6 @@ namespace {
 
 using Socket = Transport::Socket;
 namespace ssl = asio::ssl;
-
-auto To(error_code& error) { return asio::redirect_error(asio::use_awaitable, error); }
 
 class PlainTransport final : public Transport {
  public:

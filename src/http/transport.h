@@ -5,8 +5,10 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/redirect_error.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <boost/system/error_code.hpp>
 #include <chrono>
 #include <memory>
@@ -20,6 +22,9 @@ namespace asio = boost::asio;
 namespace internal {
 
 using boost::system::error_code;
+
+// Awaits an operation, and leaves in `error` how it ended.
+inline auto To(error_code& error) { return asio::redirect_error(asio::use_awaitable, error); }
 
 // At most one read and one write at a time. Lives until its operations have ended; Close ends them.
 class Transport {

@@ -402,6 +402,7 @@ class FlagsTest(unittest.TestCase):
     def test_numbers(self):
         for flag, values in {"--port": ("x", -1, 65536), "--max-queued-requests": (0, "x"),
                              "--max-output-tokens": (0,), "--max-body-bytes": (0, "1k", 1 << 40),
+                             "--max-total-body-bytes": (0, "x", 1000),
                              "--max-connections": (0, -1), "--request-timeout": (0, -1, "soon", 1e9),
                              "--idle-timeout": (0,), "--write-timeout": ("nan",),
                              "--ping-interval": (0,), "--drain-timeout": (-1,),

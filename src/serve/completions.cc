@@ -11,16 +11,6 @@
 #include "textgen/text_model.h"
 
 namespace quire {
-namespace {
-
-constexpr std::string_view kJson = "application/json";
-
-int64_t SecondsSince1970() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
-}
-
-}  // namespace
 
 void CheckModelName(const std::optional<std::string>& asked, const std::string& served) {
   if (asked && *asked != served) throw ModelNotFound(*asked, served);
@@ -115,6 +105,7 @@ asio::awaitable<void> Completions::Handle(Endpoint endpoint, const HttpRequest& 
   Submission submission(*this);
   Job job =
       co_await RunOnWorkers(workers_, [&] { return Prepare(endpoint, request.body, arrival); });
+  responder.DropBody();  // an answer may take long
   job.shape.id = id;
   job.shape.created = SecondsSince1970();
   job.shape.model = options_.model_name;
@@ -195,7 +186,7 @@ asio::awaitable<void> Completions::SendWhole(Submission& submission, AnswerShape
     if (answer.error()) throw *answer.error();
   }
   HttpResponse response{
-      .content_type = std::string(kJson), .body = answer.Json(), .headers = headers};
+      .content_type = std::string(kJsonContentType), .body = answer.Json(), .headers = headers};
   co_await responder.Send(std::move(response));
 }
 

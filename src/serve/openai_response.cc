@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -12,10 +13,6 @@ namespace quire {
 namespace {
 
 using internal::ChoicePiece;
-
-std::string Dump(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
 
 OrderedJson UsageJson(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
@@ -71,6 +68,11 @@ AnswerShape ShapeOf(const GenerationFields& fields, Endpoint endpoint) {
 }
 
 }  // namespace
+
+int64_t SecondsSince1970() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
 
 std::string MakeAnswerId(Endpoint endpoint, uint64_t random_high, uint64_t random_low) {
   return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl",

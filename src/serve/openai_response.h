@@ -35,6 +35,10 @@ namespace quire {
 
 enum class Endpoint { kChat, kCompletion };
 
+inline constexpr std::string_view kJsonContentType = "application/json";
+
+int64_t SecondsSince1970();
+
 // "chatcmpl-0123456789abcdef..." or "cmpl-..."; `random` makes it differ from others.
 std::string MakeAnswerId(Endpoint endpoint, uint64_t random_high, uint64_t random_low);
 

@@ -56,10 +56,6 @@ void Server::SetReady(TextEngine& engine, std::string info) {
   Post([this, &engine, info = std::move(info)] { service_.SetReady(engine, info); });
 }
 
-void Server::SetFailed(std::string reason) {
-  Post([this, reason = std::move(reason)] { service_.SetFailed(reason); });
-}
-
 void Server::Stop() {
   Post([this] { StopOnIo(); });
 }

@@ -45,7 +45,6 @@ class Server {
 
   // `engine` outlives the server's last request: until Wait has returned, or the destructor.
   void SetReady(TextEngine& engine, std::string info = "{}");  // as Service::SetReady
-  void SetFailed(std::string reason);
 
   // First: no new requests, /health says so, and the server ends when those that are open have ended,
   // or drain_timeout has passed. Again: it ends now.

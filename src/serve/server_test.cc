@@ -9,13 +9,16 @@
 #include <atomic>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/use_future.hpp>
+#include <boost/asio/write.hpp>
 #include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -346,6 +349,7 @@ TEST_F(ServerTest, OtherOriginsMayAskIfTheyAreAllowed) {
                                {{"Access-Control-Request-Headers", "authorization, x-own-header"}});
   EXPECT_EQ(own.headers.Find("Access-Control-Allow-Headers"), "authorization, x-own-header");
   EXPECT_EQ(Ask("GET", "/v1/models").headers.Find("Access-Control-Allow-Origin"), "*");
+  EXPECT_EQ(Ask("GET", "/tokenize").headers.Find("Allow"), "POST, OPTIONS");
 }
 
 TEST_F(ServerTest, PathsAndMethods) {
@@ -354,7 +358,11 @@ TEST_F(ServerTest, PathsAndMethods) {
             "404 not_found_error null: /v1/nothing: there is no such path");
   EXPECT_EQ(ErrorOf(Ask("GET", "/v1/completions")),
             "405 invalid_request_error null: /v1/completions: expected the method POST, got GET");
-  EXPECT_EQ(Ask("DELETE", "/health").status, 405);
+  EXPECT_EQ(Ask("GET", "/v1/completions").headers.Find("Allow"), "POST");
+  EXPECT_EQ(Ask("POST", "/v1/models/x", "{}").headers.Find("Allow"), "GET, HEAD");
+  const HttpResponse refused = Ask("DELETE", "/health");
+  EXPECT_EQ(refused.status, 405);
+  EXPECT_EQ(refused.headers.Find("Allow"), "GET, HEAD");
   EXPECT_EQ(Ask("HEAD", "/health").status, 200);
   const HttpResponse page = Ask("GET", "/");
   EXPECT_EQ(page.status, 200);
@@ -511,12 +519,71 @@ TEST_F(ServerTest, ASignalEndsAnIdleServer) {
   server_->Wait();
 }
 
-TEST_F(ServerTest, OnceFailedItSaysSo) {
+TEST_F(ServerTest, OnceItsEngineHasFailedItSaysSo) {
   Start();
-  server_->SetFailed("the device is lost");
+  runner_->is_held = true;
+  HttpResponse open;
+  std::thread client([&] { open = Post("/v1/chat/completions", Chat(100)); });
+  while (engine_->counters().running == 0) std::this_thread::yield();
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.max_tokens = 5;
+  engine_->Submit(request, [](const TokenEvent&) { throw std::runtime_error("a bug"); });
+  runner_->is_held = false;
+  client.join();
+  EXPECT_EQ(ErrorOf(open),
+            R"(500 server_error "step_failed": the server failed to compute the answer: a bug)");
   EXPECT_EQ(ErrorOf(Post("/v1/chat/completions", Chat(1))),
-            "503 service_unavailable_error null: the engine has failed: the device is lost");
-  EXPECT_EQ(Ask("GET", "/health").status, 503);
+            "503 service_unavailable_error null: the engine has failed: a bug");
+  const HttpResponse health = Ask("GET", "/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(json::parse(health.body), json({{"status", "failed"}, {"reason", "a bug"}}));
+  EXPECT_EQ(Ask("GET", "/metrics").status, 200);
+  server_->Stop();  // and there is nothing that it would wait for
+  server_->Wait();
+}
+
+TEST_F(ServerTest, BodiesThatDoNotFitTogetherAreAskedToComeAgain) {
+  ServerOptions options = Options();
+  options.http.max_body_bytes = 1000;
+  options.http.max_total_body_bytes = 1000;
+  Start(std::move(options));
+  const json large = {{"content", std::string(900, 'x')}};
+  const auto wait = [&](const std::function<bool()>& condition) {
+    for (int i = 0; i < 5000 && !condition(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return condition();
+  };
+  // A request that has begun to answer has given its body back.
+  runner_->is_held = true;
+  json chat = Chat(5);
+  chat["messages"][0]["content"] = std::string(200, 'x');
+  chat["user"] = std::string(600, 'u');
+  std::thread client([&] { EXPECT_EQ(Post("/v1/chat/completions", chat).status, 200); });
+  EXPECT_TRUE(wait([&] { return engine_->counters().running == 1; }));
+  EXPECT_EQ(Post("/tokenize", large).status, 200);
+  runner_->is_held = false;
+  client.join();
+
+  // One that is being sent has not.
+  asio::io_context io;
+  asio::ip::tcp::socket sending(io);
+  sending.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server_->port())});
+  asio::write(sending, asio::buffer(std::string_view("POST /tokenize HTTP/1.1\r\nHost: h\r\n"
+                                                     "Content-Length: 1000\r\n\r\n{")));
+  HttpResponse refused;
+  EXPECT_TRUE(wait([&] {
+    refused = Post("/tokenize", large);
+    return refused.status == 503;
+  }));
+  EXPECT_TRUE(ErrorOf(refused).starts_with(
+      "503 service_unavailable_error null: there is no room for a body of "))
+      << ErrorOf(refused);
+  EXPECT_TRUE(refused.headers.Find("Retry-After").has_value());
+  EXPECT_EQ(Ask("GET", "/health").status, 200);
+  sending.close();
+  EXPECT_TRUE(wait([&] { return Post("/tokenize", large).status == 200; }));
 }
 
 }  // namespace

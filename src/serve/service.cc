@@ -19,18 +19,12 @@
 namespace quire {
 namespace {
 
-constexpr std::string_view kJson = "application/json";
 constexpr std::string_view kRetrySeconds = "1";
 // The page's own files and this server, and nothing else.
 constexpr std::string_view kPagePolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' "
     "data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-int64_t SecondsSince1970() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
-}
 
 // In the time that the length of `key` takes, wherever they differ.
 bool EqualsKey(std::string_view given, std::string_view key) {
@@ -118,9 +112,13 @@ void Service::SetReady(TextEngine& engine, std::string info) {
 
 void Service::StartDraining() { state_ = ServiceState::kDraining; }
 
-void Service::SetFailed(std::string reason) {
+// The engine's failure is seen by the next request, whatever it asks for.
+void Service::CheckEngine() {
+  if (engine_ == nullptr || state_ == ServiceState::kFailed) return;
+  std::optional<std::string> failure = engine_->engine().failure();
+  if (!failure) return;
   state_ = ServiceState::kFailed;
-  failure_ = std::move(reason);
+  failure_ = std::move(*failure);
 }
 
 void Service::CancelAll() {
@@ -145,25 +143,28 @@ const std::vector<Service::Route>& Service::Routes() {
   return routes;
 }
 
-// Throws ApiError(404) or, with the methods that there are, ApiError(405).
-const Service::Route& Service::FindRoute(const HttpRequest& request) {
+// Throws ApiError(404).
+const Service::Route& Service::FindRoute(std::string_view path) {
   static const Route& page = *new Route{"GET", "/", Access::kOpen, &Service::Page};
   static const Route& model = *new Route{"GET", "/v1/models/", Access::kKey, &Service::Models};
   const Route* found = nullptr;
   for (const Route& route : Routes()) {
-    if (route.path == request.path) found = &route;
+    if (route.path == path) found = &route;
   }
-  if (FindPageFile(request.path) != nullptr) found = &page;
-  if (request.path.starts_with(model.path)) found = &model;
+  if (FindPageFile(path) != nullptr) found = &page;
+  if (path.starts_with(model.path)) found = &model;
   if (found == nullptr) {
-    throw ErrorOfStatus(404, fmt::format("{}: there is no such path", request.path));
-  }
-  const bool is_get = found->method == "GET";
-  if (request.method != found->method && !(is_get && request.method == "HEAD")) {
-    throw ErrorOfStatus(405, fmt::format("{}: expected the method {}, got {}", request.path,
-                                         is_get ? "GET or HEAD" : found->method, request.method));
+    throw ErrorOfStatus(404, fmt::format("{}: there is no such path", path));
   }
   return *found;
+}
+
+// "GET, HEAD": the value of Allow.
+std::string Service::AllowedMethods(const Route& route) const {
+  std::string methods(route.method);
+  if (route.method == "GET") methods += ", HEAD";
+  if (!options_.cors_origin.empty()) methods += ", OPTIONS";
+  return methods;
 }
 
 HttpHeaders Service::CommonHeaders(const HttpRequest& request, HttpResponder& responder) {
@@ -206,14 +207,21 @@ void Service::CheckAccess(const HttpRequest& request, Access access) const {
 }
 
 asio::awaitable<void> Service::Handle(const HttpRequest& request, HttpResponder& responder) {
-  const HttpHeaders headers = CommonHeaders(request, responder);
+  CheckEngine();
+  HttpHeaders headers = CommonHeaders(request, responder);
   std::optional<ApiError> refusal;
   try {
     if (request.method == "OPTIONS" && !options_.cors_origin.empty()) {
       co_await Preflight(request, responder, headers);
       co_return;
     }
-    const Route& route = FindRoute(request);
+    const Route& route = FindRoute(request.path);
+    const bool is_head = request.method == "HEAD" && route.method == "GET";
+    if (request.method != route.method && !is_head) {
+      headers.Add("Allow", AllowedMethods(route));
+      throw ErrorOfStatus(405, fmt::format("{}: expected the method {}, got {}", request.path,
+                                           AllowedMethods(route), request.method));
+    }
     CheckAccess(request, route.access);
     co_await (this->*route.handle)(request, responder, headers);
   } catch (const ApiError& error) {
@@ -229,7 +237,7 @@ asio::awaitable<void> Service::Handle(const HttpRequest& request, HttpResponder&
 
 HttpResponse Service::MakeError(int status, std::string_view message) const {
   HttpResponse response{.status = status,
-                        .content_type = std::string(kJson),
+                        .content_type = std::string(kJsonContentType),
                         .body = ErrorOfStatus(status, message).ToJson()};
   AddCors(response.headers);
   if (status == 503) response.headers.Add("Retry-After", std::string(kRetrySeconds));
@@ -240,7 +248,6 @@ asio::awaitable<void> Service::SendError(HttpResponder& responder, const ApiErro
                                          HttpHeaders headers) {
   if (responder.started()) throw error;  // too late: the connection is closed
   if (error.status() == 401) headers.Add("WWW-Authenticate", "Bearer");
-  if (error.status() == 405) headers.Add("Allow", "GET, HEAD, POST, OPTIONS");
   // OpenAI's clients would ask again what has just taken too long.
   if (error.code() == "deadline_exceeded") headers.Add("X-Should-Retry", "false");
   if (error.status() == 429 || error.status() == 503) {
@@ -252,7 +259,7 @@ asio::awaitable<void> Service::SendError(HttpResponder& responder, const ApiErro
 asio::awaitable<void> Service::SendJson(HttpResponder& responder, const HttpHeaders& headers,
                                         std::string body, int status) {
   HttpResponse response{.status = status,
-                        .content_type = std::string(kJson),
+                        .content_type = std::string(kJsonContentType),
                         .body = std::move(body),
                         .headers = headers};
   co_await responder.Send(std::move(response));

@@ -41,6 +41,7 @@ struct ServiceOptions {
   int num_workers = 2;                     // threads that read bodies and tokenize
 };
 
+// kFailed: the engine has ended (Engine::failure), and only a new process can serve.
 enum class ServiceState { kLoading, kReady, kDraining, kFailed };
 
 // Used on `io` only.
@@ -53,9 +54,6 @@ class Service {
   void SetReady(TextEngine& engine, std::string info);
   // No new ones; those that are open go on.
   void StartDraining();
-  // The engine is beyond help: /health and every request say so.
-  void SetFailed(std::string reason);
-  ServiceState state() const { return state_; }
 
   // The handler of an HttpServer.
   asio::awaitable<void> Handle(const HttpRequest& request, HttpResponder& responder);
@@ -77,7 +75,9 @@ class Service {
                                              const HttpHeaders& headers);
   };
   static const std::vector<Route>& Routes();
-  static const Route& FindRoute(const HttpRequest& request);
+  static const Route& FindRoute(std::string_view path);
+  std::string AllowedMethods(const Route& route) const;
+  void CheckEngine();
 
   void AddCors(HttpHeaders& headers) const;
   HttpHeaders CommonHeaders(const HttpRequest& request, HttpResponder& responder);
@@ -109,7 +109,7 @@ class Service {
   asio::thread_pool workers_;
   std::mt19937_64 random_;
   ServiceState state_ = ServiceState::kLoading;
-  std::string failure_;
+  std::string failure_;  // kFailed: why
   std::string info_ = "{}";
   TextEngine* engine_ = nullptr;
   std::optional<Completions> completions_;

@@ -8,10 +8,6 @@
 namespace quire {
 namespace {
 
-std::string Dump(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
-
 std::optional<std::string> ReadModel(RequestFields& fields) {
   const auto model = fields.Find("model");
   return model ? std::optional(model->String()) : std::nullopt;

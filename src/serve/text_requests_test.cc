@@ -12,7 +12,7 @@ namespace quire {
 namespace {
 
 template <class Fn>
-std::string Refusal(Fn fn) {
+std::string RefusalMessage(Fn fn) {
   try {
     fn();
   } catch (const ApiError& error) {
@@ -38,7 +38,7 @@ TEST(TextRequestsTest, ContentIsTokenizedAsItIsAndAPromptAsAModelReadsIt) {
 
 TEST(TextRequestsTest, WrongTokenizeBodies) {
   const auto refusal = [](const char* body) {
-    return Refusal([&] { (void)ParseTokenizeRequest(body); });
+    return RefusalMessage([&] { (void)ParseTokenizeRequest(body); });
   };
   EXPECT_EQ(refusal("{}"), "content: missing, and so is prompt");
   EXPECT_EQ(refusal(R"({"content": "a", "prompt": "b"})"),
@@ -67,7 +67,7 @@ TEST(TextRequestsTest, Detokenize) {
                   .options.skip_special_tokens);
   EXPECT_EQ(DetokenizeJson("a\"€"), "{\"content\":\"a\\\"€\"}");
   const auto refusal = [](const char* body) {
-    return Refusal([&] { (void)ParseDetokenizeRequest(body); });
+    return RefusalMessage([&] { (void)ParseDetokenizeRequest(body); });
   };
   EXPECT_EQ(refusal("{}"), "tokens: missing");
   EXPECT_EQ(refusal(R"({"tokens": "8"})"), "tokens: expected an array of token ids, got \"8\"");
@@ -87,9 +87,9 @@ TEST(TextRequestsTest, ApplyTemplate) {
   EXPECT_FALSE(chat.add_generation_prompt);
   EXPECT_EQ(chat.tools, nullptr);
   EXPECT_EQ(ApplyTemplateJson("<s>a"), R"({"prompt":"<s>a"})");
-  EXPECT_EQ(Refusal([] { (void)ParseApplyTemplateRequest(R"({"messages": [], "n": 2})"); }),
+  EXPECT_EQ(RefusalMessage([] { (void)ParseApplyTemplateRequest(R"({"messages": [], "n": 2})"); }),
             "messages: expected at least one message, got an array of 0");
-  EXPECT_EQ(Refusal([] {
+  EXPECT_EQ(RefusalMessage([] {
               (void)ParseApplyTemplateRequest(
                   R"({"messages": [{"role": "user", "content": "a"}], "temperature": 0})");
             }),

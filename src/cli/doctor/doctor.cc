@@ -168,7 +168,7 @@ OrderedJson ToJson(const MachineReport& machine, const BuildReport& build,
   return json;
 }
 
-void Run(const DoctorFlags& flags) {
+void RunDoctor(const DoctorFlags& flags) {
   MachineReport machine = LookAtMachine();
   if (!flags.quick) machine.roofs = MeasureRoofs(machine);
   const BuildReport build = ThisBuild();
@@ -181,7 +181,7 @@ void Run(const DoctorFlags& flags) {
   if (any_error) throw CLI::RuntimeError(1);
 }
 
-void AddFlags(FlagReader& reader, DoctorFlags& flags) {
+void AddDoctorFlags(FlagReader& reader, DoctorFlags& flags) {
   reader.AddSwitch("--quick", flags.quick, "Measure nothing: no read bandwidth, no arithmetic");
   reader.AddSwitch("--json", flags.json, "Print the same as JSON");
 }
@@ -201,7 +201,7 @@ void AddDoctor(CLI::App& quire) {
       "multiply-adds are done, and says for each thing that matters whether it is ok. Ends with "
       "0,\n"
       "or with 1 after an error: something that keeps quire from running.\n");
-  SetCommand(*app, AddFlags, Run);
+  SetCommand(*app, AddDoctorFlags, RunDoctor);
 }
 
 }  // namespace quire::cli

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cli/answer_flags.h"
+#include "cli/parse.h"
 #include "http/client.h"
 #include "io/json.h"
 #include "textgen/text_engine.h"
@@ -59,8 +60,7 @@ class LocalAnswerer final : public Answerer {
 class ServerAnswerer final : public Answerer {
  public:
   explicit ServerAnswerer(ServerAddress server) : server_(std::move(server)) {
-    while (server_.url.ends_with('/')) server_.url.pop_back();
-    if (server_.url.ends_with("/v1")) server_.url.resize(server_.url.size() - 3);
+    server_.url = WithoutVersion(std::move(server_.url));
   }
 
   GivenAnswer Ask(const std::string& question, const AskOptions& options) override {

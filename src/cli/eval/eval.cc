@@ -194,7 +194,7 @@ RunnerOptions OptionsFor(const EvalFlags& flags, const ModelConfig& config) {
           .max_step_tokens = Max(TokenCount(512), TokenCount(max_seqs))};
 }
 
-void Run(EvalFlags flags) {
+void RunEval(EvalFlags flags) {
   Require(!flags.data.empty(), "--data: expected a file of questions, got none");
   std::vector<EvalQuestion> questions = ReadQuestions(flags.data);
   const auto num_examples = static_cast<size_t>(flags.num_examples);
@@ -235,7 +235,7 @@ void Run(EvalFlags flags) {
   }
 }
 
-void AddFlags(FlagReader& reader, EvalFlags& flags) {
+void AddEvalFlags(FlagReader& reader, EvalFlags& flags) {
   const auto text = [](const std::string&, const std::string& value) { return value; };
   const auto count = [](int64_t min, int64_t max) {
     return [min, max](const std::string& where, const std::string& value) {
@@ -286,7 +286,7 @@ void AddEval(CLI::App& quire) {
       "\n"
       "An answer is right if the number behind its last ####, or its last number, is the one of "
       "the file.\n");
-  SetCommand(*app, AddFlags, Run);
+  SetCommand(*app, AddEvalFlags, RunEval);
 }
 
 }  // namespace quire::cli

@@ -11,19 +11,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "cli/parse.h"
 #include "io/json.h"
 
 namespace quire::cli {
 namespace {
 
 using std::chrono::milliseconds;
-
-// People write the base URL with and without it.
-std::string WithoutVersion(std::string url) {
-  while (url.ends_with('/')) url.pop_back();
-  if (url.ends_with("/v1")) url.resize(url.size() - 3);
-  return url;
-}
 
 const char* PathOf(Endpoint endpoint) {
   return endpoint == Endpoint::kChat ? "/v1/chat/completions" : "/v1/completions";

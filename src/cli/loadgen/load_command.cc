@@ -25,7 +25,6 @@ namespace {
 
 constexpr uint32_t kWarmupRun = 1'000'000;  // no run has this number
 constexpr double kLineSeconds = 10;         // between two lines of progress, off a terminal
-constexpr int kInterruptedCode = 130;       // what shells give for SIGINT
 
 // A bar on a terminal; elsewhere a line now and then, and at the end of a run.
 class RunBar {

@@ -10,7 +10,7 @@
 namespace quire::cli {
 namespace {
 
-constexpr int64_t kMaxConcurrency = 16384;
+constexpr int64_t kMaxClients = 16384;
 constexpr int64_t kMaxCount = 100'000'000;
 // Enough of each concurrency to see the steady state, few enough to wait for.
 constexpr int64_t kRequestsPerWorker = 4;
@@ -19,7 +19,7 @@ constexpr int64_t kOpenLoopRequests = 100;
 
 std::string KeepText(const std::string&, const std::string& text) { return text; }
 
-auto IntFrom(int64_t min, int64_t max = kMaxCount) {
+auto CountFrom(int64_t min, int64_t max = kMaxCount) {
   return [min, max](const std::string& where, const std::string& text) {
     return ParseInt(where, text, min, max);
   };
@@ -34,11 +34,6 @@ auto NumberFrom(double min, double max) {
 Endpoint ParseEndpoint(const std::string& where, const std::string& text) {
   return ParseChoice<Endpoint>(
       where, text, {{"chat", Endpoint::kChat}, {"completions", Endpoint::kCompletions}});
-}
-
-std::chrono::milliseconds ParseSeconds(const std::string& where, const std::string& text) {
-  return std::chrono::milliseconds(
-      static_cast<int64_t>(ParseNumber(where, text, 0.001, 86400) * 1e3));
 }
 
 using AddFlag = std::function<CLI::Option*(CLI::Option*)>;
@@ -67,7 +62,7 @@ void AddHowMany(FlagReader& reader, LoadFlags& flags, const AddFlag& add) {
   add(reader.Add({"--concurrency", "LIST", "1",
                   "Closed loop: so many requests at a time; one run for each number"},
                  flags.concurrency, [](const std::string& where, const std::string& text) {
-                   return ParseInts(where, text, 1, kMaxConcurrency);
+                   return ParseInts(where, text, 1, kMaxClients);
                  }));
   add(reader.Add({"--request-rate", "R", "",
                   "Open loop instead: R requests a second at random times (Poisson),\n"
@@ -75,20 +70,20 @@ void AddHowMany(FlagReader& reader, LoadFlags& flags, const AddFlag& add) {
                  flags.request_rate, NumberFrom(1e-3, 1e5)));
   add(reader.Add(
       {"--num-requests", "N", "4 x concurrency, at least 16; 100 with a rate", "Requests of a run"},
-      flags.num_requests, IntFrom(1)));
+      flags.num_requests, CountFrom(1)));
   add(reader.Add({"--duration", "SECONDS", "",
                   "Begin no request after this time; those under way are awaited"},
                  flags.duration, NumberFrom(0.001, 86400)));
   add(reader.Add({"--warmup", "N", "1", "Requests before the first run, which do not count"},
-                 flags.warmup, IntFrom(0)));
+                 flags.warmup, CountFrom(0)));
 }
 
 void AddWhat(FlagReader& reader, LoadFlags& flags, const AddFlag& add) {
   add(reader.Add({"--shared-prefix", "LENGTH", "0",
                   "Words in front of every prompt, besides --input-len: load for a prefix cache"},
-                 flags.workload.shared_prefix, IntFrom(0, 1'000'000)));
+                 flags.workload.shared_prefix, CountFrom(0, 1'000'000)));
   add(reader.Add({"--num-prefixes", "K", "1", "How many different prefixes there are, in turn"},
-                 flags.workload.num_prefixes, IntFrom(1, 100'000)));
+                 flags.workload.num_prefixes, CountFrom(1, 100'000)));
   add(reader.Add({"--seed", "N", "1",
                   "Of prompts, lengths and arrivals; a server may still have the prompts\n"
                   "of an earlier run with the same seed in its prefix cache"},

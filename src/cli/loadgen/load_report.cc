@@ -6,6 +6,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/describe.h"
+
 namespace quire::cli {
 namespace {
 
@@ -27,14 +29,9 @@ constexpr Latency kLatencies[] = {
     {"ITL", "Between pieces of text (ITL)", "itl_ms", &LoadSummary::itl},
     {"end to end", "End to end", "e2e_ms", &LoadSummary::e2e}};
 
-// Three digits or more.
-std::string Digits(double value) {
-  return fmt::format("{:.{}f}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
-}
-
 // A latency that was never measured is not 0.
 std::string Ms(const Distribution& distribution, double percent) {
-  return distribution.sorted.empty() ? "-" : Digits(distribution.P(percent) * kMs);
+  return distribution.sorted.empty() ? "-" : FormatDigits(distribution.P(percent) * kMs);
 }
 
 std::string Load(const LoadShape& shape) {
@@ -75,9 +72,9 @@ std::string RunTable(const LoadReport& report) {
     text += fmt::format(
         "{:>11} {:>6} {:>6} {:>5} {:>8} {:>9} {:>9} {:>6.0f}% {:>9} {:>9} {:>9} {:>9} {:>9}\n",
         Load(report.runs[i].shape), s.num_ok, s.num_failed(), report.runs[i].peak_concurrency,
-        Digits(s.requests_per_s), Digits(s.prompt_tokens_per_s), Digits(s.output_tokens_per_s),
-        s.cached_share() * 100, Ms(s.ttft, 50), Ms(s.ttft, 99), Ms(s.tpot, 50), Ms(s.tpot, 99),
-        Ms(s.e2e, 50));
+        FormatDigits(s.requests_per_s), FormatDigits(s.prompt_tokens_per_s),
+        FormatDigits(s.output_tokens_per_s), s.cached_share() * 100, Ms(s.ttft, 50), Ms(s.ttft, 99),
+        Ms(s.tpot, 50), Ms(s.tpot, 99), Ms(s.e2e, 50));
   }
   return text;
 }
@@ -90,7 +87,7 @@ std::string LatencyTable(const LoadReport& report) {
     for (const Latency& latency : kLatencies) {
       const Distribution& d = report.summaries[i].*latency.distribution;
       text += fmt::format("{:>11}  {:<10} {:>7} {:>9}", Load(report.runs[i].shape), latency.name,
-                          d.sorted.size(), d.sorted.empty() ? "-" : Digits(d.mean * kMs));
+                          d.sorted.size(), d.sorted.empty() ? "-" : FormatDigits(d.mean * kMs));
       for (const double percent : kPercentiles) text += fmt::format(" {:>9}", Ms(d, percent));
       text += "\n";
     }

@@ -12,7 +12,7 @@
 namespace quire::cli {
 namespace {
 
-constexpr int64_t kMaxLength = 1'000'000;
+constexpr int64_t kMaxRequestLength = 1'000'000;
 constexpr std::string_view kLognormal = "lognormal:";
 constexpr uint32_t kLengths = 0;
 constexpr uint32_t kWords = 1;
@@ -34,7 +34,7 @@ std::vector<double> ParseNumbers(std::string_view where, std::string_view text) 
   std::vector<double> numbers;
   while (true) {
     const std::string_view piece = text.substr(0, text.find(','));
-    numbers.push_back(ParseNumber(where, piece, 0, static_cast<double>(kMaxLength)));
+    numbers.push_back(ParseNumber(where, piece, 0, static_cast<double>(kMaxRequestLength)));
     if (piece.size() == text.size()) return numbers;
     text.remove_prefix(piece.size() + 1);
   }
@@ -45,7 +45,7 @@ LengthDistribution ParseLognormal(std::string_view where, std::string_view text)
   Require(numbers.size() == 2 || numbers.size() == 3,
           "{}: expected lognormal:MEAN,SIGMA or lognormal:MEAN,SIGMA,MAX, got {} numbers", where,
           numbers.size());
-  const double max = numbers.size() == 3 ? numbers[2] : static_cast<double>(kMaxLength);
+  const double max = numbers.size() == 3 ? numbers[2] : static_cast<double>(kMaxRequestLength);
   Require(numbers[0] >= 1 && numbers[0] <= max, "{}: expected a mean in 1..{}, got {}", where, max,
           numbers[0]);
   Require(numbers[1] <= 5, "{}: expected a sigma in 0..5, got {}", where, numbers[1]);
@@ -62,15 +62,15 @@ LengthDistribution ParseLength(std::string_view where, std::string_view text) {
     return ParseLognormal(where, text.substr(kLognormal.size()));
   }
   const size_t dash = std::min(text.find('-', 1), text.size());
-  const int64_t min = ParseInt(where, text.substr(0, dash), 1, kMaxLength);
+  const int64_t min = ParseInt(where, text.substr(0, dash), 1, kMaxRequestLength);
   if (dash == text.size()) return {.min = min, .max = min};
-  return {.min = min, .max = ParseInt(where, text.substr(dash + 1), min, kMaxLength)};
+  return {.min = min, .max = ParseInt(where, text.substr(dash + 1), min, kMaxRequestLength)};
 }
 
 std::string ToText(const LengthDistribution& lengths) {
   if (lengths.kind == LengthDistribution::Kind::kLognormal) {
     return fmt::format("{}{},{}{}", kLognormal, lengths.mean, lengths.sigma,
-                       lengths.max < kMaxLength ? fmt::format(",{}", lengths.max) : "");
+                       lengths.max < kMaxRequestLength ? fmt::format(",{}", lengths.max) : "");
   }
   if (lengths.min == lengths.max) return std::to_string(lengths.min);
   return fmt::format("{}-{}", lengths.min, lengths.max);
