@@ -255,10 +255,11 @@ class Stream:
         self.usage = None
         self.error = None
         self.is_done = False  # [DONE] came
+        self._lines = self._read_lines()  # one for all: a piece may hold more than the event asked for
 
     def events(self):
         """The data of the events that are left. An end that is no proper one is IncompleteRead."""
-        for line in self._lines():
+        for line in self._lines:
             if not line.startswith(b"data: "):
                 continue
             data = line[len(b"data: "):].strip()
@@ -271,7 +272,7 @@ class Stream:
             self.text += "".join(choice["text"] for choice in event.get("choices", ()))
             yield event
 
-    def _lines(self):
+    def _read_lines(self):
         # Not HTTPResponse.readline, which takes a connection that breaks off for an end.
         rest = b""
         while piece := self._response.read1(65536):
