@@ -143,7 +143,7 @@ TEST(CpuRunnerTest, CopiedPagesHoldTheSameTokens) {
 }
 
 TEST(CpuRunnerTest, KvFormatsDifferByTheirRoundingOnly) {
-  // f32 keeps keys exactly; bf16 rounds them by 2^-9, fp8 by 2^-4 of a value at most. The answers
+  // f32 keeps keys exactly; bf16 rounds them by 2^-8, fp8 by 2^-4 of a value at most. The answers
   // follow, and differ: a format that were ignored would not.
   std::vector<JobReport> reports;
   for (const KvFormat format :
