@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import pathlib
+import platform
 import subprocess
 import sys
 import tempfile
@@ -75,6 +76,16 @@ class Matrix:
         if texts != expected:
             where = next(i for i, (a, b) in enumerate(zip(texts, expected)) if a != b)
             sys.exit(f"{kind} question {where} has two answers:\n{expected[where]}\n---\n{texts[where]}")
+
+
+def cpu_name():
+    """"Neoverse-V1", or what kind of machine this is."""
+    try:
+        listed = subprocess.run(["lscpu", "-J"], check=True, capture_output=True, text=True).stdout
+        return next(row["data"] for row in json.loads(listed)["lscpu"]
+                    if row["field"] == "Model name:")
+    except (OSError, subprocess.CalledProcessError, StopIteration, ValueError):
+        return platform.machine()
 
 
 def prefill_rate(run):
@@ -166,7 +177,7 @@ def main():
                   "0.970 to 0.005, without an error.", "The same fault, put back here:", ""]
         lines += experiment(matrix, sizes.short)
     lines += ["", f"{matrix.done} runs in {(time.monotonic() - begin) / 60:.0f} minutes on "
-              f"{os.cpu_count()} CPUs."]
+              f"{os.cpu_count()} CPUs ({cpu_name()})."]
     text = "\n".join(lines) + "\n"
     if options.output:
         options.output.write_text(text)
