@@ -11,7 +11,7 @@ MODEL_BENCH_FLAGS = $(filter-out --benchmark_%,$(BENCH_FLAGS))
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help quire serve test asan tsan load fuzz bench eval-matrix cuda install format format-check tidy clean
+.PHONY: help quire serve test asan tsan load fuzz bench eval-matrix cuda test-cuda bench-cuda install format format-check tidy clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -66,8 +66,16 @@ eval-matrix: build/release/.configured build/dev/.configured  ## the bundled mod
 	cmake --build --preset dev -j $(JOBS) --target quire
 	tools/eval_matrix.py build/release/quire --faulty build/dev/quire --output docs/results/eval-matrix.md
 
-cuda: build/cuda/.configured  ## build the CUDA targets (needs nvcc)
+cuda: build/cuda/.configured  ## build the CUDA targets, their tests and benchmarks (needs nvcc)
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda
+
+test-cuda: build/cuda/.configured  ## the tests of the CUDA targets (skipped without a Hopper GPU)
+	cmake --build --preset cuda -j $(JOBS) --target quire_cuda_tests
+	ctest --preset cuda -L cuda
+
+bench-cuda: build/cuda/.configured  ## the benchmarks of the CUDA targets (needs a Hopper GPU)
+	cmake --build --preset cuda -j $(JOBS) --target quire_cuda_benches
+	build/cuda/bench/quire_cuda_bench $(BENCH_FLAGS)
 
 install: build/release/.configured  ## install quire, the libraries and headers (PREFIX=/usr/local)
 	cmake --build --preset release -j $(JOBS) --target quire_installed

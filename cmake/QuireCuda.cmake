@@ -1,25 +1,100 @@
-# quire_cuda builds everything that nvcc compiles. Until there are kernels that is a check that the
-# host/device headers are fit for a device.
-if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 90a)
+# quire_cuda_library(FOLDER SOURCES...)   quire_<folder>_cuda, from the sources in src/<folder>/cuda;
+#   links quire_<folder>, and the CUDA libraries of the folders that src/LAYERS allows folder/cuda
+# quire_cuda_test(NAME SOURCES ... [LIBRARIES ...])   a GoogleTest binary with the label cuda, linked
+#   with the CUDA library of the folder it stands in
+# quire_cuda_bench(NAME SOURCES ... [LIBRARIES ...])   a benchmark
+#
+# The target quire_cuda builds all of them, quire_cuda_tests and quire_cuda_benches those. Without
+# QUIRE_CUDA there are none, and the functions do nothing.
+if(QUIRE_CUDA)
+  # The code for Hopper alone, without the intermediate form: sm_90a's runs on nothing else anyway.
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+  endif()
+  enable_language(CUDA)
+  find_package(CUDAToolkit 13.0 REQUIRED)
+
+  # CMake 3.25 does not know that nvcc has C++20.
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+
+  # --expt-relaxed-constexpr: device code calls constexpr functions of the standard library and the
+  # defaulted comparisons of our units.
+  # --fmad=false: as -ffp-contract=off on the host; two instances of a template must not round
+  # differently because the compiler fused one of them. Where we want fmaf we write it.
+  # -lineinfo: profilers and compute-sanitizer name lines; the code stays the same.
+  target_compile_options(quire_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --fmad=false -lineinfo
+      -Werror=all-warnings>)
+  # fmt 9 drops constexpr under nvcc, but not consteval, and then does not compile.
+  target_compile_definitions(quire_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+
+  # Compiled, never run: the host/device headers are fit for a device.
+  add_library(quire_device_headers OBJECT src/attn/device_headers_check.cu)
+  target_link_libraries(quire_device_headers PRIVATE quire_flags quire_attn)
+
+  add_custom_target(quire_cuda)
+  add_custom_target(quire_cuda_tests)
+  add_custom_target(quire_cuda_benches)
+  add_dependencies(quire_cuda quire_device_headers quire_cuda_tests quire_cuda_benches)
 endif()
-enable_language(CUDA)
 
-# CMake 3.25 does not know that nvcc has C++20.
-if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
-  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
-  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
-endif()
-set(CMAKE_CUDA_STANDARD 20)
-set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+# The folders whose libraries src/<folder>/cuda may use: those of the line "folder/cuda:" of
+# src/LAYERS, or of "folder:" where there is none.
+function(quire_allowed_cuda_layers folder out)
+  file(STRINGS "${PROJECT_SOURCE_DIR}/src/LAYERS" lines REGEX "^${folder}/cuda:")
+  if(lines)
+    set(folder ${folder}/cuda)
+  endif()
+  quire_allowed_layers(${folder} allowed)
+  set(${out} "${allowed}" PARENT_SCOPE)
+endfunction()
 
-# --expt-relaxed-constexpr: device code calls constexpr functions of the standard library and the
-# defaulted comparisons of our units.
-target_compile_options(quire_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Werror=all-warnings>)
+function(quire_cuda_library folder)
+  if(NOT QUIRE_CUDA)
+    return()
+  endif()
+  set(name quire_${folder}_cuda)
+  add_library(${name} STATIC ${ARGN})
+  # A kernel per file, and each named: newer CMake would join these too.
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  target_link_libraries(${name} PUBLIC quire_${folder} CUDA::cudart_static PRIVATE quire_flags)
+  quire_allowed_cuda_layers(${folder} allowed)
+  foreach(layer IN LISTS allowed)
+    target_link_libraries(${name} PUBLIC quire_${layer})
+    if(TARGET quire_${layer}_cuda)
+      target_link_libraries(${name} PUBLIC quire_${layer}_cuda)
+    endif()
+  endforeach()
+  add_dependencies(quire_cuda ${name})
+endfunction()
 
-add_library(quire_device_headers OBJECT src/attn/device_headers_check.cu)
-target_link_libraries(quire_device_headers PRIVATE quire_flags quire_attn)
+function(quire_cuda_test name)
+  if(NOT QUIRE_CUDA OR NOT QUIRE_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  quire_test(${name} LABELS cuda SOURCES ${arg_SOURCES}
+    LIBRARIES quire_${folder}_cuda ${arg_LIBRARIES})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  set_tests_properties(${name} PROPERTIES RESOURCE_LOCK cuda_device)  # one at a time on the device
+  add_dependencies(quire_cuda_tests ${name})
+endfunction()
 
-add_custom_target(quire_cuda)
-add_dependencies(quire_cuda quire_device_headers)
+function(quire_cuda_bench name)
+  if(NOT QUIRE_CUDA)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE quire_flags benchmark::benchmark ${arg_LIBRARIES})
+  add_dependencies(quire_cuda_benches ${name})
+endfunction()

@@ -21,7 +21,8 @@ install(TARGETS quire RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 foreach(folder IN LISTS installed_folders)
   install(DIRECTORY src/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quire
     FILES_MATCHING PATTERN "*.h" PATTERN "*-inl.h" EXCLUDE PATTERN "compile_fail" EXCLUDE
-    PATTERN "testdata" EXCLUDE PATTERN "corpus" EXCLUDE PATTERN "test_*.h" EXCLUDE)
+    PATTERN "testdata" EXCLUDE PATTERN "corpus" EXCLUDE PATTERN "cuda" EXCLUDE
+    PATTERN "test_*.h" EXCLUDE PATTERN "*_cases.h" EXCLUDE PATTERN "*_testing.h" EXCLUDE)
 endforeach()
 
 # The model that runs where none is named.

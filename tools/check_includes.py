@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Checks every #include under src/ against the layers of src/LAYERS.
 
-  A file of folder X includes X and what LAYERS allows X. Tests (*_test.cc, *_fuzz.cc) may include
-  testing, device and io besides; nothing else outside testing includes testing.
+  A file of folder X includes X and what LAYERS allows X. Tests (*_test.cc, *_test.cu, *_fuzz.cc) and
+  what is theirs alone (*_cases.h, *_testing.h, test_*) may include testing, device and io besides;
+  nothing else outside testing includes testing or such a file.
   Quotes are for project files, as "folder/file", and for "hwy/..." in kernels; project files are
   never in angle brackets.
   LAYERS lists folders bottom up: a folder is allowed only what stands above its line.
+  A file of X/cuda includes X and what LAYERS allows X/cuda, or X where it has no line for that. Only
+  files of cuda folders include CUDA's headers and files of cuda folders; of the latter, cli's may.
 """
 
 import argparse
@@ -14,9 +17,10 @@ import re
 import sys
 
 SUFFIXES = (".h", ".cc", ".cu", ".cuh")
-TEST_SUFFIXES = ("_test.cc", "_fuzz.cc")
+TEST_FILE = re.compile(r".*_(test|fuzz)\.(cc|cu)|.*_(cases|testing)\.h|test_.*\.(cc|cu|h)")
 TEST_LAYERS = {"testing", "device", "io"}
 THIRD_PARTY = {"hwy": "kernels"}  # quoted by its own convention, in one folder
+CUDA_HEADER = re.compile(r"cu(da|blas)\w*\.h")
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
@@ -37,14 +41,23 @@ def read_layers(path, errors):
             if layer not in layers:
                 errors.append(f"src/LAYERS:{number}: {folder} is allowed {layer}, "
                               f"which has no line above")
-        layers[folder] = {folder, *allowed}
+        layers[folder] = {folder.removesuffix("/cuda"), *allowed}
     return layers
+
+
+def in_cuda_folder(path):
+    return path.parts[1:2] == ("cuda",) and len(path.parts) > 2
 
 
 def rule_broken(layers, file, bracket, include):
     """What is wrong with `include` in `file` (relative to src/), or None."""
     folder = file.parts[0]
     target, slash, _ = include.partition("/")
+    if not in_cuda_folder(file):
+        if bracket == "<" and CUDA_HEADER.fullmatch(include):
+            return f"<{include}>: only files of cuda folders may include CUDA's headers"
+        if bracket == '"' and in_cuda_folder(pathlib.PurePath(include)) and folder != "cli":
+            return f'"{include}": only files of cuda folders and of cli may include those of others'
     if bracket == "<":
         if slash and target in layers:
             return f"<{include}> is a file of this project: include it in quotes"
@@ -58,8 +71,12 @@ def rule_broken(layers, file, bracket, include):
     if target not in layers:
         return f'"{include}": folder {target} has no line in src/LAYERS'
     allowed = layers[folder]
-    if file.name.endswith(TEST_SUFFIXES):
+    if in_cuda_folder(file):
+        allowed = layers.get(f"{folder}/cuda", allowed)
+    if TEST_FILE.fullmatch(file.name):
         allowed = allowed | TEST_LAYERS
+    elif TEST_FILE.fullmatch(pathlib.PurePath(include).name) and folder != "testing":
+        return f'"{include}": only tests and their headers may include it'
     if target not in allowed:
         return f'"{include}": {folder} may include only {", ".join(sorted(allowed))}'
     return None

@@ -16,7 +16,8 @@ class PlantedIncludeTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
-        shutil.copytree(TOOLS.parent / "src", self.root / "src")
+        shutil.copytree(TOOLS.parent / "src", self.root / "src",
+                        ignore=shutil.ignore_patterns("testdata", "corpus"))
 
     def check(self):
         return subprocess.run(
@@ -26,7 +27,7 @@ class PlantedIncludeTest(unittest.TestCase):
     def expect_refused(self, file, line, message):
         """Puts `line` on top of `file` and expects the check to print `message` for it, alone."""
         path = self.root / "src" / file
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(line + "\n" + (path.read_text() if path.exists() else ""))
         result = self.check()
         self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
@@ -73,6 +74,49 @@ class PlantedIncludeTest(unittest.TestCase):
     def test_highway_outside_kernels(self):
         self.expect_refused("attn/plan.cc", '#include "hwy/highway.h"',
                             '"hwy/highway.h": only kernels may include hwy')
+
+    def expect_accepted(self, file, *lines):
+        path = self.root / "src" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n")
+        result = self.check()
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_cuda_folders_use_what_is_below_them(self):
+        self.expect_accepted("kernels/cuda/planted.cuh", "#include <cuda_bf16.h>",
+                             '#include "kernels/store.h"', '#include "device/cuda/cuda.h"')
+
+    def test_attention_uses_a_device_in_its_cuda_folder_alone(self):
+        self.expect_accepted("attn/cuda/planted.cu", '#include "attn/plan.h"',
+                             '#include "device/cuda/status.cuh"')
+        self.expect_refused("attn/plan.cc", '#include "device/arena.h"',
+                            '"device/arena.h": attn may include only attn, base')
+
+    def test_cuda_folders_keep_to_the_layers(self):
+        self.expect_refused("attn/cuda/planted.cuh", '#include "kernels/store.h"',
+                            '"kernels/store.h": attn may include only attn, base, device')
+
+    def test_tests_of_cuda_folders(self):
+        self.expect_accepted("attn/cuda/planted_test.cu", '#include "testing/compare.h"')
+
+    def test_headers_of_tests_are_for_tests(self):
+        self.expect_accepted("attn/planted_cases.h", '#include "testing/compare.h"')
+        self.expect_accepted("attn/planted_test.cc", '#include "attn/planted_cases.h"')
+        self.expect_refused("attn/plan.cc", '#include "attn/planted_cases.h"',
+                            '"attn/planted_cases.h": only tests and their headers may include it')
+
+    def test_cuda_outside_cuda_folders(self):
+        self.expect_refused("kernels/gemm.cc", '#include "kernels/cuda/gemm.h"',
+                            '"kernels/cuda/gemm.h": only files of cuda folders and of cli may '
+                            'include those of others')
+
+    def test_cuda_from_the_command_line(self):
+        self.expect_accepted("cli/planted.cc", '#include "device/cuda/device.h"')
+
+    def test_headers_of_cuda_outside_cuda_folders(self):
+        self.expect_refused("device/buffer.cc", "#include <cuda_runtime_api.h>",
+                            "<cuda_runtime_api.h>: only files of cuda folders may include "
+                            "CUDA's headers")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,22 @@
 #!/usr/bin/env bash
 # Usage: tools/install_packages.sh LIST...
 # Installs the packages of each list (tools/packages.txt) that are missing. Asks for nothing. Of a line
-# "a | b" any is enough; if none is there, the first that the system knows is installed.
+# "a | b" any is enough; if none is there, the first that the system knows is installed. Where
+# QUIRE_PACKAGES names a folder of tools/gather_packages.sh, the build takes them from there.
 set -euo pipefail
 
 [ $# -gt 0 ] || { echo "usage: $0 LIST..." >&2; exit 2; }
 names=$(sed -e 's/#.*//' -e 's/[[:space:]]//g' -e '/^$/d' -- "$@")
 mapfile -t packages <<<"$names"
+
+if [ -n "${QUIRE_PACKAGES:-}" ]; then
+  if [ ! -d "$QUIRE_PACKAGES/usr" ]; then
+    echo "packages: QUIRE_PACKAGES names '$QUIRE_PACKAGES', where nothing is unpacked" >&2
+    exit 1
+  fi
+  echo "packages: those of $QUIRE_PACKAGES are used; nothing is installed"
+  exit 0  # The build says if one is missing.
+fi
 
 if ! command -v dpkg-query >/dev/null; then
   echo "packages: not a Debian-like system, so nothing is installed; needed, under Debian's names:"

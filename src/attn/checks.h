@@ -37,6 +37,14 @@ void CheckNumSeqs(const char* consumer, std::span<const SequenceStep> seqs,
 // No length is negative and no tree is longer than its row, or Error(kInvalidArgument).
 void CheckLengths(const char* consumer, std::span<const SequenceStep> seqs);
 
+// Everything a plan asks of lengths and trees, but not of pages: the two above, trees whose parents
+// come before their children, and no more than the capacity.
+void CheckPlanLengths(std::span<const SequenceStep> seqs, const StepCapacity& capacity);
+
+// These pages of sequence `b` lie in the pool, or Error(kInvalidArgument).
+void CheckPageIds(const char* consumer, int64_t b, std::span<const PageId> pages,
+                  PageCount pool_pages);
+
 // How many pages of each row a consumer reads, and what for.
 struct PageNeed {
   const char* consumer;

@@ -345,13 +345,6 @@ void ExportUnifiedPageTable(std::span<const SequenceStep> seqs, const StepCapaci
               faults);
 }
 
-TokenCount DraftStart(TokenCount committed, int32_t branch, const DraftShape& shape,
-                      PageSize page_size) {
-  const TokenCount rest(page_size.OffsetOf(committed));
-  const PageCount branch_pages = page_size.PagesFor(rest + TokenCount(shape.steps));
-  return committed + page_size.TokensIn(branch_pages) * branch;
-}
-
 void ExportDraftRows(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
                      const DraftRows& out, Executor& executor, Faults faults) {
   CheckDraftRows(seqs, capacity, out, executor, faults);

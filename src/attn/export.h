@@ -21,6 +21,7 @@
 #include "attn/sequence_step.h"
 #include "base/executor.h"
 #include "base/faults.h"
+#include "base/host_device.h"
 #include "base/units.h"
 
 namespace quire {
@@ -74,8 +75,12 @@ void ExportUnifiedPageTable(std::span<const SequenceStep> seqs, const StepCapaci
 // The position of the first draft of `branch`. Every branch owns whole pages from the committed
 // tokens' last page boundary on, and begins at the same offset in its first page as the committed
 // tokens end at. At page size 1, or with one branch, that is committed + branch * steps.
-TokenCount DraftStart(TokenCount committed, int32_t branch, const DraftShape& shape,
-                      PageSize page_size);
+QUIRE_HD constexpr TokenCount DraftStart(TokenCount committed, int32_t branch,
+                                         const DraftShape& shape, PageSize page_size) {
+  const TokenCount rest(page_size.OffsetOf(committed));
+  const PageCount branch_pages = page_size.PagesFor(rest + TokenCount(shape.steps));
+  return committed + page_size.TokensIn(branch_pages) * branch;
+}
 
 // Step i's row of branch t of sequence b, number z = b * branches + t: the committed tokens, then
 // the branch's first i + 1 drafts.

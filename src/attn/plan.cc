@@ -1,7 +1,6 @@
 #include "attn/plan.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 
 #include "attn/checks.h"
@@ -11,35 +10,6 @@
 
 namespace quire {
 namespace {
-
-// Calls fn(node) for every node of `mask`, in ascending order; a path's nodes ascend with depth.
-template <class Fn>
-void ForEachNode(std::span<const uint64_t> mask, Fn fn) {
-  for (size_t word = 0; word < mask.size(); ++word) {
-    for (uint64_t bits = mask[word]; bits != 0; bits &= bits - 1) {
-      if (!fn(static_cast<int64_t>(word) * 64 + std::countr_zero(bits))) return;
-    }
-  }
-}
-
-int64_t Depth(std::span<const uint64_t> mask) {
-  int64_t nodes = 0;
-  for (uint64_t word : mask) nodes += std::popcount(word);
-  return nodes;
-}
-
-void CheckTree(size_t b, const SequenceStep& seq) {
-  if (seq.tree_parents.empty()) return;
-  Require(seq.num_nodes() >= seq.q_len,
-          "plan: sequence {}: tree nodes: expected at least q_len {}, got {}", b, seq.q_len,
-          seq.num_nodes());
-  for (size_t i = 0; i < seq.tree_parents.size(); ++i) {
-    const int32_t parent = seq.tree_parents[i];
-    Require(parent >= kTreeRoot && parent < static_cast<int32_t>(i),
-            "plan: sequence {}: tree_parents[{}]: expected {}..{}, got {}", b, i, kTreeRoot,
-            static_cast<int64_t>(i) - 1, parent);
-  }
-}
 
 // What SGLang's planner did before #25556: it counted the keys in pages, with a granularity of
 // max(128, page size) tokens, and handed the number to a kernel that reads tokens.
@@ -81,20 +51,13 @@ ByteOffset PlanStorageBytes(const StepCapacity& capacity, const WorkShape& shape
 }
 
 TokenCount Plan::Visible(int32_t seq, TokenCount query) const {
-  if (IsTree(seq)) return committed[Index(seq)] + TokenCount(Depth(TreeMask(query)));
-  return CausalVisible(QLen(seq), kv_len[Index(seq)], query - q_offset[Index(seq)]);
+  const uint64_t* mask = tree_masks.data() + query.raw() * mask_words;
+  return VisibleKeys(Lengths(seq), query - q_offset[Index(seq)], mask, mask_words);
 }
 
 TokenCount Plan::KeyPosition(int32_t seq, TokenCount query, TokenCount p) const {
-  const TokenCount first_node = committed[Index(seq)];
-  if (p < first_node) return p;
-  int64_t remaining = (p - first_node).raw();
-  int64_t node = 0;
-  ForEachNode(TreeMask(query), [&](int64_t candidate) {
-    node = candidate;
-    return remaining-- > 0;
-  });
-  return first_node + TokenCount(node);
+  const uint64_t* mask = tree_masks.data() + query.raw() * mask_words;
+  return PositionOfKey(committed[Index(seq)], p, mask, mask_words);
 }
 
 PlanStorage::PlanStorage(const StepCapacity& capacity, const WorkShape& shape,
@@ -153,29 +116,7 @@ const Plan& PlanStorage::Make(std::span<const SequenceStep> seqs, Executor& exec
 }
 
 void PlanStorage::Check(std::span<const SequenceStep> seqs, Executor& executor) const {
-  CheckNumSeqs("plan", seqs, capacity_);
-  CheckLengths("plan", seqs);
-  TokenCount query_tokens{0};
-  for (size_t b = 0; b < seqs.size(); ++b) {
-    const SequenceStep& seq = seqs[b];
-    CheckTree(b, seq);
-    if (seq.kv_len > capacity_.KvTokens()) {
-      ThrowCapacity("plan.page_table", seq.kv_len.raw(), fmt::format("kv_len of sequence {}", b),
-                    capacity_.KvTokens().raw(),
-                    "context + tree_nodes (" + ToString(capacity_) + ")");
-    }
-    if (seq.num_nodes() > capacity_.tree_nodes) {
-      ThrowCapacity("plan.tree_masks", seq.num_nodes().raw(),
-                    fmt::format("tree nodes of sequence {}", b), capacity_.tree_nodes.raw(),
-                    "tree_nodes (" + ToString(capacity_) + ")");
-    }
-    query_tokens += seq.q_len;
-  }
-  if (query_tokens > capacity_.query_tokens) {
-    ThrowCapacity("plan.query_tokens", query_tokens.raw(),
-                  fmt::format("sum of q_len over {} sequences", seqs.size()),
-                  capacity_.query_tokens.raw(), "query_tokens (" + ToString(capacity_) + ")");
-  }
+  CheckPlanLengths(seqs, capacity_);
   CheckPages("plan", seqs, capacity_, executor);
 }
 
@@ -207,43 +148,21 @@ void PlanStorage::FillTreeMasks(const SequenceStep& seq, TokenCount q_begin) {
   const int64_t first_node = (seq.num_nodes() - seq.q_len).raw();
   for (int64_t j = 0; j < seq.q_len.raw(); ++j) {
     uint64_t* mask = tree_masks_.data() + (q_begin.raw() + j) * plan_.mask_words;
-    std::fill_n(mask, plan_.mask_words, uint64_t{0});
-    for (int64_t node = first_node + j; node != kTreeRoot; node = seq.tree_parents[Index(node)]) {
-      mask[node / 64] |= uint64_t{1} << (node % 64);
-    }
+    WriteTreeMask(seq.tree_parents.data(), first_node + j, mask, plan_.mask_words);
   }
-}
-
-TokenCount PlanStorage::TileKvEnd(const SequenceStep& seq, TokenCount q_begin,
-                                  TokenCount local_begin, TokenCount q_count) const {
-  if (seq.tree_parents.empty()) {
-    return CausalVisible(seq.q_len, seq.kv_len, local_begin + q_count - TokenCount(1));
-  }
-  int64_t depth = 0;
-  for (int64_t i = 0; i < q_count.raw(); ++i) {
-    const uint64_t* mask = tree_masks_.data() + (q_begin.raw() + i) * plan_.mask_words;
-    depth = std::max(depth, Depth({mask, Index(plan_.mask_words)}));
-  }
-  return seq.committed() + TokenCount(depth);
 }
 
 void PlanStorage::FillTiles(std::span<const SequenceStep> seqs, Faults faults) {
   size_t tile = 0;
   cost_before_[0] = 0;
   for (size_t b = 0; b < seqs.size(); ++b) {
-    const SequenceStep& seq = seqs[b];
-    for (int64_t i = 0; i < NumQueryTiles(seq.q_len, shape_); ++i, ++tile) {
-      const TokenCount local_begin = shape_.query_tile * i;
-      const TokenCount q_begin = q_offset_[b] + local_begin;
-      const TokenCount q_count = Min(shape_.query_tile, seq.q_len - local_begin);
-      TokenCount kv_end = TileKvEnd(seq, q_begin, local_begin, q_count);
-      if (faults.Has(Fault::kTilesCountedInPages) && seq.q_len > TokenCount(1)) {
-        kv_end = CountedInPages(kv_end, capacity_.page_size);
+    const SequenceLengths lengths = plan_.Lengths(static_cast<int32_t>(b));
+    for (int64_t i = 0; i < NumQueryTiles(lengths.q_len, shape_); ++i, ++tile) {
+      tiles_[tile] =
+          TileAt(static_cast<int32_t>(b), lengths, i, tree_masks_.data(), plan_.mask_words, shape_);
+      if (faults.Has(Fault::kTilesCountedInPages) && lengths.q_len > TokenCount(1)) {
+        tiles_[tile].kv_end = CountedInPages(tiles_[tile].kv_end, capacity_.page_size);
       }
-      tiles_[tile] = {.seq = static_cast<int32_t>(b),
-                      .q_count = static_cast<int32_t>(q_count.raw()),
-                      .q_begin = q_begin,
-                      .kv_end = kv_end};
       cost_before_[tile + 1] = cost_before_[tile] + TileCost(tiles_[tile]);
     }
   }

@@ -22,6 +22,10 @@
 namespace quire {
 
 // Views into a PlanStorage; valid until its next Make.
+//
+// Or into a cuda::PlanStorage (attn/cuda/plan.h): then the spans hold addresses of device memory
+// and the numbers are those of its capacity; `counts`, in device memory too, says how much of it
+// the step at hand uses.
 struct Plan {
   PageSize page_size{1};
   PageCount pool_pages;
@@ -42,12 +46,19 @@ struct Plan {
   std::span<const WorkerStart> workers;  // [work.num_workers + 1]
   std::span<const Merge> merges;
   int32_t num_partials = 0;
+  const PlanCounts* counts = nullptr;  // of a plan in device memory only
 
   TokenCount QLen(int32_t seq) const {
     return q_offset[static_cast<size_t>(seq) + 1] - q_offset[static_cast<size_t>(seq)];
   }
   bool IsTree(int32_t seq) const {
     return committed[static_cast<size_t>(seq)] != kv_len[static_cast<size_t>(seq)];
+  }
+  SequenceLengths Lengths(int32_t seq) const {
+    return {.q_begin = q_offset[static_cast<size_t>(seq)],
+            .q_len = QLen(seq),
+            .kv_len = kv_len[static_cast<size_t>(seq)],
+            .committed = committed[static_cast<size_t>(seq)]};
   }
   std::span<const uint64_t> TreeMask(TokenCount query) const {
     return tree_masks.subspan(static_cast<size_t>(query.raw() * mask_words),
@@ -59,9 +70,7 @@ struct Plan {
   }
   // The slot of the token at `position` of the row; position < kv_len.
   Slot SlotAt(int32_t seq, TokenCount position) const {
-    const PageCount index = page_size.FullPages(position);
-    return page_size.SlotOf(Row(seq)[static_cast<size_t>(index.raw())],
-                            page_size.OffsetOf(position));
+    return SlotOfPosition(Row(seq).data(), page_size, position);
   }
   // Keys that query token `query` (counted over the step) of `seq` sees.
   TokenCount Visible(int32_t seq, TokenCount query) const;
@@ -109,8 +118,6 @@ class PlanStorage {
   void FillTreeMasks(const SequenceStep& seq, TokenCount q_begin);
   void FillTiles(std::span<const SequenceStep> seqs, Faults faults);
   void FillSchedule();
-  TokenCount TileKvEnd(const SequenceStep& seq, TokenCount q_begin, TokenCount local_begin,
-                       TokenCount q_count) const;
 
   StepCapacity capacity_;
   WorkShape shape_;

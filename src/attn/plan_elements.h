@@ -1,13 +1,16 @@
 // The plan, element by element: a pure function per output entry, for host loops and device maps.
 //
 // A plan is three short scans (sequences -> query tiles, tiles -> cost, workers -> partials) and
-// these functions between them; PlanStorage::Make is the host's loop over them.
+// these functions between them; PlanStorage::Make is the host's loop over them, and
+// attn/cuda/plan_build.h the device's.
 #ifndef QUIRE_ATTN_PLAN_ELEMENTS_H_
 #define QUIRE_ATTN_PLAN_ELEMENTS_H_
 
+#include <bit>
 #include <cstdint>
 
 #include "attn/capacity.h"
+#include "attn/sequence_step.h"
 #include "base/host_device.h"
 #include "base/units.h"
 
@@ -42,14 +45,128 @@ struct Merge {
   friend bool operator==(const Merge&, const Merge&) = default;
 };
 
+// How much of a plan's arrays a step uses. In device memory for a plan that lies there, so that one
+// recorded launch serves every step.
+struct PlanCounts {
+  int32_t num_seqs = 0;
+  int32_t num_query_tokens = 0;
+  int32_t num_tiles = 0;
+  int32_t num_merges = 0;
+  int32_t num_partials = 0;
+
+  friend bool operator==(const PlanCounts&, const PlanCounts&) = default;
+};
+
+// ---- Trees ----
+//
+// A query's mask has a bit for every node on its path: its own and its ancestors'. Nodes ascend with
+// depth.
+
+// Writes the mask of `node`, `words` words. A parent that is not before its node ends the path (the
+// host refuses such trees; a device must not follow them); false if there was one.
+QUIRE_HD inline bool WriteTreeMask(const int32_t* parents, int64_t node, uint64_t* mask,
+                                   int32_t words) {
+  for (int32_t word = 0; word < words; ++word) mask[word] = 0;
+  while (node >= 0) {
+    mask[node / 64] |= uint64_t{1} << (node % 64);
+    const int64_t parent = parents[node];
+    if (parent < kTreeRoot || parent >= node) return false;
+    node = parent;
+  }
+  return true;
+}
+
+QUIRE_HD inline int32_t CountBits(uint64_t word) {
+#ifdef __CUDA_ARCH__
+  return __popcll(word);
+#else
+  return std::popcount(word);
+#endif
+}
+
+// Nodes on the path.
+QUIRE_HD inline int64_t PathDepth(const uint64_t* mask, int32_t words) {
+  int64_t nodes = 0;
+  for (int32_t word = 0; word < words; ++word) nodes += CountBits(mask[word]);
+  return nodes;
+}
+
+// The n-th node of the path, counted from 0; n < PathDepth().
+QUIRE_HD inline int64_t PathNode(const uint64_t* mask, int32_t words, int64_t n) {
+  for (int32_t word = 0; word < words; ++word) {
+    uint64_t bits = mask[word];
+    const int32_t here = CountBits(bits);
+    if (n >= here) {
+      n -= here;
+      continue;
+    }
+    for (; n > 0; --n) bits &= bits - 1;
+    return int64_t{word} * 64 + CountBits((bits & (~bits + 1)) - 1);  // zeros below the lowest bit
+  }
+  return 0;
+}
+
+// ---- What queries see ----
+
 // Keys that query j of a causal sequence sees: all up to and including its own.
 QUIRE_HD constexpr TokenCount CausalVisible(TokenCount q_len, TokenCount kv_len, TokenCount j) {
   return Max(TokenCount(0), kv_len - q_len + j + TokenCount(1));
 }
 
+// A sequence's part in a step, in numbers.
+struct SequenceLengths {
+  TokenCount q_begin;  // its first query, counted over the step
+  TokenCount q_len;
+  TokenCount kv_len;
+  TokenCount committed;  // kv_len where there is no tree
+
+  QUIRE_HD constexpr bool is_tree() const { return committed != kv_len; }
+};
+
+// Keys that query j of the sequence sees; `mask` is that query's, and read for trees only.
+QUIRE_HD inline TokenCount VisibleKeys(const SequenceLengths& seq, TokenCount j,
+                                       const uint64_t* mask, int32_t mask_words) {
+  if (seq.is_tree()) return seq.committed + TokenCount(PathDepth(mask, mask_words));
+  return CausalVisible(seq.q_len, seq.kv_len, j);
+}
+
+// The row position of the p-th key that a query sums: the identity below committed, from there on
+// the p-th node of its path.
+QUIRE_HD inline TokenCount PositionOfKey(TokenCount committed, TokenCount p, const uint64_t* mask,
+                                         int32_t mask_words) {
+  if (p < committed) return p;
+  return committed + TokenCount(PathNode(mask, mask_words, (p - committed).raw()));
+}
+
+// The slot of the token at `position` of a row of pages.
+QUIRE_HD constexpr Slot SlotOfPosition(const PageId* row, PageSize page_size, TokenCount position) {
+  return page_size.SlotOf(row[page_size.FullPages(position).raw()], page_size.OffsetOf(position));
+}
+
+// ---- Tiles ----
+
 // Query tiles of a sequence with q_len queries.
 QUIRE_HD constexpr int64_t NumQueryTiles(TokenCount q_len, const WorkShape& shape) {
   return CeilDiv(q_len, shape.query_tile);
+}
+
+// Query tile i of sequence `seq`. masks: [queries of the step, mask_words], read for trees only.
+QUIRE_HD inline QueryTile TileAt(int32_t seq, const SequenceLengths& lengths, int64_t i,
+                                 const uint64_t* masks, int32_t mask_words,
+                                 const WorkShape& shape) {
+  const TokenCount first = shape.query_tile * i;
+  const TokenCount count = Min(shape.query_tile, lengths.q_len - first);
+  QueryTile tile{.seq = seq,
+                 .q_count = static_cast<int32_t>(count.raw()),
+                 .q_begin = lengths.q_begin + first,
+                 .kv_end = TokenCount(0)};
+  // A causal query sees no less than the one before it; nodes come in any order of depth.
+  for (TokenCount j = lengths.is_tree() ? TokenCount(0) : count - TokenCount(1); j < count;
+       j += TokenCount(1)) {
+    const uint64_t* mask = masks + (tile.q_begin + j).raw() * mask_words;
+    tile.kv_end = Max(tile.kv_end, VisibleKeys(lengths, first + j, mask, mask_words));
+  }
+  return tile;
 }
 
 // Splits of a query tile. A tile that sees nothing has one too: the one that writes its zeros.

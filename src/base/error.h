@@ -1,10 +1,12 @@
-// The two ways in which something can be wrong.
+// The ways in which something can be wrong.
 //
 //   Error          the world's fault: a flag, a file, a request, an argument of the public API. The
 //                  message names the thing, what was expected and what came. Nothing was written.
 //   InternalError  our fault: a QUIRE_CHECK did not hold.
+//   DeviceError    an accelerator's: a call of its driver failed. It is known here, where there is
+//                  no accelerator, because those who answer requests must tell it from the others.
 //
-// Running out of pages is neither: it is a std::optional.
+// Running out of pages is none of them: it is a std::optional.
 #ifndef QUIRE_BASE_ERROR_H_
 #define QUIRE_BASE_ERROR_H_
 
@@ -39,6 +41,21 @@ class Error : public std::runtime_error {
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;
+};
+
+class DeviceError : public std::runtime_error {
+ public:
+  enum class Lasts {
+    kOnce,     // the call failed; others may succeed
+    kForever,  // the device's state is lost: every later call of this process fails too
+  };
+  DeviceError(Lasts lasts, const std::string& message)
+      : std::runtime_error(message), lasts_(lasts) {}
+
+  bool is_sticky() const { return lasts_ == Lasts::kForever; }
+
+ private:
+  Lasts lasts_;
 };
 
 // Throws Error(kInvalidArgument, message) unless `condition`.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cli/backend.h"
 #include "cli/bench_report.h"
 #include "cli/flags.h"
 #include "cli/load.h"
@@ -21,8 +22,6 @@
 #include "cli/parse.h"
 #include "cli/progress.h"
 #include "cli/result_file.h"
-#include "device/cpu_model.h"
-#include "device/thread_pool.h"
 
 namespace quire::cli {
 namespace {
@@ -117,12 +116,6 @@ RunnerOptions OptionsFor(const BenchWork& work, const ModelFlags& flags) {
                           .pool_tokens = page_size.TokensIn(pages)});
 }
 
-// While there is no runner, so that the memory it reads adds nothing to the plan.
-cpu::Roofs MeasureRoofs(int num_threads, int repeats) {
-  ThreadPool threads(num_threads);
-  return cpu::RoofMeter(threads).Measure(repeats);
-}
-
 // The median of the repeats, by their time.
 Measurement Median(int64_t repeats, const std::function<Measurement()>& measure) {
   std::vector<Measurement> all;
@@ -137,9 +130,9 @@ Measurement Median(int64_t repeats, const std::function<Measurement()>& measure)
 void MeasureSteps(const OpenedModel& model, const BenchWork& work, TaskBar& tasks,
                   BenchReport& report) {
   tasks.Pause();
-  const std::unique_ptr<CpuRunner> runner = LoadRunner(model, report.options);
+  const std::unique_ptr<MeteredRunner> runner = LoadRunner(model, report.device, report.options);
   report.plan = runner->memory_plan();
-  StepMeter meter(*runner);
+  StepMeter meter(*runner, *model.config);
   meter.Decode(1, TokenCount(0), 1);  // touches what steps write
   for (const int64_t length : work.input_lengths) {
     for (const int64_t batch : work.batches) {
@@ -166,14 +159,15 @@ BenchReport Bench(const BenchFlags& flags, const std::string& command_line) {
                      .model = flags.model.model.string(),
                      .config = *model.config,
                      .options = options,
-                     .cpu = CpuModel()};
+                     .device = flags.model.device,
+                     .device_name = DeviceName(flags.model.device)};
   TaskBar tasks(static_cast<int>(2 * work.batches.size() * work.input_lengths.size() +
                                  work.contexts.size() + 2));
   tasks.Begin("roofs, before");
-  const cpu::Roofs before = MeasureRoofs(options.num_threads, work.roof_repeats);
+  const cpu::Roofs before = MeasureRoofs(report.device, options.num_threads, work.roof_repeats);
   MeasureSteps(model, work, tasks, report);
   tasks.Begin("roofs, after");
-  report.roofs = Best(before, MeasureRoofs(options.num_threads, work.roof_repeats));
+  report.roofs = Best(before, MeasureRoofs(report.device, options.num_threads, work.roof_repeats));
   return report;
 }
 

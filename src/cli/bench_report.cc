@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 
 #include "cli/describe.h"
+#include "device/cpu_model.h"
 
 namespace quire::cli {
 namespace {
@@ -42,15 +44,24 @@ std::optional<double> OfScaling(const BenchReport& report, const Measurement& m)
 
 // ---- Tables ----
 
+std::string MachineText(const BenchReport& report) {
+  if (report.device == DeviceKind::kCuda) {
+    return fmt::format("{}, {} steps{}", report.device_name,
+                       report.options.mode == StepMode::kGraph ? "graph" : "eager",
+                       report.options.deterministic ? ", deterministic" : "");
+  }
+  return fmt::format("{}, {} threads, {}", report.device_name, report.options.num_threads,
+                     cpu::SimdTarget());
+}
+
 std::string Heading(const BenchReport& report) {
   const ParameterCounts parameters = CountParameters(report.config);
   std::string text = fmt::format("{}: {}, {} parameters ({} per token), {} of weights\n",
                                  report.model, report.config.family, FormatCount(parameters.total),
                                  FormatCount(parameters.active), FormatBytes(report.plan.weights));
-  text += fmt::format("{}, {} threads, {}; KV cache {}, page size {}, steps of up to {} tokens\n",
-                      report.cpu, report.options.num_threads, cpu::SimdTarget(),
-                      KvTypeName(report.options.kv_format), report.options.page_size,
-                      report.options.max_step_tokens);
+  text += fmt::format("{}; KV cache {}, page size {}, steps of up to {} tokens\n",
+                      MachineText(report), KvTypeName(report.options.kv_format),
+                      report.options.page_size, report.options.max_step_tokens);
   return text + fmt::format(
                     "roofs, best of before and after: read {:.1f} GB/s, multiply-add {:.1f} "
                     "GFLOP/s\n",
@@ -66,6 +77,17 @@ std::string PrefillTable(const BenchReport& report) {
                         FormatDigits(m.TokensPerSecond()), FormatDigits(m.SecondsPerStep() * 1e3),
                         FormatDigits(m.FlopsPerSecond() * 1e-9),
                         Percent(OfArithmetic(m, report.roofs)));
+  }
+  return text;
+}
+
+// How many experts the decode steps had rows for: made-up weights could choose few.
+std::string ExpertsText(const BenchReport& report) {
+  std::string text;
+  for (const Measurement& m : report.decode) {
+    if (m.fewest_experts == 0) continue;
+    text += fmt::format("batch {}, context {}: at least {} of {} experts with rows in every layer\n",
+                        m.batch, m.length, m.fewest_experts, report.config.moe.route.num_experts);
   }
   return text;
 }
@@ -86,15 +108,21 @@ std::string DecodeTable(const BenchReport& report) {
         Percent(OfRead(m, report.roofs)), scaling ? Percent(*scaling) : "-");
   }
   return text +
-         "% scaling: of the lesser of batch x the rate of batch 1 and the multiply-add roof\n";
+         "% scaling: of the lesser of batch x the rate of batch 1 and the multiply-add roof\n" +
+         ExpertsText(report);
 }
+
+// In the order of the columns.
+constexpr StepPart kParts[] = {
+    StepPart::kEmbedding, StepPart::kProjections, StepPart::kAttention, StepPart::kMlp,
+    StepPart::kHead,      StepPart::kPlan,        StepPart::kSampling,  StepPart::kOther};
 
 std::string PartsRow(const char* kind, const Measurement& m) {
   const auto steps = static_cast<double>(m.steps);
   std::string row = fmt::format("{:<8} {:>5} {:>7} {:>9}", kind, m.batch, m.length,
                                 FormatDigits(m.SecondsPerStep() * 1e3));
-  for (const double seconds : m.part_seconds) {
-    row += fmt::format(" {:>11}", FormatDigits(seconds / steps * 1e3));
+  for (const StepPart part : kParts) {
+    row += fmt::format(" {:>11}", FormatDigits(m.part_seconds[part] / steps * 1e3));
   }
   return row + "\n";
 }
@@ -102,9 +130,7 @@ std::string PartsRow(const char* kind, const Measurement& m) {
 std::string PartsTable(const BenchReport& report) {
   std::string text = fmt::format("\nwhere the time goes, ms per step\n{:<8} {:>5} {:>7} {:>9}", "",
                                  "batch", "length", "step");
-  for (size_t part = 0; part < kNumStepParts; ++part) {
-    text += fmt::format(" {:>11}", StepPartName(part));
-  }
+  for (const StepPart part : kParts) text += fmt::format(" {:>11}", StepPartName(part));
   text += "\n";
   for (const Measurement& m : report.prefill) text += PartsRow("prefill", m);
   for (const Measurement& m : report.decode) text += PartsRow("decode", m);
@@ -113,7 +139,6 @@ std::string PartsTable(const BenchReport& report) {
 
 std::string ContextTable(const BenchReport& report) {
   if (report.contexts.empty()) return {};
-  constexpr auto kAttention = static_cast<size_t>(ForwardPart::kAttention);
   std::string text = fmt::format(
       "\ncost per token against context length, one sequence\n{:>8} {:>9} {:>13} "
       "{:>11} {:>9} {:>6}\n",
@@ -121,20 +146,22 @@ std::string ContextTable(const BenchReport& report) {
   for (const Measurement& m : report.contexts) {
     const auto steps = static_cast<double>(m.steps);
     const ByteOffset kv_read(static_cast<int64_t>(m.kv_bytes / steps));
-    text += fmt::format(
-        "{:>8} {:>9} {:>13} {:>11} {:>9} {:>6}\n", m.length, FormatDigits(m.SecondsPerStep() * 1e3),
-        FormatDigits(m.part_seconds[kAttention] / steps * 1e3), FormatBytes(kv_read),
-        FormatDigits(m.BytesPerSecond() * 1e-9), Percent(OfRoof(m, report.roofs)));
+    text += fmt::format("{:>8} {:>9} {:>13} {:>11} {:>9} {:>6}\n", m.length,
+                        FormatDigits(m.SecondsPerStep() * 1e3),
+                        FormatDigits(m.part_seconds[StepPart::kAttention] / steps * 1e3),
+                        FormatBytes(kv_read), FormatDigits(m.BytesPerSecond() * 1e-9),
+                        Percent(OfRoof(m, report.roofs)));
   }
   return text;
 }
 
 // ---- JSON ----
 
-OrderedJson RowToJson(const Measurement& m, const char* length_name, const cpu::Roofs& roofs) {
+OrderedJson RowToJson(const BenchReport& report, const Measurement& m, const char* length_name) {
+  const cpu::Roofs& roofs = report.roofs;
   const auto steps = static_cast<double>(m.steps);
   OrderedJson parts;
-  for (size_t part = 0; part < kNumStepParts; ++part) {
+  for (const StepPart part : kParts) {
     parts[StepPartName(part)] = m.part_seconds[part] / steps * 1e3;
   }
   return {{"batch", m.batch},
@@ -145,6 +172,7 @@ OrderedJson RowToJson(const Measurement& m, const char* length_name, const cpu::
           {"ms_per_step", m.SecondsPerStep() * 1e3},
           {"tokens_per_s", m.TokensPerSecond()},
           {"flops", m.flops},
+          {"fewest_experts", m.fewest_experts},
           {"weight_bytes", m.weight_bytes},
           {"kv_bytes", m.kv_bytes},
           {"gflop_per_s", m.FlopsPerSecond() * 1e-9},
@@ -158,17 +186,17 @@ OrderedJson RowToJson(const Measurement& m, const char* length_name, const cpu::
 OrderedJson DecodeToJson(const BenchReport& report) {
   OrderedJson rows = OrderedJson::array();
   for (const Measurement& m : report.decode) {
-    rows.push_back(RowToJson(m, "context", report.roofs));
+    rows.push_back(RowToJson(report, m, "context"));
     const std::optional<double> scaling = OfScaling(report, m);
     rows.back()["percent_of_scaling"] = scaling ? OrderedJson(*scaling * 100) : OrderedJson();
   }
   return rows;
 }
 
-OrderedJson RowsToJson(const std::vector<Measurement>& measurements, const char* length_name,
-                       const cpu::Roofs& roofs) {
+OrderedJson RowsToJson(const BenchReport& report, const std::vector<Measurement>& measurements,
+                       const char* length_name) {
   OrderedJson rows = OrderedJson::array();
-  for (const Measurement& m : measurements) rows.push_back(RowToJson(m, length_name, roofs));
+  for (const Measurement& m : measurements) rows.push_back(RowToJson(report, m, length_name));
   return rows;
 }
 
@@ -183,7 +211,9 @@ OrderedJson ToJson(const BenchReport& report) {
   OrderedJson json;
   json["command"] = report.command_line;
   json["version"] = QUIRE_VERSION;
-  json["machine"] = {{"cpu", report.cpu},
+  json["machine"] = {{"cpu", CpuModel()},
+                     {"device", DeviceKindName(report.device)},
+                     {"device_name", report.device_name},
                      {"threads", report.options.num_threads},
                      {"simd", cpu::SimdTarget()},
                      {"read_gb_per_s", report.roofs.read_bytes_per_s * 1e-9},
@@ -197,9 +227,9 @@ OrderedJson ToJson(const BenchReport& report) {
   json["memory"] = {{"weights_bytes", report.plan.weights.raw()},
                     {"kv_bytes", report.plan.kv.raw()},
                     {"total_bytes", report.plan.total().raw()}};
-  json["prefill"] = RowsToJson(report.prefill, "prompt", report.roofs);
+  json["prefill"] = RowsToJson(report, report.prefill, "prompt");
   json["decode"] = DecodeToJson(report);
-  json["contexts"] = RowsToJson(report.contexts, "context", report.roofs);
+  json["contexts"] = RowsToJson(report, report.contexts, "context");
   return json;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/backend.h"
 #include "cli/measure.h"
 #include "kernels/cpu/roof.h"
 #include "model/config.h"
@@ -20,7 +21,8 @@ struct BenchReport {
   ModelConfig config = {};
   RunnerOptions options = {};
   MemoryPlan plan = {};
-  std::string cpu = {};
+  DeviceKind device = DeviceKind::kCpu;
+  std::string device_name = {};
   cpu::Roofs roofs = {};
   std::vector<Measurement> prefill = {};
   std::vector<Measurement> decode = {};

@@ -110,7 +110,7 @@ class TopLevelTest(CliTest):
     def test_help_names_the_twin_of_every_common_flag(self):
         names = ["page-size", "context-length", "max-running-requests", "chunked-prefill-size",
                  "kv-cache-dtype", "mem-fraction-static", "max-total-tokens", "load-format",
-                 "threads", "disable-cuda-graph", "step-mode"]
+                 "threads", "disable-cuda-graph", "step-mode", "device", "deterministic"]
         for command in ("generate", "chat", "inspect", "score", "bench"):
             text = self.run_ok(command, "--help")
             for name in names:
@@ -166,6 +166,7 @@ class ScoreTest(CliTest):
                       ["--chunked-prefill-size", 1], ["--chunked-prefill-size", 7],
                       ["--page-size", 2, "--chunked-prefill-size", 30], ["--threads", 1],
                       ["--threads", 3], ["--step-mode", "graph"], ["--disable-cuda-graph"],
+                      ["--device", "cpu"], ["--deterministic"],
                       ["--max-running-requests", 4], ["--context-length", CONTEXT]):
             with self.subTest(flags=flags):
                 self.assertEqual(self.check_scores(V3_GROUPS, "--top", 3, *flags), first)
@@ -557,14 +558,28 @@ class RefusalTest(CliTest):
                              (["--kv-cache-dtype", "int4"], ["--kv-cache-dtype", "fp8", "int4"]),
                              (["--load-format", "gguf"], ["--load-format", "dummy", "gguf"]),
                              (["--step-mode", "x"], ["--step-mode", "graph", '"x"']),
+                             (["--device", "gpu"], ["--device", "cpu", "cuda", '"gpu"']),
                              (["--threads", 0], ["--threads", "1..1024", '"0"']),
                              (["--mem-fraction-static", 0], ["--mem-fraction-static", '"0"']),
                              (["--top", 21], ["--top", "0..20", '"21"']),
                              (["--max-total-tokens", 2], ["--max-total-tokens", "3", "2"]),
                              (["--disable-cuda-graph", "--step-mode", "graph"],
-                              ["--disable-cuda-graph", "--step-mode graph"])):
+                              ["--disable-cuda-graph", "--step-mode graph"]),
+                             (["--check", "--step-mode", "graph"],
+                              ["--check", "--step-mode graph"])):
             with self.subTest(flags=flags):
                 self.assert_score_refused(words, V2_LITE, *flags)
+
+    def test_a_gpu_that_cannot_be_used_is_refused_with_why(self):
+        cuda = self.run_json("doctor", "--json", "--quick")["backends"]["cuda"]
+        if cuda["usable"]:
+            self.skipTest("there is one")
+        words = ["--device cuda"] + ([] if cuda["compiled_in"] else ["built without CUDA"])
+        self.assert_score_refused(words, V2_LITE, "--device", "cuda")
+        done = subprocess.run([BINARY, "doctor", "--device", "cuda", "--quick"], text=True,
+                              capture_output=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("error: --device cuda: ", done.stdout)
 
     def test_empty_value_is_refused_and_takes_nothing_else_for_it(self):
         for command, flag, following in (("serve", "--port", ["--host", "0.0.0.0"]),
@@ -702,7 +717,8 @@ class DoctorTest(CliTest):
             self.assertIn(name, names)
         self.assertIn("GB/s read", lines[names.index("speed")])
         self.assertIn("Highway", lines[names.index("libraries")])
-        self.assertIn("not compiled in", lines[names.index("backend cuda")])
+        built = self.run_json("doctor", "--json", "--quick")["backends"]["cuda"]["compiled_in"]
+        self.assertEqual("not compiled in" in lines[names.index("backend cuda")], not built)
         verdicts = lines[lines.index("") + 1:]
         self.assertGreater(len(verdicts), 3)
         for line in verdicts:
@@ -720,7 +736,10 @@ class DoctorTest(CliTest):
         self.assertGreater(machine["memory_available_bytes"], 0)
         self.assertIsNone(machine["read_gb_per_s"])  # --quick measures nothing
         self.assertTrue(found["backends"]["cpu"]["compiled_in"])
-        self.assertFalse(found["backends"]["cuda"]["compiled_in"])
+        cuda = found["backends"]["cuda"]
+        self.assertIn(cuda["compiled_in"], (False, True))
+        if not cuda["compiled_in"]:
+            self.assertFalse(cuda["usable"])
         self.assertIn("not measured", self.run_ok("doctor", "--quick"))
 
     def test_few_open_files_are_a_warning(self):

@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/fault_names.h"
-#include "cli/machine.h"
 #include "cli/parse.h"
 
 namespace quire::cli {
@@ -18,6 +17,9 @@ namespace {
 
 constexpr const char* kModelGroup = "Model";
 constexpr const char* kMemoryGroup = "Memory and steps";
+
+// Fewer tokens leave a GPU's arithmetic idle while weights are read.
+constexpr TokenCount kGpuStepTokens{2048};
 
 // "--page-size" -> "QUIRE_PAGE_SIZE".
 std::string TwinName(std::string_view name) {
@@ -73,6 +75,9 @@ void AddWhichModel(FlagReader& reader, ModelFlags& flags) {
        "auto or safetensors: the weights of the folder's files;\n"
        "dummy: made-up weights, where config.json is all there is"},
       flags.load_format, ParseLoadFormat);
+  add({"--device", "DEVICE", "cpu",
+       "What computes: cpu, or cuda, a Hopper GPU (H100, H200), if quire was built for it"},
+      flags.device, ParseDevice);
   add({"--threads", "N", std::to_string(flags.threads), "CPU threads that compute"}, flags.threads,
       [](const std::string& where, const std::string& text) {
         return static_cast<int32_t>(ParseInt(where, text, 1, ThreadPool::kMaxThreads));
@@ -90,7 +95,8 @@ void AddMemory(FlagReader& reader, ModelFlags& flags) {
         return static_cast<int32_t>(ParseInt(where, text, 1, 4096));
       });
   add({"--chunked-prefill-size", "TOKENS", "",
-       "Tokens that one step computes at most; longer prompts take several steps"},
+       "Tokens that one step computes at most; longer prompts take several steps. On a GPU\n"
+       "2048 unless said otherwise"},
       flags.chunked_prefill_size, ParseTokens);
   add({"--max-total-tokens", "TOKENS", "",
        "Tokens that the KV cache holds, of all sequences together"},
@@ -106,18 +112,34 @@ void AddMemory(FlagReader& reader, ModelFlags& flags) {
        "(bfloat16, float32 and fp8_e4m3 are the same)"},
       flags.kv_cache_dtype, ParseKvFormat);
   add({"--mem-fraction-static", "PART", fmt::format("{}", flags.mem_fraction_static),
-       "Part of the machine's available memory to stay within, above 0 and up to 1"},
+       "Part of the machine's available memory, or of the GPU's, to stay within, above 0 and\n"
+       "up to 1"},
       flags.mem_fraction_static, ParseFraction);
   add({"--step-mode", "MODE", "",
        "eager: every step at its own size, the default on a CPU; graph: steps are padded\n"
-       "to fixed sizes, as graphs on a GPU are, with the same results"},
+       "to fixed sizes, with the same results, and on a GPU recorded as graphs, the default\n"
+       "there"},
       flags.step_mode, ParseStepMode);
   CLI::Option* disable = reader.AddSwitch("--disable-cuda-graph", flags.disable_cuda_graph,
                                           "Eager steps: the same as --step-mode eager");
   FlagReader::AddTwin(disable->group(kMemoryGroup));
+  CLI::Option* deterministic = reader.AddSwitch(
+      "--deterministic", flags.deterministic,
+      "On a GPU: results do not depend on what else runs, at some cost. A CPU's never do");
+  FlagReader::AddTwin(deterministic->group(kMemoryGroup));
+  CLI::Option* check = reader.AddSwitch(
+      "--check", flags.check,
+      "Look for mistakes of quire's own, slowly: what a step must not read is NaN, and on a GPU\n"
+      "launches are waited for one by one, so that an error names its own");
+  FlagReader::AddTwin(check->group(kMemoryGroup));
 }
 
 }  // namespace
+
+DeviceKind ParseDevice(const std::string& where, const std::string& text) {
+  return ParseChoice<DeviceKind>(where, text,
+                                 {{"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}});
+}
 
 CLI::Option* FlagReader::AddList(const FlagText& text, std::vector<std::string>& target) {
   CLI::Option* option = app_.add_option(text.name, CLI::callback_t(), text.help);
@@ -176,21 +198,32 @@ Faults FaultsOfEnvironment() {
 }  // namespace
 
 RunnerOptions MakeOptions(const ModelFlags& flags, RunnerOptions defaults) {
-  const StepMode mode = flags.step_mode.value_or(StepMode::kEager);
+  const bool graphs =
+      flags.device == DeviceKind::kCuda && !flags.disable_cuda_graph && !flags.check;
+  const StepMode mode = flags.step_mode.value_or(graphs ? StepMode::kGraph : StepMode::kEager);
   Require(!(flags.disable_cuda_graph && mode == StepMode::kGraph),
           "--disable-cuda-graph: expected --step-mode eager with it, got --step-mode graph");
+  Require(!(flags.check && mode == StepMode::kGraph),
+          "--check: expected --step-mode eager with it, got --step-mode graph");
+  // CUDA reads this when it is first used. A graph would be one launch.
+  if (flags.check && flags.device == DeviceKind::kCuda) setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
   RunnerOptions options = std::move(defaults);
   options.page_size = flags.page_size;
   options.context = flags.context_length.value_or(options.context);
   options.max_seqs = flags.max_running_requests.value_or(options.max_seqs);
+  if (flags.device == DeviceKind::kCuda) {
+    options.max_step_tokens = Max(options.max_step_tokens, kGpuStepTokens);
+  }
   options.max_step_tokens = flags.chunked_prefill_size.value_or(options.max_step_tokens);
   options.pool_tokens = flags.max_total_tokens.value_or(options.pool_tokens);
   options.kv_format = flags.kv_cache_dtype;
   options.mode = mode;
+  options.deterministic = flags.deterministic;
+  options.checks = flags.check ? StepChecks::kPoison : StepChecks::kOff;
   options.num_threads = flags.threads;
   options.faults = FaultsOfEnvironment();
   options.memory_limit = ByteOffset(static_cast<int64_t>(
-      flags.mem_fraction_static * static_cast<double>(AvailableMemory().raw())));
+      flags.mem_fraction_static * static_cast<double>(MemoryOf(flags.device).raw())));
   return options;
 }
 

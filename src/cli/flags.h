@@ -13,6 +13,7 @@
 
 #include "attn/kv_layout.h"
 #include "base/units.h"
+#include "cli/backend.h"
 #include "device/thread_pool.h"
 #include "runner/runner_options.h"
 
@@ -95,17 +96,23 @@ struct ModelFlags {
   std::optional<TokenCount> max_total_tokens = {};
   KvFormat kv_cache_dtype = KvFormat::kLatentBf16;
   double mem_fraction_static = 0.85;
+  DeviceKind device = DeviceKind::kCpu;
+  bool deterministic = false;
+  bool check = false;
   int32_t threads = ThreadPool::DefaultThreads();
   std::optional<StepMode> step_mode = {};
   bool disable_cuda_graph = false;
 };
 
+// A flag's "cpu" or "cuda".
+DeviceKind ParseDevice(const std::string& where, const std::string& text);
+
 // `flags` must outlive the reader.
 void AddModelFlags(FlagReader& reader, ModelFlags& flags);
 
 // The options that the flags ask for, and those of `defaults` where they leave it open; the memory
-// limit is a part of what the machine has available now. Throws Error(kInvalidArgument) if flags
-// contradict each other.
+// limit is a part of what the machine has available now, or of what the GPU has. Throws
+// Error(kInvalidArgument) if flags contradict each other, or the device cannot be used.
 RunnerOptions MakeOptions(const ModelFlags& flags, RunnerOptions defaults);
 
 // The same for a command that needs the context, the sequences and the KV tokens of `room`: throws

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "cli/backend.h"
 #include "cli/describe.h"
 #include "cli/flags.h"
 #include "cli/load.h"
@@ -59,8 +60,8 @@ Inspection Inspect(const ModelFlags& flags) {
   Inspection inspection{.model = OpenModel(flags.model, format), .weights_planned = planned};
   if (has_files) inspection.stored = StoredTypes(flags.model);
   try {
-    inspection.plan =
-        MakeMemoryPlan(*inspection.model.config, *inspection.model.weights, MakeOptions(flags, {}));
+    inspection.plan = PlanMemory(flags.device, *inspection.model.config, *inspection.model.weights,
+                                 MakeOptions(flags, {}));
   } catch (const Error& error) {
     // A model that is too large for this machine can still be looked at.
     if (error.code() != ErrorCode::kCapacityExceeded) throw;
@@ -92,6 +93,7 @@ OrderedJson PlanToJson(const MemoryPlan& plan, const ModelFlags& flags) {
           {"kv_bytes", plan.kv.raw()},
           {"workspace_bytes", plan.workspace.raw()},
           {"step_tables_bytes", plan.step_tables.raw()},
+          {"outside_bytes", plan.outside.raw()},
           {"total_bytes", plan.total().raw()},
           {"kv_cache_dtype", KvTypeName(flags.kv_cache_dtype)},
           {"kv_bytes_per_token", plan.kv_per_token.raw()},

@@ -36,16 +36,16 @@ OpenedModel OpenModel(const fs::path& folder, LoadFormat format) {
   return model;
 }
 
-std::unique_ptr<CpuRunner> LoadRunner(const OpenedModel& model, const RunnerOptions& options,
-                                      LoadMessages messages) {
-  const MemoryPlan plan = MakeMemoryPlan(*model.config, *model.weights, options);
+std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
+                                          const RunnerOptions& options, LoadMessages messages) {
+  const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
   if (messages == LoadMessages::kHidden) {
-    return std::make_unique<CpuRunner>(*model.config, *model.weights, options, plan);
+    return MakeRunner(device, *model.config, *model.weights, options, plan);
   }
   fmt::print(stderr, "{}", ToTable(plan));
   LoadingBar bar(plan.weights);
-  auto runner = std::make_unique<CpuRunner>(*model.config, *model.weights, options, plan,
-                                            [&bar](ByteOffset loaded) { bar.Update(loaded); });
+  auto runner = MakeRunner(device, *model.config, *model.weights, options, plan,
+                           [&bar](ByteOffset loaded) { bar.Update(loaded); });
   bar.Finish();
   return runner;
 }

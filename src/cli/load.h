@@ -9,10 +9,11 @@
 #include "base/units.h"
 #include "cache/page_list.h"
 #include "cache/page_pool.h"
+#include "cli/backend.h"
 #include "cli/flags.h"
 #include "model/config.h"
 #include "model/weight_source.h"
-#include "runner/cpu_runner.h"
+#include "runner/metered_runner.h"
 #include "runner/runner_options.h"
 
 namespace quire::cli {
@@ -32,9 +33,10 @@ OpenedModel OpenModel(const std::filesystem::path& folder, LoadFormat format);
 // Whether loading prints the memory plan and its progress to stderr.
 enum class LoadMessages { kShown, kHidden };
 
-// Takes the memory and loads the weights.
-std::unique_ptr<CpuRunner> LoadRunner(const OpenedModel& model, const RunnerOptions& options,
-                                      LoadMessages messages = LoadMessages::kShown);
+// Takes the memory of the device and loads the weights.
+std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
+                                          const RunnerOptions& options,
+                                          LoadMessages messages = LoadMessages::kShown);
 
 // The pages of the runner's KV cache.
 PagePool MakePagePool(const RunnerLimits& limits);

@@ -54,7 +54,7 @@ LocalModel LoadLocalModel(const ModelFlags& flags, const LocalModelOptions& opti
   model.text = std::make_unique<const TextModel>(OpenTextModel(model.folder));
   WarnOfVocabulary(*model.text->tokenizer, *opened.config);
   const RunnerOptions room = MakeOptions(flags, options.defaults(*opened.config));
-  model.runner = LoadRunner(opened, room, options.messages);
+  model.runner = LoadRunner(opened, flags.device, room, options.messages);
   model.config = std::move(opened.config);
   model.engine = std::make_unique<Engine>(*model.runner, options.scheduler);
   model.answers = std::make_unique<TextEngine>(*model.engine, *model.text);

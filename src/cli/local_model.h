@@ -12,7 +12,7 @@
 #include "engine/engine.h"
 #include "engine/scheduler.h"
 #include "model/config.h"
-#include "runner/cpu_runner.h"
+#include "runner/metered_runner.h"
 #include "runner/runner_options.h"
 #include "textgen/text_engine.h"
 #include "textgen/text_model.h"
@@ -24,7 +24,7 @@ struct LocalModel {
   std::filesystem::path folder;
   std::unique_ptr<const ModelConfig> config;
   std::unique_ptr<const TextModel> text;
-  std::unique_ptr<CpuRunner> runner;
+  std::unique_ptr<MeteredRunner> runner;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<TextEngine> answers;
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <span>
 #include <vector>
 
@@ -15,25 +14,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kPlanPart = kNumForwardParts;
-constexpr size_t kSamplingPart = kNumForwardParts + 1;
-constexpr size_t kOtherPart = kNumForwardParts + 2;
-
 // Where the time of the last step went.
-std::array<double, kNumStepParts> PartSeconds(const CpuRunner& runner, double seconds) {
-  std::array<double, kNumStepParts> parts{};
-  for (size_t i = 0; i < kNumForwardParts; ++i) {
-    parts[i] = runner.part_times().seconds(static_cast<ForwardPart>(i));
-  }
-  parts[kPlanPart] = runner.last_step().plan_seconds;
-  parts[kSamplingPart] = runner.last_step().sample_seconds;
-  parts[kOtherPart] = std::max(0.0, seconds - std::accumulate(parts.begin(), parts.end(), 0.0));
+StepTimes PartSeconds(const MeteredRunner& runner, double seconds) {
+  StepTimes parts = runner.times();
+  parts[StepPart::kOther] = std::max(0.0, seconds - parts.Sum());
   return parts;
 }
 
 // Adds what a step of this batch must read and compute.
-void AddWork(const CpuRunner& runner, const StepBatch& batch, Measurement& sum) {
-  const ModelConfig& config = runner.model().config();
+void AddWork(const MeteredRunner& runner, const ModelConfig& config, const StepBatch& batch,
+             Measurement& sum) {
   int64_t num_tokens = 0;
   for (const StepSequence& seq : batch.sequences) {
     const int64_t q_len = std::ssize(seq.tokens);
@@ -46,14 +36,16 @@ void AddWork(const CpuRunner& runner, const StepBatch& batch, Measurement& sum) 
     num_tokens += q_len;
   }
   sum.flops += runner.last_step().logit_rows * HeadFlopsPerRow(config);
-  sum.weight_bytes +=
-      static_cast<double>(WeightBytesPerStep(config, runner.model().weights(), num_tokens).raw());
+  sum.weight_bytes += static_cast<double>(runner.WeightBytesPerStep(num_tokens).raw());
   sum.tokens += num_tokens;
+  const int32_t experts = runner.last_step().fewest_experts;
+  sum.fewest_experts = sum.steps == 0 ? experts : std::min(sum.fewest_experts, experts);
   ++sum.steps;
 }
 
 // A prompt, as far as it has been computed.
 struct Prompt {
+  uint64_t id = 0;
   std::vector<int32_t> tokens;
   std::span<const PageId> pages;
   size_t done = 0;
@@ -65,7 +57,8 @@ std::vector<StepSequence> NextChunks(std::span<Prompt> prompts, size_t max_token
   for (Prompt& prompt : prompts) {
     const size_t count = std::min(max_tokens, prompt.tokens.size() - prompt.done);
     if (count == 0) continue;
-    chunks.push_back({.tokens = std::span(prompt.tokens).subspan(prompt.done, count),
+    chunks.push_back({.id = prompt.id,
+                      .tokens = std::span(prompt.tokens).subspan(prompt.done, count),
                       .position = TokenCount(prompt.done),
                       .pages = prompt.pages,
                       .sampling = {.temperature = 0}});
@@ -77,19 +70,6 @@ std::vector<StepSequence> NextChunks(std::span<Prompt> prompts, size_t max_token
 }
 
 }  // namespace
-
-const char* StepPartName(size_t part) {
-  switch (part) {
-    case kPlanPart:
-      return "plan";
-    case kSamplingPart:
-      return "sampling";
-    case kOtherPart:
-      return "other";
-    default:
-      return ForwardPartName(static_cast<ForwardPart>(part));
-  }
-}
 
 double ReadSeconds(const Measurement& measurement, const cpu::Roofs& roofs) {
   return (measurement.weight_bytes + measurement.kv_bytes) / roofs.read_bytes_per_s;
@@ -103,7 +83,8 @@ double RoofSeconds(const Measurement& measurement, const cpu::Roofs& roofs) {
   return std::max(ReadSeconds(measurement, roofs), ArithmeticSeconds(measurement, roofs));
 }
 
-StepMeter::StepMeter(CpuRunner& runner) : runner_(runner), pool_(MakePagePool(runner.limits())) {}
+StepMeter::StepMeter(MeteredRunner& runner, const ModelConfig& config)
+    : runner_(runner), config_(config), pool_(MakePagePool(runner.limits())) {}
 
 Measurement StepMeter::Prefill(int64_t batch, TokenCount length, double seconds) {
   const std::vector<PageList> pages = TakeSequences(pool_, batch, length);
@@ -112,6 +93,7 @@ Measurement StepMeter::Prefill(int64_t batch, TokenCount length, double seconds)
     prompts[i].tokens.resize(static_cast<size_t>(length.raw()));
     std::generate(prompts[i].tokens.begin(), prompts[i].tokens.end(),
                   [this] { return RandomToken(); });
+    prompts[i].id = i + 1;
     prompts[i].pages = pages[i].PageIds();
   }
   Measurement sum{.batch = batch, .length = length.raw()};
@@ -132,7 +114,8 @@ Measurement StepMeter::Decode(int64_t batch, TokenCount context, int64_t steps) 
   for (int64_t step = 0; step < steps; ++step) {
     for (size_t i = 0; i < pages.size(); ++i) {
       tokens[i] = RandomToken();
-      sequences[i] = {.tokens = {&tokens[i], 1},
+      sequences[i] = {.id = i + 1,
+                      .tokens = {&tokens[i], 1},
                       .position = context + TokenCount(step),
                       .pages = pages[i].PageIds(),
                       .want = Want::kNextToken,
@@ -149,14 +132,20 @@ int32_t StepMeter::RandomToken() {
 }
 
 void StepMeter::RunStep(const StepBatch& batch, Measurement& sum) {
-  runner_.ResetTimes();
+  const bool twice = runner_.TimingSlowsSteps();
+  runner_.TakeTimes(!twice);
+  const double seconds = SecondsOfStep(batch);
+  sum.seconds += seconds;
+  AddWork(runner_, config_, batch, sum);
+  // The same step again, with times: it writes the same rows.
+  runner_.TakeTimes(true);
+  sum.part_seconds += PartSeconds(runner_, twice ? SecondsOfStep(batch) : seconds);
+}
+
+double StepMeter::SecondsOfStep(const StepBatch& batch) {
   const Clock::time_point begin = Clock::now();
   runner_.Step(batch);
-  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  const auto parts = PartSeconds(runner_, seconds);
-  for (size_t i = 0; i < kNumStepParts; ++i) sum.part_seconds[i] += parts[i];
-  sum.seconds += seconds;
-  AddWork(runner_, batch, sum);
+  return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 }  // namespace quire::cli

@@ -2,7 +2,6 @@
 #ifndef QUIRE_CLI_MEASURE_H_
 #define QUIRE_CLI_MEASURE_H_
 
-#include <array>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -10,14 +9,10 @@
 #include "base/units.h"
 #include "cache/page_pool.h"
 #include "kernels/cpu/roof.h"
-#include "model/forward.h"
-#include "runner/cpu_runner.h"
+#include "model/config.h"
+#include "runner/metered_runner.h"
 
 namespace quire::cli {
-
-// The parts of the forward pass, then what the runner and nobody accounts for.
-inline constexpr size_t kNumStepParts = kNumForwardParts + 3;
-const char* StepPartName(size_t part);
 
 // Steps of one kind; sums over all of them.
 struct Measurement {
@@ -29,7 +24,8 @@ struct Measurement {
   double weight_bytes = 0;  // that must be read: model/cost.h
   double kv_bytes = 0;      // that must be read
   double seconds = 0;
-  std::array<double, kNumStepParts> part_seconds = {};
+  StepTimes part_seconds = {};
+  int32_t fewest_experts = 0;  // that had rows in a layer, of any step; 0 where nobody counts them
 
   double TokensPerSecond() const { return static_cast<double>(tokens) / seconds; }
   double SecondsPerStep() const { return seconds / static_cast<double>(steps); }
@@ -46,7 +42,8 @@ double ArithmeticSeconds(const Measurement& measurement, const cpu::Roofs& roofs
 // Random tokens from one fixed seed: what a token is matters to the choice of experts only.
 class StepMeter {
  public:
-  explicit StepMeter(CpuRunner& runner);
+  // `config` is the runner's; both outlive this.
+  StepMeter(MeteredRunner& runner, const ModelConfig& config);
 
   // Prompts of `length` tokens, in steps as full as they can be, until all are done or `seconds`
   // have passed: the steps are much alike.
@@ -60,8 +57,10 @@ class StepMeter {
  private:
   int32_t RandomToken();
   void RunStep(const StepBatch& batch, Measurement& sum);
+  double SecondsOfStep(const StepBatch& batch);
 
-  CpuRunner& runner_;
+  MeteredRunner& runner_;
+  const ModelConfig& config_;
   PagePool pool_;
   std::mt19937 random_{20};  // any seed
 };

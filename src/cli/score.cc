@@ -132,7 +132,7 @@ Scores Score(const ScoreFlags& flags) {
   const OpenedModel model = OpenModel(flags.model.model, flags.model.load_format);
   Scores scores{.tokens = ReadTokens(flags, model.config->vocab_size)};
   const RunnerOptions options = OptionsFor(flags, *model.config, TokenCount(scores.tokens.size()));
-  const std::unique_ptr<CpuRunner> runner = LoadRunner(model, options);
+  const std::unique_ptr<MeteredRunner> runner = LoadRunner(model, flags.model.device, options);
   PagePool pool = MakePagePool(runner->limits());
   const std::vector<PageList> pages =
       TakeSequences(pool, 1, TokenCount(scores.tokens.size()) + TokenCount(flags.num_continued));

@@ -11,7 +11,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -234,8 +236,18 @@ std::string DescribeModel(const LocalModel& model, const ServeFlags& flags) {
       {"dummy_weights", flags.model.load_format == LoadFormat::kDummy},
       {"memory_bytes", model.runner->memory_plan().total().raw()},
       {"prefix_cache", !flags.disable_radix_cache},
+      {"device", DeviceKindName(flags.model.device)},
       {"threads", flags.model.threads}};
   return info.dump();
+}
+
+// A lost device comes back to a new process only: whoever looks after this one is to start it again.
+void StopWithoutDevice(const Engine& engine, Server& server, const std::stop_token& stop) {
+  constexpr Milliseconds kLook{100};
+  while (!stop.stop_requested() && !engine.lost_device()) std::this_thread::sleep_for(kLook);
+  if (!engine.lost_device()) return;
+  fmt::print(stderr, "quire: the device is lost: {}\n", *engine.failure());
+  server.Stop();
 }
 
 void RunServe(const ServeFlags& flags) {
@@ -255,6 +267,8 @@ void RunServe(const ServeFlags& flags) {
   }
   if (!model.text->chat) fmt::print(stderr, "quire: no chat: {}\n", model.text->no_chat);
   server.SetReady(*model.answers, DescribeModel(model, flags));
+  const std::jthread watch(
+      [&](const std::stop_token& stop) { StopWithoutDevice(*model.engine, server, stop); });
   server.StopOnSignals();
   fmt::print(stderr, "quire: ready: {}\n", server.endpoint());
   server.Wait();

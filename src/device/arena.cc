@@ -5,7 +5,7 @@
 
 namespace quire {
 
-Carver::Carver(std::span<std::byte> memory) : memory_(memory) {
+Carver::Carver(std::span<std::byte> memory, MemorySide side) : memory_(memory), side_(side) {
   QUIRE_CHECK(reinterpret_cast<uintptr_t>(memory.data()) % kAlignment == 0);
 }
 

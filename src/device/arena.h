@@ -10,10 +10,14 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <type_traits>
 
 #include "base/units.h"
 
 namespace quire {
+
+// Who can touch a block of memory.
+enum class MemorySide { kHost, kDevice };
 
 class Carver {
  public:
@@ -22,23 +26,24 @@ class Carver {
 
   // Only counts: pieces have no address.
   Carver() = default;
-  // Hands out `memory`, which begins on a multiple of kAlignment.
-  explicit Carver(std::span<std::byte> memory);
+  // Hands out `memory`, which begins on a multiple of kAlignment. Memory of a device is handed out
+  // as it is: no element in it is made, for the host cannot touch it.
+  explicit Carver(std::span<std::byte> memory, MemorySide side = MemorySide::kHost);
 
   bool counting() const { return memory_.data() == nullptr; }
 
   // The next piece. Throws InternalError if the memory is used up: it was not sized by this code.
   std::span<std::byte> TakeBytes(ByteOffset bytes);
 
-  // The next piece as `count` elements, made by their default constructor. A counting Carver gives
-  // none.
+  // The next piece as `count` elements, made by their default constructor (on a device: whatever
+  // bytes are there). A counting Carver gives none.
   template <class T>
   std::span<T> Take(int64_t count) {
     static_assert(alignof(T) <= kAlignment && std::is_trivially_destructible_v<T>);
     const std::span<std::byte> bytes = TakeBytes(ByteOffset(sizeof(T)) * count);
     if (counting()) return {};
     T* first = reinterpret_cast<T*>(bytes.data());
-    std::uninitialized_value_construct_n(first, count);
+    if (side_ == MemorySide::kHost) std::uninitialized_value_construct_n(first, count);
     return {first, static_cast<size_t>(count)};
   }
 
@@ -47,6 +52,7 @@ class Carver {
 
  private:
   std::span<std::byte> memory_;
+  MemorySide side_ = MemorySide::kHost;
   ByteOffset used_;
 };
 

@@ -63,22 +63,30 @@ std::optional<std::string> Engine::failure() const {
   return failure_;
 }
 
+bool Engine::lost_device() const {
+  const std::lock_guard lock(mutex_);
+  return lost_device_;
+}
+
 void Engine::ThreadMain() {
   try {
     RunUntilStopped();
+  } catch (const DeviceError& error) {
+    Fail(error.what(), error.is_sticky());
   } catch (const std::exception& error) {
-    Fail(error.what());
+    Fail(error.what(), false);
   } catch (...) {
-    Fail("an exception of an unknown type");
+    Fail("an exception of an unknown type", false);
   }
 }
 
 // Nobody waits for ever, and whoever looks after the process can see that it is of no more use.
-void Engine::Fail(const std::string& reason) {
+void Engine::Fail(const std::string& reason, bool lost_device) {
   std::unordered_map<RequestId, std::shared_ptr<Listener>> listeners;
   {
     const std::lock_guard lock(mutex_);
     failure_ = reason;
+    lost_device_ = lost_device;
     listeners.swap(listeners_);
   }
   for (const auto& [id, listener] : listeners) {
@@ -104,13 +112,18 @@ void Engine::RunUntilStopped() {
   EndAll();
 }
 
-// Whatever goes wrong in a step ends what was running, and the engine goes on with the rest.
+// Whatever goes wrong in a step ends what was running, and the engine goes on with the rest; but
+// without its device it cannot.
 void Engine::RunStep() {
   std::vector<TokenEvent> events;
   try {
     const StepBatch batch = Schedule(events);
     Deliver(events);  // before the step: an end need not wait for it
     if (!batch.sequences.empty()) Compute(batch, events);
+  } catch (const DeviceError& error) {
+    if (error.is_sticky()) throw;  // every step after it would, too
+    const std::lock_guard lock(mutex_);
+    scheduler_.Abandon(error.what(), events);
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex_);
     scheduler_.Abandon(error.what(), events);

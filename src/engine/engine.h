@@ -47,13 +47,16 @@ class Engine {
   SchedulerSnapshot Snapshot() const;
   const RunnerLimits& limits() const { return runner_.limits(); }
   // Why the engine's thread has ended, if it has: not a step, which only fails what runs, but what
-  // should never throw. Every request that was open has ended as kFailed, and no step follows.
+  // should never throw, and a device that is lost. Every request that was open has ended as kFailed, and no step follows.
   std::optional<std::string> failure() const;
+  // Whether that is a device that was lost, of which a new process may get another: then a step does
+  // end the engine.
+  bool lost_device() const;
 
  private:
   void ThreadMain();
   void RunUntilStopped();
-  void Fail(const std::string& reason);
+  void Fail(const std::string& reason, bool lost_device);
   void RunStep();
   StepBatch Schedule(std::vector<TokenEvent>& events);
   void Compute(const StepBatch& batch, std::vector<TokenEvent>& events);
@@ -67,6 +70,7 @@ class Engine {
   std::unordered_map<RequestId, std::shared_ptr<Listener>> listeners_;
   bool stopping_ = false;
   std::optional<std::string> failure_;
+  bool lost_device_ = false;
   std::thread thread_;
 };
 

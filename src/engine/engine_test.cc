@@ -288,6 +288,40 @@ TEST(EngineTest, AFailedStepEndsItsRequestsAndTheEngineLivesOn) {
   EXPECT_EQ(answer.cached_tokens, TokenCount(0));
 }
 
+// Throws a DeviceError in its second step.
+class BrokenDevice : public FakeRunner {
+ public:
+  BrokenDevice(const RunnerLimits& limits, DeviceError::Lasts lasts)
+      : FakeRunner(limits), lasts_(lasts) {}
+  const StepResult& Collect() override {
+    const StepResult& result = FakeRunner::Collect();
+    if (num_steps() == 2) throw DeviceError(lasts_, "an illegal address");
+    return result;
+  }
+
+ private:
+  DeviceError::Lasts lasts_;
+};
+
+TEST(EngineTest, ADeviceThatIsLostEndsTheEngineAndOneThatIsNotDoesNot) {
+  for (const auto lasts : {DeviceError::Lasts::kOnce, DeviceError::Lasts::kForever}) {
+    const bool lost = lasts == DeviceError::Lasts::kForever;
+    BrokenDevice runner(SmallLimits(), lasts);
+    Engine engine(runner, {});
+    const Request request = MakeRequest(Prompt(5), 20);
+    Ear ear;
+    engine.Submit(request, ear.listener());
+    const std::vector<TokenEvent> events = ear.Wait();
+    ExpectFinish(events.back(), FinishReason::kFailed);
+    EXPECT_EQ(events.back().error, "an illegal address");
+    EXPECT_EQ(engine.lost_device(), lost);
+    EXPECT_EQ(engine.failure().has_value(), lost);
+    if (!lost) {
+      EXPECT_EQ(Generate(engine, request)[0].tokens.size(), 20u);
+    }
+  }
+}
+
 TEST(EngineTest, WhatThrowsOutsideOfAStepEndsTheEngineAndEveryRequest) {
   GatedRunner runner(SmallLimits());
   Engine engine(runner, {});

@@ -24,8 +24,8 @@ struct Scheduler::Task {
 
 // One answer on its way.
 struct Scheduler::Sequence {
-  Sequence(Task& of, int32_t number, PageSize page_size)
-      : task(&of), sample(number), list(page_size) {}
+  Sequence(Task& of, uint64_t its_id, int32_t number, PageSize page_size)
+      : task(&of), id(its_id), sample(number), list(page_size) {}
 
   TokenCount length() const { return TokenCount(tokens.size()); }
   TokenCount prompt_length() const { return TokenCount(task->request.prompt.size()); }
@@ -42,6 +42,7 @@ struct Scheduler::Sequence {
   int32_t SamplesToDraw() const { return IsBeforeFork() ? task->request.num_samples : 1; }
 
   Task* task;
+  uint64_t id;  // of this answer alone, as runners know it
   int32_t sample;
   std::vector<int32_t> tokens;  // prompt and output
   TokenCount computed;          // tokens whose rows are in the cache
@@ -150,7 +151,8 @@ std::optional<RequestId> Scheduler::Add(Request request) {
   }
   task->request = std::move(request);
   for (int32_t i = 0; i < task->request.num_samples; ++i) {
-    task->answers.push_back(std::make_unique<Sequence>(*task, i, limits_.page_size));
+    task->answers.push_back(
+        std::make_unique<Sequence>(*task, next_sequence_++, i, limits_.page_size));
   }
   Sequence* first = task->answers.front().get();
   first->tokens = task->request.prompt;
@@ -294,7 +296,8 @@ StepSequence Scheduler::MakeStep(const Entry& entry) const {
   const std::span<const int32_t> tokens = seq.tokens;
   const auto first = static_cast<size_t>(seq.computed.raw());
   const auto count = static_cast<size_t>(entry.q_len.raw());
-  StepSequence step{.tokens = tokens.subspan(first, count),
+  StepSequence step{.id = seq.id,
+                    .tokens = tokens.subspan(first, count),
                     .position = seq.computed,
                     .pages = seq.list.PageIds(),
                     .sampling = request.sampling,

@@ -199,6 +199,7 @@ class Scheduler {
   // The first that waits did not fit, and nothing has changed since: no need to try again.
   bool admission_blocked_ = false;
   RequestId next_id_ = 1;
+  uint64_t next_sequence_ = 1;
 
   // The step at hand.
   TokenCount budget_;

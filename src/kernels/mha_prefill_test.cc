@@ -7,6 +7,7 @@
 #include "device/thread_pool.h"
 #include "kernels/cpu/mha_prefill.h"
 #include "kernels/cpu/store.h"
+#include "kernels/mha_prefill_cases.h"
 #include "testing/active_faults.h"
 #include "testing/compare.h"
 #include "testing/error_message.h"
@@ -19,8 +20,11 @@ namespace {
 
 using testing::AttentionResult;
 using testing::ErrorMessage;
+using testing::kPrefillCases;
 using testing::kScale;
+using testing::kSmall;
 using testing::PagedBatch;
+using testing::PrefillCase;
 using testing::RedZone;
 using testing::SequenceCase;
 
@@ -100,30 +104,9 @@ class MhaCase {
   std::vector<float> q_, w_kv_b_;
 };
 
-const MhaShape kSmall{.num_heads = 3, .nope_dim = 32, .value_dim = 48, .dims = {64, 16}};
-
-struct PrefillCase {
-  const char* name;
-  std::vector<SequenceCase> seqs;
-  MhaShape shape;
-  KvFormat format = KvFormat::kLatentBf16;
-};
-
 TEST(MhaPrefillTest, IsNearTheReference) {
-  const PrefillCase cases[] = {
-      {"prompt", {{70, 70, {}, 3}}, kSmall},
-      {"chunk over a prefix", {{33, 300, {}, 3}, {17, 17, {}, 4}}, kSmall},
-      {"decode", {{1, 200, {}, 3}, {1, 1, {}, 4}}, kSmall},
-      {"padding and nothing visible", {{4, 0, {}, 3}, {6, 4, {}, 4}, {0, 9, {}, 5}}, kSmall},
-      {"odd dims", {{20, 90, {}, 3}}, {2, 10, 7, {21, 5}}},
-      {"no rope part", {{20, 90, {}, 3}}, {2, 16, 16, {32, 0}}},
-      {"fp8 store", {{20, 90, {}, 3}}, kSmall, KvFormat::kLatentFp8},
-      {"DeepSeek", {{18, 80, {}, 3}}, {2, 128, 128, {512, 64}}},
-      {"GLM", {{3, 70, {}, 3}}, {2, 192, 256, {512, 64}}},
-      {"MiniCPM3", {{20, 70, {}, 3}}, {3, 64, 64, {256, 32}}},
-  };
   ThreadPool executor(2);
-  for (const PrefillCase& c : cases) {
+  for (const PrefillCase& c : kPrefillCases) {
     for (int page_size : {1, 2, 16, 61, 64, 128}) {
       SCOPED_TRACE(std::string(c.name) + ", page size " + std::to_string(page_size));
       MhaCase mha(c.seqs, c.shape, page_size, c.format);

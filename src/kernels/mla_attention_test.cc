@@ -14,6 +14,7 @@
 #include "device/thread_pool.h"
 #include "kernels/cpu/mla_attention.h"
 #include "kernels/cpu/store.h"
+#include "kernels/mla_attention_cases.h"
 #include "testing/active_faults.h"
 #include "testing/compare.h"
 #include "testing/error_message.h"
@@ -24,17 +25,19 @@ namespace quire {
 namespace {
 
 using testing::ActiveFaults;
+using testing::AttentionCase;
 using testing::AttentionResult;
 using testing::BitMismatch;
 using testing::ErrorMessage;
+using testing::kAttentionCases;
 using testing::kScale;
+using testing::kTree;
+using testing::MixedSequences;
 using testing::MlaRun;
 using testing::PagedBatch;
 using testing::PagedBatchShape;
+using testing::PathOf;
 using testing::SequenceCase;
-
-// A tree of two chains and a fork: node 0 is the root, 1 and 2 hang on it, 3 on 1, 4 on 2, 5 on 3.
-const std::vector<int32_t> kTree = {-1, 0, 0, 1, 2, 3};
 
 AttentionResult Attend(const PagedBatch& batch, Executor& executor, int32_t num_workers = 1) {
   return testing::RunMla(
@@ -66,48 +69,6 @@ void ExpectNearReference(const PagedBatch& batch, const AttentionResult& result)
 
 // ---- Against the double-precision reference ----
 
-struct AttentionCase {
-  const char* name;
-  std::vector<SequenceCase> seqs;
-  int32_t num_heads;
-  KvDims dims = {512, 64};
-  KvFormat format = KvFormat::kLatentBf16;
-  std::vector<int> page_sizes = {1, 2, 16, 61, 64, 128};
-};
-
-// Lengths around a page, for whichever page size.
-std::vector<SequenceCase> AroundAPage(int64_t page) {
-  std::vector<SequenceCase> seqs;
-  uint64_t seed = 10;
-  for (int64_t kv_len : {int64_t{0}, int64_t{1}, page - 1, page, page + 1, 3 * page + 2}) {
-    seqs.push_back({.q_len = 1, .kv_len = kv_len, .seed = ++seed});
-  }
-  return seqs;
-}
-
-const AttentionCase kAttentionCases[] = {
-    {"decode around page 64", AroundAPage(64), 16},
-    {"decode around page 61", AroundAPage(61), 16},
-    {"decode around page 128", AroundAPage(128), 8},
-    {"one head", AroundAPage(16), 1},
-    {"twenty heads", AroundAPage(16), 20},
-    {"128 heads", {{1, 130, {}, 3}, {1, 64, {}, 4}}, 128},
-    {"MiniCPM3", {{1, 100, {}, 3}, {5, 77, {}, 4}}, 40, {256, 32}},
-    {"odd dims", {{3, 70, {}, 3}, {1, 129, {}, 4}}, 3, {21, 5}},
-    {"no rope part", {{2, 65, {}, 3}}, 2, {64, 0}},
-    {"prefill from nothing", {{70, 70, {}, 3}}, 4},
-    {"prefill chunk over a prefix", {{33, 160, {}, 3}, {1, 5, {}, 5}}, 4},
-    {"more queries than keys", {{5, 3, {}, 3}, {4, 0, {}, 4}, {2, 2, {}, 5}}, 16},
-    {"several splits", {{2, 2200, {}, 3}, {1, 1025, {}, 4}}, 4},
-    {"f32 store", {{3, 150, {}, 3}}, 16, {512, 64}, KvFormat::kLatentF32},
-    {"fp8 store", {{3, 150, {}, 3}}, 16, {512, 64}, KvFormat::kLatentFp8},
-    {"fp8 store, MiniCPM3", {{3, 150, {}, 3}}, 8, {256, 32}, KvFormat::kLatentFp8},
-    {"tree", {{6, 106, kTree, 3}, {1, 40, {}, 4}, {6, 70, kTree, 5}}, 4},
-    {"tree at the very start", {{6, 6, kTree, 3}}, 4},
-    {"last level of a tree", {{3, 106, kTree, 3}, {1, 68, kTree, 6}}, 16},
-    {"no queries at all", {{0, 50, {}, 3}, {1, 20, {}, 4}, {0, 0, {}, 5}}, 4},
-};
-
 TEST(MlaAttentionTest, IsNearTheReference) {
   ThreadPool executor(2);
   for (const AttentionCase& c : kAttentionCases) {
@@ -135,13 +96,6 @@ TEST(MlaAttentionTest, WhereNothingIsVisibleThereAreZerosAndMinusInfinity) {
 }
 
 // ---- Bit for bit ----
-
-// A batch with everything in it: decode, chunk, tree, padding, splits.
-std::vector<SequenceCase> MixedSequences() {
-  return {{1, 1500, {}, 3},  {40, 200, {}, 4},   {6, 1026, kTree, 5}, {1, 0, {}, 6},
-          {3, 64, kTree, 7}, {2, 2049, {}, 8},   {1, 1, {}, 9},       {5, 3, {}, 10},
-          {7, 1024, {}, 11}, {6, 134, kTree, 12}};
-}
 
 TEST(MlaAttentionTest, PageSizesChangeNoBit) {
   ThreadPool executor(2);
@@ -264,14 +218,6 @@ TEST(MlaAttentionTest, FixedCapacityAndPaddedRowsChangeNoBit) {
     EXPECT_EQ(padding.lse,
               std::vector<float>(padding.lse.size(), -std::numeric_limits<float>::infinity()));
   }
-}
-
-// The path of `node`, root first.
-std::vector<int64_t> PathOf(const std::vector<int32_t>& parents, int64_t node) {
-  std::vector<int64_t> path;
-  for (int64_t i = node; i >= 0; i = parents[static_cast<size_t>(i)]) path.push_back(i);
-  std::reverse(path.begin(), path.end());
-  return path;
 }
 
 void ExpectTreeRowsEqualDecode(int64_t committed, const std::vector<int32_t>& parents,

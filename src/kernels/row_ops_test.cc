@@ -14,6 +14,7 @@
 
 #include "device/thread_pool.h"
 #include "kernels/cpu/row_ops.h"
+#include "kernels/row_ops_cases.h"
 #include "testing/compare.h"
 #include "testing/error_message.h"
 #include "testing/paged_batch.h"
@@ -22,16 +23,7 @@
 namespace quire {
 namespace {
 
-using testing::BitMismatch;
-using testing::ErrorMessage;
-using testing::MadeUpValues;
-using testing::Mismatch;
-using testing::RedZone;
-
-constexpr double kU = 0x1p-24;  // unit roundoff of f32
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-const int64_t kWidths[] = {1, 7, 64, 576, 2049};
+using namespace testing;  // the cases
 
 // Rows that stand apart in a wider array between guards.
 class GappedRows {
@@ -85,47 +77,11 @@ class GappedRows {
   RedZone<float> memory_;
 };
 
-std::vector<float> MadeUpRows(uint64_t seed, int64_t num_rows, int64_t width) {
-  std::vector<float> rows;
-  for (int64_t r = 0; r < num_rows; ++r) {
-    const std::vector<float> row = MadeUpValues(seed, r, width);
-    rows.insert(rows.end(), row.begin(), row.end());
-  }
-  return rows;
-}
-
-struct Reference {
-  std::vector<double> values;
-  std::vector<double> bounds;
-
-  void Add(double value, double bound) {
-    values.push_back(value);
-    bounds.push_back(bound);
-  }
-};
-
 #define EXPECT_NEAR_REFERENCE(rows, reference)                                      \
   EXPECT_EQ(Mismatch((rows).values(), (reference).values, (reference).bounds), ""); \
   EXPECT_EQ((rows).Damage(), "")
 
 // ---- Against double precision, with the bounds of docs/numerics.md ----
-
-Reference ReferenceRmsNorm(const std::vector<float>& x, const std::vector<float>& weight,
-                           double eps) {
-  const size_t width = weight.size();
-  const double roundings = 0.5 * (static_cast<double>(width / 16) + 7) + 4;
-  Reference reference;
-  for (size_t row = 0; row < x.size(); row += width) {
-    double squares = 0;
-    for (size_t i = 0; i < width; ++i) squares += double{x[row + i]} * x[row + i];
-    const double factor = 1 / std::sqrt(squares / static_cast<double>(width) + eps);
-    for (size_t i = 0; i < width; ++i) {
-      const double y = x[row + i] * factor * weight[i];
-      reference.Add(y, kU * roundings * std::abs(y));
-    }
-  }
-  return reference;
-}
 
 TEST(RowOpsTest, RmsNormIsNearTheReferenceAlsoInPlace) {
   SerialExecutor executor;
@@ -133,7 +89,8 @@ TEST(RowOpsTest, RmsNormIsNearTheReferenceAlsoInPlace) {
     SCOPED_TRACE(width);
     const std::vector<float> values = MadeUpRows(1, 5, width);
     const std::vector<float> weight = MadeUpValues(2, 0, width);
-    const Reference reference = ReferenceRmsNorm(values, weight, 1e-5f);
+    const Reference reference =
+        ReferenceRmsNorm(values, weight, 1e-5f, static_cast<double>(width / 16) + 7);
     GappedRows x(values, width);
     GappedRows y(5, width);
     cpu::RmsNorm({.x = x.view(), .weight = weight, .eps = 1e-5f, .y = y.view()}, executor);
@@ -153,35 +110,6 @@ TEST(RowOpsTest, RmsNormOfZerosIsZero) {
                 .y = TensorView(x.data(), {1, 20})},
                executor);
   EXPECT_EQ(x, std::vector<float>(20, 0.0f));
-}
-
-// Where the values of pair i stand.
-std::pair<int64_t, int64_t> PairAt(RopePairs pairs, int64_t i, int64_t rope_dim) {
-  if (pairs == RopePairs::kInterleaved) return {2 * i, 2 * i + 1};
-  return {i, i + rope_dim / 2};
-}
-
-// Of [heads..., nope | rope] rows, every num_heads of which share a row of cos and sin.
-Reference ReferenceRope(const std::vector<float>& rows, int64_t head_dim, int64_t num_heads,
-                        RopePairs pairs, const ConstTensorView& cos, const ConstTensorView& sin) {
-  const int64_t rope_dim = 2 * cos.dim(1);
-  Reference reference{.values = {rows.begin(), rows.end()},
-                      .bounds = std::vector<double>(rows.size(), 0.0)};
-  for (int64_t row = 0; row < std::ssize(rows) / head_dim; ++row) {
-    for (int64_t i = 0; i < rope_dim / 2; ++i) {
-      const auto [first, second] = PairAt(pairs, i, rope_dim);
-      const int64_t begin = (row + 1) * head_dim - rope_dim;
-      const size_t at_a = static_cast<size_t>(begin + first);
-      const size_t at_b = static_cast<size_t>(begin + second);
-      const double a = rows[at_a], b = rows[at_b];
-      const double c = cos.Row<float>(row / num_heads)[i], s = sin.Row<float>(row / num_heads)[i];
-      reference.values[at_a] = a * c - b * s;
-      reference.values[at_b] = b * c + a * s;
-      reference.bounds[at_a] = 2 * kU * (std::abs(a * c) + std::abs(b * s));
-      reference.bounds[at_b] = 2 * kU * (std::abs(b * c) + std::abs(a * s));
-    }
-  }
-  return reference;
 }
 
 TEST(RowOpsTest, RopeRotatesTheLastValuesOfEveryHead) {
@@ -231,8 +159,6 @@ TEST(RowOpsTest, RopeGivesAPairTheSameBitsHoweverPairsLie) {
   }
 }
 
-double ReferenceSilu(double x) { return x / (1 + std::exp(-x)); }
-
 TEST(RowOpsTest, SiluMulIsNearTheReferenceAlsoInPlace) {
   SerialExecutor executor;
   for (int64_t width : kWidths) {
@@ -267,8 +193,7 @@ TEST(RowOpsTest, SiluMulIsNearTheReferenceAlsoInPlace) {
 
 TEST(RowOpsTest, SiluIsRightFarFromZero) {
   SerialExecutor executor;
-  const std::vector<float> gate = {0.0f,   -0.0f,   87.0f,   104.0f, 3e38f,  kInf,  -20.0f, -80.0f,
-                                   -87.0f, -100.0f, -104.5f, -1e4f,  -3e38f, -kInf, kNaN};
+  const std::vector<float>& gate = FarGates();
   std::vector<float> row = gate;
   row.insert(row.end(), gate.size(), 1.0f);
   const int64_t width = std::ssize(gate);
@@ -276,15 +201,7 @@ TEST(RowOpsTest, SiluIsRightFarFromZero) {
   cpu::SiluMul({.gate_up = ConstTensorView(row.data(), {1, 2 * width}),
                 .y = TensorView(y.data(), {1, width})},
                executor);
-  Reference reference;
-  for (float x : gate) {
-    const double silu = x == -kInf ? 0.0 : ReferenceSilu(x);
-    // Below -87, exp(x) is subnormal and has an absolute error, which x multiplies.
-    const double subnormal = x < -87 && x > -110 ? 2 * 0x1p-149 * -x : 0;
-    // Nothing of exp(x) is left below -104.
-    const double lost = x < -103 && std::isfinite(x) ? std::abs(silu) : 0;
-    reference.Add(silu, 8 * kU * std::abs(silu) + subnormal + lost);
-  }
+  const Reference reference = ReferenceFarSilu();
   EXPECT_EQ(Mismatch(y, reference.values, reference.bounds), "");
 }
 
@@ -506,33 +423,6 @@ Routes ReferenceRoute(const RouteShape& shape, const std::vector<float>& scores,
     weight *= shape.scale;
   }
   return routes;
-}
-
-RouteShape RandomRouteShape(std::mt19937_64& random) {
-  auto pick = [&](int32_t low, int32_t high) {
-    return std::uniform_int_distribution<int32_t>(low, high)(random);
-  };
-  RouteShape shape;
-  shape.selection = std::array{ExpertSelection::kGreedy, ExpertSelection::kGroupMax,
-                               ExpertSelection::kGroupTopTwo}[static_cast<size_t>(pick(0, 2))];
-  shape.num_groups = pick(1, 9);
-  const int32_t group_size = pick(2, 40);
-  shape.num_experts = shape.num_groups * group_size;
-  shape.top_groups = pick(1, shape.num_groups);
-  shape.top_k = pick(1, std::min(kMaxTopK, shape.top_groups * group_size));
-  shape.score = pick(0, 1) == 0 ? ScoreFunction::kSoftmax : ScoreFunction::kSigmoid;
-  shape.normalize = pick(0, 1) == 0;
-  shape.scale = pick(0, 1) == 0 ? 1.0f : 2.5f;
-  return shape;
-}
-
-// `levels` different values, so that nearly all tie with others.
-std::vector<float> TieStorm(std::mt19937_64& random, int32_t size, uint64_t levels) {
-  std::vector<float> values;
-  for (int32_t i = 0; i < size; ++i) {
-    values.push_back(0.5f * static_cast<float>(random() % levels) - 1.0f);
-  }
-  return values;
 }
 
 TEST(RouteTest, RandomShapesAndTieStormsMatchTheSortedReference) {

@@ -11,6 +11,7 @@
 #include "device/buffer.h"
 #include "device/thread_pool.h"
 #include "kernels/cpu/store.h"
+#include "kernels/store_cases.h"
 #include "testing/active_faults.h"
 #include "testing/compare.h"
 #include "testing/error_message.h"
@@ -22,27 +23,13 @@ namespace {
 
 using testing::ActiveFaults;
 using testing::ErrorMessage;
+using testing::ForAllCases;
+using testing::FormatCase;
+using testing::kFormatCases;
 using testing::MadeUpValues;
 using testing::ReferenceRow;
-
-struct FormatCase {
-  const char* name;
-  KvFormat format;
-  KvDims dims;
-  bool any_page_size = true;  // false: multiples of 16 only
-};
-
-const FormatCase kFormatCases[] = {
-    {"f32", KvFormat::kLatentF32, {512, 64}},
-    {"bf16", KvFormat::kLatentBf16, {512, 64}},
-    {"fp8", KvFormat::kLatentFp8, {512, 64}},
-    {"fp8_minicpm", KvFormat::kLatentFp8, {256, 32}},
-    {"fp8_odd_dims", KvFormat::kLatentFp8, {130, 6}},
-    {"bf16_odd_dims", KvFormat::kLatentBf16, {21, 5}},
-    {"f32_no_rope", KvFormat::kLatentF32, {40, 0}},
-    {"index", KvFormat::kIndexKeyFp8, {128, 0}},
-    {"index_preshuffled", KvFormat::kIndexKeyFp8Preshuffled, {128, 0}, false},
-};
+using testing::RowsFor;
+using testing::ShuffledSlots;
 
 // A pool with one store, every byte 0xff, and rows to put into it.
 class Pool {
@@ -96,33 +83,6 @@ class Pool {
   Buffer memory_;
   KvStore store_;
 };
-
-std::vector<Slot> ShuffledSlots(int64_t first, int64_t end, uint64_t seed) {
-  std::vector<Slot> slots;
-  for (int64_t s = first; s < end; ++s) slots.push_back(Slot(s));
-  std::shuffle(slots.begin(), slots.end(), std::mt19937_64(seed));
-  return slots;
-}
-
-std::vector<float> RowsFor(std::span<const Slot> slots, int64_t values) {
-  std::vector<float> rows;
-  for (Slot slot : slots) {
-    const std::vector<float> row = MadeUpValues(5, slot.raw(), values);
-    rows.insert(rows.end(), row.begin(), row.end());
-  }
-  return rows;
-}
-
-template <class Fn>
-void ForAllCases(Fn fn) {
-  for (const FormatCase& c : kFormatCases) {
-    for (int page_size : {1, 2, 3, 16, 61, 64, 128, 256}) {
-      if (!c.any_page_size && page_size % 16 != 0) continue;
-      SCOPED_TRACE(std::string(c.name) + ", page size " + std::to_string(page_size));
-      fn(c, page_size);
-    }
-  }
-}
 
 // Rounding of one stored value, relative to the value or to its scale group's largest.
 double StorageBound(const FormatCase& c, const std::vector<float>& row, int64_t i) {

@@ -303,22 +303,6 @@ class Pass {
 
 }  // namespace
 
-const char* ForwardPartName(ForwardPart part) {
-  switch (part) {
-    case ForwardPart::kEmbedding:
-      return "embedding";
-    case ForwardPart::kProjections:
-      return "projections";
-    case ForwardPart::kAttention:
-      return "attention";
-    case ForwardPart::kMlp:
-      return "mlp";
-    case ForwardPart::kHead:
-      return "head";
-  }
-  return "?";
-}
-
 MlaShape AttentionShape(const ModelConfig& config) {
   return {.num_heads = config.num_heads,
           .dims = {.latent_dim = config.latent_dim, .rope_dim = config.rope_dim}};

@@ -6,6 +6,7 @@
 #define QUIRE_MODEL_FORWARD_H_
 
 #include <array>
+#include <iterator>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -28,8 +29,9 @@ namespace quire {
 
 // Where the time of a step goes.
 enum class ForwardPart { kEmbedding, kProjections, kAttention, kMlp, kHead };
-inline constexpr size_t kNumForwardParts = 5;
-const char* ForwardPartName(ForwardPart part);
+inline constexpr ForwardPart kForwardParts[] = {ForwardPart::kEmbedding, ForwardPart::kProjections,
+                                                ForwardPart::kAttention, ForwardPart::kMlp,
+                                                ForwardPart::kHead};
 
 // Adds the time since the last lap to a part.
 class PartClock {
@@ -46,7 +48,7 @@ class PartClock {
  private:
   using Clock = std::chrono::steady_clock;
   Clock::time_point last_ = Clock::now();
-  std::array<double, kNumForwardParts> seconds_{};
+  std::array<double, std::size(kForwardParts)> seconds_{};
 };
 
 // What lies between a step's tokens and its logits, for a number of tokens at most. Every value is

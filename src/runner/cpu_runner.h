@@ -22,25 +22,14 @@
 #include "model/forward.h"
 #include "model/weights.h"
 #include "runner/memory_plan.h"
+#include "runner/metered_runner.h"
 #include "runner/runner_options.h"
 #include "runner/step_memory.h"
 #include "step/step.h"
 
 namespace quire {
 
-// What the last step was like, for tests, benchmarks and metrics.
-struct StepStats {
-  size_t bucket = 0;
-  int32_t padded_rows = 0;
-  TokenCount padded_tokens{0};
-  int32_t logit_rows = 0;
-  int32_t copied_pages = 0;
-  // Seconds, added up over steps since ResetTimes.
-  double plan_seconds = 0;    // packing, page copies and the plan
-  double sample_seconds = 0;  // from logits to tokens
-};
-
-class CpuRunner final : public Runner {
+class CpuRunner final : public MeteredRunner {
  public:
   // Takes plan.total() bytes, all of them at once, and loads the weights; `plan` is
   // MakeMemoryPlan's for the same arguments. Throws as it does.
@@ -54,24 +43,22 @@ class CpuRunner final : public Runner {
   void Submit(const StepBatch& batch) override;
   const StepResult& Collect() override;
 
-  const MemoryPlan& memory_plan() const { return plan_; }
+  const MemoryPlan& memory_plan() const override { return plan_; }
+  ByteOffset WeightBytesPerStep(int64_t num_tokens) const override;
   const Model& model() const { return model_; }
   Executor& executor() { return pool_; }
 
   // Between Collect and the next Submit:
   std::span<const Bucket> buckets() const { return memory_.buckets; }
-  const StepStats& last_step() const { return stats_; }
-  const PartClock& part_times() const { return clock_; }
-  void ResetTimes();
+  const StepStats& last_step() const override { return stats_; }
+  const StepTimes& times() const override { return times_; }
+  void TakeTimes(bool) override {}  // they always are
+  bool TimingSlowsSteps() const override { return false; }
 
  private:
-  void CheckBatch(const StepBatch& batch) const;
-  void CheckSequence(size_t index, const StepSequence& seq) const;
-
   void ThreadMain();
   void RunStep();
   void CopyPages();
-  void Pack(Bucket& bucket);
   void PickLogitRows();
   void ComputeResults(ConstTensorView hidden);
   void ComputeBlock(ConstTensorView hidden, std::span<const LogitRow> rows);
@@ -93,6 +80,7 @@ class CpuRunner final : public Runner {
   StepBatch batch_;
   StepResult result_;
   StepStats stats_;
+  StepTimes times_;
   PartClock clock_;
 
   // Invariants, under mutex_: kIdle -> (Submit) kRunning -> (the thread) kDone -> (Collect) kIdle.

@@ -2,87 +2,19 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 
-#include "base/error.h"
-#include "model/forward.h"
 #include "model/weights.h"
+#include "runner/plan_parts.h"
 #include "runner/step_memory.h"
 
 namespace quire {
-namespace {
-
-constexpr int32_t kMaxSeqs = 4096;
-constexpr int64_t kMaxStepTokens = int64_t{1} << 20;
-constexpr int32_t kMaxThreads = 1024;
-
-void CheckOptions(const ModelConfig& config, const RunnerOptions& options) {
-  Require(options.max_seqs >= 1 && options.max_seqs <= kMaxSeqs,
-          "max running requests: expected 1..{}, got {}", kMaxSeqs, options.max_seqs);
-  Require(options.max_step_tokens >= TokenCount(1) &&
-              options.max_step_tokens <= TokenCount(kMaxStepTokens),
-          "chunked prefill size: expected 1..{} tokens, got {}", kMaxStepTokens,
-          options.max_step_tokens);
-  Require(options.max_step_tokens >= TokenCount(options.max_seqs),
-          "chunked prefill size: expected at least one token for each of {} running requests, got "
-          "{}",
-          options.max_seqs, options.max_step_tokens);
-  Require(options.num_threads >= 1 && options.num_threads <= kMaxThreads,
-          "threads: expected 1..{}, got {}", kMaxThreads, options.num_threads);
-  Require(options.context >= TokenCount(0) && options.context <= TokenCount(config.max_context),
-          "context length: expected 1..{} (what the model was made for), got {}",
-          config.max_context, options.context);
-  Require(options.pool_tokens >= TokenCount(0), "KV tokens: expected >= 0, got {}",
-          options.pool_tokens);
-}
-
-// Pages, without the scratch page, that the options ask for.
-PageCount WantedPages(const RunnerOptions& options, const RunnerLimits& limits) {
-  if (options.pool_tokens > TokenCount(0)) return limits.page_size.PagesFor(options.pool_tokens);
-  return limits.page_size.PagesFor(limits.context) * limits.max_seqs;
-}
-
-ByteOffset PageBytes(const ModelConfig& config, const RunnerOptions& options) {
-  const KvLayout layout(options.kv_format, AttentionShape(config).dims, options.page_size);
-  return layout.page_bytes() * config.num_layers();
-}
-
-// As many of the wanted pages as the memory limit leaves room for; page ids are 32-bit.
-PageCount PagesThatFit(const MemoryPlan& plan, const RunnerOptions& options, PageCount wanted) {
-  const ByteOffset fixed = plan.weights + plan.workspace + plan.step_tables;
-  const ByteOffset left = options.memory_limit - Min(fixed, options.memory_limit);
-  const PageCount fit(
-      std::min<int64_t>(left.raw() / plan.kv_per_page.raw(), std::numeric_limits<int32_t>::max()));
-  const PageCount least = plan.limits.page_size.PagesFor(plan.limits.context) + PageCount(1);
-  const PageCount pages = Min(wanted + PageCount(1), fit);
-  if (options.pool_tokens > TokenCount(0) ? pages < wanted + PageCount(1) : pages < least) {
-    const PageCount needed = options.pool_tokens > TokenCount(0) ? wanted + PageCount(1) : least;
-    throw Error(ErrorCode::kCapacityExceeded,
-                "memory: {} weights + {} workspace + {} KV ({} pages of {} tokens, {} each) = {} "
-                "exceed the limit of {}; a shorter context length, fewer running requests or a "
-                "smaller KV cache type needs less",
-                FormatBytes(plan.weights), FormatBytes(plan.workspace + plan.step_tables),
-                FormatBytes(plan.kv_per_page * needed.raw()), needed, plan.limits.page_size.raw(),
-                FormatBytes(plan.kv_per_page), FormatBytes(fixed + plan.kv_per_page * needed.raw()),
-                FormatBytes(options.memory_limit));
-  }
-  return pages;
-}
-
-}  // namespace
 
 MemoryPlan MakeMemoryPlan(const ModelConfig& config, WeightSource& source,
                           const RunnerOptions& options) {
   CheckOptions(config, options);
   MemoryPlan plan;
-  plan.limits = {
-      .page_size = options.page_size,
-      .context = options.context > TokenCount(0) ? options.context : TokenCount(config.max_context),
-      .max_seqs = options.max_seqs,
-      .max_step_tokens = options.max_step_tokens,
-      .max_samples = options.max_seqs,
-      .vocab_size = config.vocab_size};
+  plan.limits = LimitsWithoutPool(config, options);
   SerialExecutor serial;
   Carver weights;
   LoadWeights(config, source, weights, serial);
@@ -91,12 +23,7 @@ MemoryPlan MakeMemoryPlan(const ModelConfig& config, WeightSource& source,
   const StepMemory memory = LayOutSteps(config, plan.limits, options, steps);
   plan.workspace = memory.workspace_bytes;
   plan.step_tables = memory.table_bytes;
-  plan.kv_per_page = PageBytes(config, options);
-  plan.kv_per_token = ByteOffset(plan.kv_per_page.raw() / options.page_size.raw());
-  plan.limits.pool_pages = PagesThatFit(plan, options, WantedPages(options, plan.limits));
-  Carver kv;
-  LayOutStores(config, plan.limits, options, kv);
-  plan.kv = kv.used();
+  ChoosePool(config, options, plan);
   return plan;
 }
 
@@ -126,6 +53,9 @@ std::string ToTable(const MemoryPlan& plan) {
              fmt::format("steps of up to {} tokens of {} sequences", limits.max_step_tokens,
                          limits.max_seqs)) +
          row("step tables", FormatBytes(plan.step_tables), "plans, page tables, inputs") +
+         (plan.outside > ByteOffset(0)
+              ? row("outside", FormatBytes(plan.outside), "context, modules, graphs: measured")
+              : "") +
          row("total", FormatBytes(plan.total()), "");
 }
 

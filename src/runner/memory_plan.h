@@ -22,8 +22,13 @@ struct MemoryPlan {
   ByteOffset kv = {};           // of limits.pool_pages pages
   ByteOffset workspace = {};    // activations, logits, sampling, results
   ByteOffset step_tables = {};  // plans, page tables and inputs of every bucket
+  // Of a device, what is in use besides: its context, the code of kernels, recorded graphs. Measured:
+  // before there is a runner as far as it is there already, and by the runner once it is ready.
+  ByteOffset outside = {};
 
-  ByteOffset total() const { return weights + kv + workspace + step_tables; }
+  // What the runner takes at once, and lays out itself.
+  ByteOffset arena() const { return weights + kv + workspace + step_tables; }
+  ByteOffset total() const { return arena() + outside; }
   PageCount usable_pages() const { return limits.pool_pages - PageCount(1); }
   TokenCount usable_tokens() const { return limits.page_size.TokensIn(usable_pages()); }
   // Sequences of the full context that fit at once.

@@ -78,6 +78,17 @@ TEST(MemoryPlanTest, TheTableSaysWhatUsersAskFor) {
   }
 }
 
+TEST(MemoryPlanTest, WhatADeviceUsesBesidesIsARowOfItsOwnAndCounts) {
+  MemoryPlan plan = PlanOf({.context = TokenCount(1024), .max_seqs = 2});
+  EXPECT_EQ(plan.total(), plan.arena());
+  EXPECT_EQ(ToTable(plan).find("outside"), std::string::npos);
+  const ByteOffset arena = plan.arena();
+  plan.outside = ByteOffset(int64_t{3} << 30);
+  EXPECT_EQ(plan.arena(), arena);
+  EXPECT_EQ(plan.total(), arena + plan.outside);
+  EXPECT_NE(ToTable(plan).find("3.00 GiB  context, modules, graphs"), std::string::npos);
+}
+
 TEST(MemoryPlanTest, BytesAreReadable) {
   EXPECT_EQ(FormatBytes(ByteOffset(656)), "656 B");
   EXPECT_EQ(FormatBytes(ByteOffset(1536)), "1.50 KiB");

@@ -28,6 +28,9 @@ struct RunnerOptions {
   KvFormat kv_format = KvFormat::kLatentBf16;
   StepMode mode = StepMode::kEager;
   StepChecks checks = StepChecks::kOff;
+  // On a device: a row's bits do not depend on the batch either, for some speed. On the CPU they
+  // never do.
+  bool deterministic = false;
   int32_t num_threads = 1;
   ByteOffset memory_limit{std::numeric_limits<int64_t>::max()};  // of everything together
   Faults faults = {};

@@ -5,17 +5,10 @@
 #include "decode/sampling.h"
 #include "kernels/cpu/mla_attention.h"
 #include "kernels/store.h"
+#include "runner/kv_stores.h"
 
 namespace quire {
 namespace {
-
-StepCapacity CapacityOfBucket(const BucketSize& size, const RunnerLimits& limits) {
-  return {.num_seqs = size.num_seqs,
-          .query_tokens = size.num_tokens,
-          .context = limits.context,
-          .page_size = limits.page_size,
-          .pool_pages = limits.pool_pages};
-}
 
 StepInputs LayOutInputs(const BucketSize& size, Carver& carver) {
   const int64_t tokens = size.num_tokens.raw();
@@ -87,23 +80,6 @@ void LayOutCopies(const ModelConfig& config, const RunnerLimits& limits, KvForma
 }
 
 }  // namespace
-
-int64_t MaxResults(const RunnerLimits& limits) {
-  return limits.max_step_tokens.raw() + limits.max_samples;
-}
-
-std::vector<KvStore> LayOutStores(const ModelConfig& config, const RunnerLimits& limits,
-                                  const RunnerOptions& options, Carver& carver) {
-  const KvLayout layout(options.kv_format, AttentionShape(config).dims, limits.page_size);
-  std::vector<KvStore> stores;
-  for (int32_t i = 0; i < config.num_layers(); ++i) {
-    const std::span<std::byte> memory = carver.TakeBytes(KvStoreBytes(layout, limits.pool_pages));
-    if (!carver.counting()) {
-      stores.emplace_back(memory, limits.pool_pages, layout, options.faults);
-    }
-  }
-  return stores;
-}
 
 StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
                        const RunnerOptions& options, Carver& carver) {

@@ -11,32 +11,17 @@
 
 #include "attn/kv_store.h"
 #include "attn/plan.h"
-#include "attn/sequence_step.h"
 #include "base/units.h"
 #include "device/arena.h"
 #include "model/config.h"
 #include "model/forward.h"
 #include "runner/bucket.h"
+#include "runner/logit_rows.h"
 #include "runner/runner_options.h"
+#include "runner/step_inputs.h"
 #include "step/step.h"
 
 namespace quire {
-
-// A step as the model takes it, padded to its bucket.
-struct StepInputs {
-  std::span<int32_t> tokens = {};        // [num_tokens]
-  std::span<TokenCount> positions = {};  // [num_tokens]
-  std::span<Slot> slots = {};            // [num_tokens]
-  std::span<SequenceStep> seqs = {};     // [num_seqs]
-};
-
-// A row of the hidden state whose logits are wanted, and for what.
-struct LogitRow {
-  int32_t seq = 0;     // of the batch
-  int32_t token = 0;   // of the sequence's tokens
-  int32_t row = 0;     // of the hidden state
-  int32_t result = 0;  // of the first result
-};
 
 struct Bucket {
   BucketSize size = {};
@@ -70,17 +55,6 @@ struct StepMemory {
   ByteOffset table_bytes = {};      // plans and inputs
   ByteOffset workspace_bytes = {};  // everything else
 };
-
-// Sizes, or takes, the KV stores of all layers.
-std::vector<KvStore> LayOutStores(const ModelConfig& config, const RunnerLimits& limits,
-                                  const RunnerOptions& options, Carver& carver);
-
-// Rows of logits computed at once: enough that the head's weights are read for many rows, few
-// enough that a vocabulary of 160k takes 40 MiB.
-inline constexpr int64_t kLogitBlock = 64;
-
-// Results that one step can have: a token per sample, or one per token scored.
-int64_t MaxResults(const RunnerLimits& limits);
 
 // Sizes, or takes, the memory of steps within these limits.
 StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,

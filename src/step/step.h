@@ -29,6 +29,7 @@ enum class Want {
 };
 
 struct StepSequence {
+  uint64_t id = 0;  // the same in all steps of a sequence, and no other's; 0: unknown
   // The tokens to compute; the first stands at `position`, and all before it are in the cache.
   std::span<const int32_t> tokens = {};
   TokenCount position = {};

@@ -137,6 +137,10 @@ void FakeRunner::CheckBatch(const StepBatch& batch) const {
     CheckSequence(i, seq);
     num_tokens += TokenCount(seq.tokens.size());
     if (seq.want == Want::kNextToken) num_samples += seq.num_samples;
+    for (size_t j = 0; j < i; ++j) {
+      QUIRE_CHECK(seq.id == 0 || seq.id != batch.sequences[j].id,
+                  "sequences {} and {} have the same id {}", j, i, seq.id);
+    }
   }
   Require(num_tokens <= limits_.max_step_tokens,
           "step: tokens of all sequences: expected at most {}, got {}", limits_.max_step_tokens,

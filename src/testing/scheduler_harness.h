@@ -136,6 +136,12 @@ class Harness {
   }
 
  private:
+  // An answer has one id in all its steps, and no other has it: those of a step differ (FakeRunner).
+  void ExpectOwnId(const StepSequence& seq, RequestId request) {
+    EXPECT_NE(seq.id, 0u);
+    EXPECT_EQ(ids_.try_emplace({request, seq.first_sample}, seq.id).first->second, seq.id);
+  }
+
   void Compute(const StepBatch& batch, std::vector<TokenEvent>& events) {
     try {
       runner_.Submit(batch);
@@ -154,6 +160,7 @@ class Harness {
       const RequestId id = by_seed_.at(seq.sampling.seed);
       HeardRequest& heard = heard_.at(id);
       if (!heard.first_step) heard.first_step = num_steps_;
+      ExpectOwnId(seq, id);
       records_.push_back({.request = id,
                           .first_sample = seq.first_sample,
                           .num_samples = seq.want == Want::kNextToken ? seq.num_samples : 0,
@@ -220,6 +227,7 @@ class Harness {
   std::map<uint64_t, RequestId> by_seed_;
   uint64_t next_seed_ = 1;
   std::vector<StepRecord> records_;
+  std::map<std::pair<RequestId, int32_t>, uint64_t> ids_;  // of answers, as runners know them
   int64_t num_steps_ = 0;
   EngineClock::time_point now_{};
   bool prepares_ = true;

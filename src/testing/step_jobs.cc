@@ -37,7 +37,8 @@ class ShuffledPages {
 // One job on its way.
 class Running {
  public:
-  Running(const Job& job, PageSize page_size) : job_(job), page_size_(page_size) {
+  Running(const Job& job, uint64_t id, PageSize page_size)
+      : job_(job), id_(id), page_size_(page_size) {
     tokens_ = job.prompt;
   }
 
@@ -50,7 +51,8 @@ class Running {
         InOutput() ? position_ + 1
                    : std::min({prompt_end() - 1, position_ + job_.chunk, position_ + budget});
     free.Grow(pages_, page_size_.PagesFor(TokenCount(end)));
-    StepSequence seq{.tokens = std::span(tokens_).subspan(static_cast<size_t>(position_),
+    StepSequence seq{.id = id_,
+                     .tokens = std::span(tokens_).subspan(static_cast<size_t>(position_),
                                                           static_cast<size_t>(end - position_)),
                      .position = TokenCount(position_),
                      .pages = pages_,
@@ -79,6 +81,7 @@ class Running {
   bool InOutput() const { return position_ >= prompt_end() - 1; }
 
   const Job& job_;
+  uint64_t id_;
   PageSize page_size_;
   std::vector<int32_t> tokens_;
   std::vector<PageId> pages_;
@@ -106,7 +109,9 @@ std::vector<JobReport> RunJobs(Runner& runner, std::span<const Job> jobs, uint64
                                const StepObserver& observer) {
   ShuffledPages free(runner.limits().pool_pages, page_seed);
   std::vector<Running> running;
-  for (const Job& job : jobs) running.emplace_back(job, runner.limits().page_size);
+  for (const Job& job : jobs) {
+    running.emplace_back(job, uint64_t{running.size()} + 1, runner.limits().page_size);
+  }
   for (int64_t step = 0;; ++step) {
     std::vector<StepSequence> seqs;
     std::vector<Running*> owners;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "cli/backend.h"
 #include "cli/doctor/machine_report.h"
 #include "cli/flags.h"
 #include "cli/output.h"
@@ -21,6 +22,7 @@ using Level = Finding::Level;
 constexpr ByteOffset kRoofMemory{int64_t{3} << 29};  // what measuring takes, 1 GiB, with some room
 
 struct DoctorFlags {
+  DeviceKind device = DeviceKind::kCpu;
   bool quick = false;
   bool json = false;
 };
@@ -36,6 +38,17 @@ std::optional<cpu::Roofs> MeasureRoofs(const MachineReport& machine) {
   return cpu::RoofMeter(threads).Measure(1);
 }
 
+// With --device cuda the GPU's, and what keeps it from being used is an error.
+void LookAtDevice(const DoctorFlags& flags, MachineReport& machine,
+                  std::vector<Finding>& findings) {
+  const std::string problem = DeviceProblem(flags.device);
+  if (!problem.empty()) {
+    findings.push_back({Level::kError, fmt::format("--device cuda: {}", problem)});
+  } else if (!flags.quick) {
+    machine.roofs = MeasureRoofs(flags.device, machine.threads, /*repeats=*/1);
+  }
+}
+
 // ---- Text ----
 
 std::string BytesOr(const std::optional<ByteOffset>& bytes, const char* otherwise) {
@@ -43,9 +56,15 @@ std::string BytesOr(const std::optional<ByteOffset>& bytes, const char* otherwis
 }
 
 std::string CudaText(const CudaDriver& cuda) {
-  if (!cuda.problem.empty()) return "not compiled in; " + cuda.problem;
-  return fmt::format("not compiled in; driver for CUDA {}, {} device(s): {}", cuda.version,
-                     cuda.devices.size(), fmt::join(cuda.devices, ", "));
+  const std::string driver = cuda.problem.empty()
+                                 ? fmt::format("driver for CUDA {}, {} device(s): {}", cuda.version,
+                                               cuda.devices.size(), fmt::join(cuda.devices, ", "))
+                                 : cuda.problem;
+  if (!IsBuiltWithCuda()) return "not compiled in; " + driver;
+  const std::string problem = DeviceProblem(DeviceKind::kCuda);
+  return (problem.empty() ? "yes, for " + DeviceName(DeviceKind::kCuda)
+                          : "compiled in, but cannot be used: " + problem) +
+         "; " + driver;
 }
 
 std::string SimdText(const std::vector<std::string>& targets) {
@@ -157,7 +176,8 @@ OrderedJson ToJson(const MachineReport& machine, const BuildReport& build,
   json["machine"] = MachineToJson(machine);
   json["backends"] = {{"cpu", {{"compiled_in", true}}},
                       {"cuda",
-                       {{"compiled_in", false},
+                       {{"compiled_in", IsBuiltWithCuda()},
+                        {"usable", DeviceProblem(DeviceKind::kCuda).empty()},
                         {"problem", machine.cuda.problem},
                         {"driver", machine.cuda.version},
                         {"devices", machine.cuda.devices}}}};
@@ -170,9 +190,11 @@ OrderedJson ToJson(const MachineReport& machine, const BuildReport& build,
 
 void RunDoctor(const DoctorFlags& flags) {
   MachineReport machine = LookAtMachine();
-  if (!flags.quick) machine.roofs = MeasureRoofs(machine);
+  const bool on_cpu = flags.device == DeviceKind::kCpu;
+  if (!flags.quick && on_cpu) machine.roofs = MeasureRoofs(machine);
   const BuildReport build = ThisBuild();
-  const std::vector<Finding> findings = Judge(machine, build);
+  std::vector<Finding> findings = Judge(machine, build);
+  if (!on_cpu) LookAtDevice(flags, machine, findings);
   WriteResult(flags.json ? ToJson(machine, build, findings).dump(2) + "\n"
                          : ToText(machine, build, findings));
   const bool any_error = std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
@@ -182,6 +204,8 @@ void RunDoctor(const DoctorFlags& flags) {
 }
 
 void AddDoctorFlags(FlagReader& reader, DoctorFlags& flags) {
+  reader.Add({"--device", "DEVICE", "cpu", "What is to compute, and is measured: cpu or cuda"},
+             flags.device, ParseDevice);
   reader.AddSwitch("--quick", flags.quick, "Measure nothing: no read bandwidth, no arithmetic");
   reader.AddSwitch("--json", flags.json, "Print the same as JSON");
 }
@@ -195,6 +219,7 @@ void AddDoctor(CLI::App& quire) {
       "Examples:\n"
       "  quire doctor\n"
       "  quire doctor --quick --json\n"
+      "  quire doctor --device cuda\n"
       "\n"
       "Looks at the CPU, its SIMD instructions, memory, limits of cgroups and of open files,\n"
       "backends and versions, measures for about a second how fast memory is read and how many\n"

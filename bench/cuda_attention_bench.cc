@@ -1,0 +1,240 @@
+#include "bench/cuda_attention_bench.h"
+
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attn/kv_store.h"
+#include "attn/plan.h"
+#include "bench/sequences.h"
+#include "kernels/cuda/mla_attention.h"
+#include "kernels/cuda/mla_attention_testing.h"
+#include "kernels/cuda/store.h"
+#include "testing/splitmix64.h"
+
+namespace quire::bench {
+namespace {
+
+using namespace quire::cuda;  // NOLINT: all of it is about the device
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+// KV visited in turn: many times the 50 MB of L2.
+constexpr int64_t kBytesToVisit = kGiB / 2;
+constexpr int64_t kMaxLayers = 64;
+
+struct AttentionShape {
+  int32_t num_heads;
+  int64_t q_len;
+  int32_t num_seqs;
+  int64_t kv_len;
+  KvFormat format = KvFormat::kLatentBf16;
+  int32_t page_size = 64;
+  Effort least_effort = Effort::kFull;
+};
+
+constexpr KvFormat kBf16Rows = KvFormat::kLatentBf16, kFp8Rows = KvFormat::kLatentFp8;
+constexpr AttentionShape kShapes[] = {
+    {128, 1, 128, 4096, kBf16Rows, 64, Effort::kQuick},
+    {128, 1, 128, 8192},
+    {128, 1, 128, 32768},
+    {128, 2, 128, 4096, kBf16Rows, 64, Effort::kQuick},
+    {128, 2, 128, 32768},
+    {128, 1, 1, 8192},
+    {128, 1, 1, 131072, kBf16Rows, 64, Effort::kQuick},
+    {16, 1, 128, 4096, kBf16Rows, 64, Effort::kQuick},
+    {16, 1, 128, 4096, kBf16Rows, 1, Effort::kQuick},
+    {16, 1, 128, 4096, kBf16Rows, 16},
+    {16, 1, 128, 32768},
+    {16, 1, 64, 8192},
+    {16, 1, 1, 8192, kBf16Rows, 64, Effort::kQuick},
+    {16, 1, 1, 131072, kBf16Rows, 64, Effort::kQuick},
+    {16, 1, 256, 1024},
+    {16, 4, 128, 4096, kBf16Rows, 64, Effort::kQuick},
+    {16, 512, 1, 4096},
+    {16, 1, 128, 4096, kFp8Rows, 64, Effort::kQuick},
+    {128, 1, 128, 4096, kFp8Rows},
+};
+
+struct Roofs {
+  double copy_bytes_per_s = 0, mma_flops_per_s = 0;
+};
+
+// Of one call of `launch`, by events, after two to warm up.
+template <class Launch>
+double SecondsOf(const Stream& stream, int repeats, Launch launch) {
+  Event begin(true), end(true);
+  launch();
+  launch();
+  begin.Record(stream);
+  for (int i = 0; i < repeats; ++i) launch();
+  end.Record(stream);
+  return end.SecondsSince(begin) / repeats;
+}
+
+Roofs MeasureRoofs(int num_sms) {
+  const Stream stream;
+  const DeviceBuffer from("from", ByteOffset(2 * kGiB)), to("to", ByteOffset(2 * kGiB));
+  const double copy = SecondsOf(stream, 10, [&] {
+    Check(cudaMemcpyAsync(to.data(), from.data(), from.bytes().size(), cudaMemcpyDeviceToDevice,
+                          stream.get()),
+          "copy roof");
+  });
+  double flops = 0;
+  const double mma = SecondsOf(stream, 10, [&] {
+    flops = LaunchMmaRoof(num_sms, reinterpret_cast<float*>(to.data()), stream);
+  });
+  return {.copy_bytes_per_s = 4.0 * kGiB / copy, .mma_flops_per_s = flops / mma};
+}
+
+std::vector<Bf16> RandomValues(int64_t n) {
+  std::vector<Bf16> values(static_cast<size_t>(n));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint64_t bits = testing::SplitMix64(i + 1);
+    values[i] = quire::ToBf16(static_cast<float>(bits & 0xffff) / 0x1p15f - 1.0f);
+  }
+  return values;
+}
+
+// A step and the stores of as many layers as it takes to leave the cache behind.
+class AttentionStep {
+ public:
+  AttentionStep(const AttentionShape& shape, int num_sms)
+      : shape_{.num_heads = shape.num_heads},
+        seqs_({.num_seqs = shape.num_seqs,
+               .q_len = TokenCount(shape.q_len),
+               .kv_len = TokenCount(shape.kv_len),
+               .page_size = PageSize(shape.page_size)}),
+        work_(MlaWorkShape(shape_, num_sms)),
+        plans_(seqs_.capacity(), work_),
+        host_plan_(plans_.Make(seqs_.steps(), executor_)),
+        plan_(host_plan_),
+        layout_(shape.format, shape_.dims, PageSize(shape.page_size)),
+        layer_bytes_(KvStoreBytes(layout_, seqs_.capacity().pool_pages)),
+        num_layers_(
+            std::clamp<int64_t>(CeilDiv(ByteOffset(kBytesToVisit), layer_bytes_), 1, kMaxLayers)),
+        kv_("KV of all layers", layer_bytes_ * num_layers_),
+        workspace_("workspace", MlaAttentionWorkspace(seqs_.capacity(), work_, shape_)),
+        num_tokens_(host_plan_.num_query_tokens.raw()),
+        q_(arrays_.Put(RandomValues(num_tokens_ * shape_.num_heads * shape_.dims.values()))),
+        out_(arrays_.Take<Bf16>(
+            static_cast<size_t>(num_tokens_ * shape_.num_heads * shape_.dims.latent_dim))) {
+    FillLayers();
+  }
+  AttentionStep(const AttentionStep&) = delete;
+  AttentionStep& operator=(const AttentionStep&) = delete;
+
+  int64_t num_layers() const { return num_layers_; }
+  const Stream& stream() const { return stream_; }
+  double Bytes() const {
+    return static_cast<double>(MlaAttentionBytes(host_plan_, Layer(0), shape_, DType::kBf16).raw());
+  }
+  double Flops() const { return MlaAttentionFlops(host_plan_, shape_); }
+
+  void RunLayer(int64_t layer) {
+    const KvStore store = Layer(layer);
+    MlaAttention({.plan = plan_.plan(),
+                  .store = store,
+                  .q = {q_.data(), {num_tokens_, shape_.num_heads, shape_.dims.values()}},
+                  .out = {out_.data(), {num_tokens_, shape_.num_heads, shape_.dims.latent_dim}},
+                  .scale = 0.1f,
+                  .workspace = workspace_.bytes()},
+                 MlaKernel::kTensorCore, stream_);
+  }
+
+ private:
+  KvStore Layer(int64_t layer) const {
+    return {kv_.bytes().subspan(static_cast<size_t>((layer_bytes_ * layer).raw()),
+                                static_cast<size_t>(layer_bytes_.raw())),
+            seqs_.capacity().pool_pages, layout_};
+  }
+
+  // The same random rows over and over, by the store's own writer: right for every format.
+  void FillLayers() {
+    constexpr int64_t kRows = 65536;
+    const KvDims dims = shape_.dims;
+    const std::span<Bf16> rows = arrays_.Put(RandomValues(kRows * dims.values()));
+    std::vector<Slot> slots;
+    const PageSize page_size = layout_.page_size();
+    const int64_t end = page_size.TokensIn(seqs_.capacity().pool_pages).raw();
+    for (int64_t slot = 0; slot < end; ++slot) slots.emplace_back(slot);
+    const std::span<const Slot> all = arrays_.Put(slots);
+    for (int64_t layer = 0; layer < num_layers_; ++layer) {
+      const KvStore store = Layer(layer);
+      for (int64_t first = page_size.raw(); first < end; first += kRows) {
+        const int64_t n = std::min(kRows, end - first);
+        StoreWrite(
+            {.store = store,
+             .slots = all.subspan(static_cast<size_t>(first), static_cast<size_t>(n)),
+             .latent =
+                 ConstTensorView(rows.data(), {n, dims.latent_dim}).WithRowStride(dims.values()),
+             .rope = ConstTensorView(rows.data() + dims.latent_dim, {n, dims.rope_dim})
+                         .WithRowStride(dims.values())},
+            stream_);
+      }
+    }
+    stream_.Synchronize();
+  }
+
+  SerialExecutor executor_;
+  MlaShape shape_;
+  Sequences seqs_;
+  WorkShape work_;
+  quire::PlanStorage plans_;
+  const Plan& host_plan_;
+  PlanCopy plan_;
+  KvLayout layout_;
+  ByteOffset layer_bytes_;
+  int64_t num_layers_;
+  DeviceBuffer kv_, workspace_;
+  Stream stream_;
+  DeviceArrays arrays_;
+  int64_t num_tokens_;
+  std::span<Bf16> q_, out_;
+};
+
+// The roofs, measured before the first shape.
+using LazyRoofs = std::shared_ptr<std::unique_ptr<Roofs>>;
+
+void Run(const AttentionShape& shape, const LazyRoofs& roofs, benchmark::State& state) {
+  const int num_sms = QueryDevice().num_sms;
+  if (*roofs == nullptr) *roofs = std::make_unique<Roofs>(MeasureRoofs(num_sms));
+  AttentionStep step(shape, num_sms);
+  const Graph graph = Graph::Capture(step.stream(), [&] {
+    for (int64_t layer = 0; layer < step.num_layers(); ++layer) step.RunLayer(layer);
+  });
+  for (auto _ : state) {
+    const double seconds = SecondsOf(step.stream(), 1, [&] { graph.Launch(step.stream()); });
+    state.SetIterationTime(seconds / static_cast<double>(step.num_layers()));
+  }
+  const auto rate = [](double amount) {
+    return benchmark::Counter(amount, benchmark::Counter::kIsIterationInvariantRate);
+  };
+  state.counters["TB/s"] = rate(step.Bytes() / 1e12);
+  state.counters["TFLOP/s"] = rate(step.Flops() / 1e12);
+  state.counters["%copy"] = rate(100 * step.Bytes() / (*roofs)->copy_bytes_per_s);
+  state.counters["%mma"] = rate(100 * step.Flops() / (*roofs)->mma_flops_per_s);
+}
+
+}  // namespace
+
+void RegisterCudaAttention(Effort effort) {
+  const auto roofs = std::make_shared<std::unique_ptr<Roofs>>();
+  for (const AttentionShape& shape : kShapes) {
+    if (effort < shape.least_effort) continue;
+    const std::string name = fmt::format(
+        "attention/{}h_q{}_b{}_s{}{}/p{}", shape.num_heads, shape.q_len, shape.num_seqs,
+        shape.kv_len, shape.format == KvFormat::kLatentFp8 ? "_fp8" : "", shape.page_size);
+    benchmark::RegisterBenchmark(
+        name.c_str(), [roofs, shape](benchmark::State& state) { Run(shape, roofs, state); })
+        ->UseManualTime()
+        ->Unit(benchmark::kMicrosecond)
+        ->Iterations(20);  // inputs are made once
+  }
+}
+
+}  // namespace quire::bench

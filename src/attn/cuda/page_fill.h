@@ -1,0 +1,110 @@
+// Filling a plan's page table from the rows of pages and a packed step, by many CTAs: what one thread
+// of one of them does. For host and device, like attn/cuda/plan_build.h.
+//
+// Only entries that change are written: a decode step writes the pages that its sequences have got.
+#ifndef QUIRE_ATTN_CUDA_PAGE_FILL_H_
+#define QUIRE_ATTN_CUDA_PAGE_FILL_H_
+
+#include <cstdint>
+
+#include "attn/cuda/plan_build.h"
+#include "attn/cuda/step_pack.h"
+#include "attn/page_ranges.h"
+#include "base/host_device.h"
+#include "base/units.h"
+
+namespace quire::cuda {
+
+struct PageFill {
+  PackedStep step;
+  PlanBounds bounds;
+  PageId* rows = nullptr;   // [page_rows, row_width]
+  PageId* table = nullptr;  // [num_seqs, table_width]
+  PageGrid grid;            // of what is to be written of each row
+  int32_t cells = 1;        // CTAs per row, at most grid.CellsPerRow()
+};
+
+// What is to be done for one row of the step.
+struct RowFill {
+  PackedSequence seq;
+  int32_t pages = 0;  // of the table row; behind them come zeros
+  int32_t begin = 0;  // entries to walk, in the table or in the row of pages
+  int32_t end = 0;
+};
+
+// Out of bounds: the table row becomes empty, as the plan does.
+QUIRE_HD inline RowFill RowFillOf(const PageFill& fill, int32_t b, int32_t num_seqs) {
+  RowFill row{.seq = fill.step.seqs[b]};
+  const bool is_good = num_seqs >= 0 && num_seqs <= fill.bounds.num_seqs &&
+                       WithinBounds(row.seq, fill.bounds) && row.seq.fill_begin >= 0 &&
+                       row.seq.fill_end <= fill.bounds.table_width;
+  if (!is_good) row.seq = {.fill_begin = 0, .fill_end = fill.bounds.table_width};
+  row.pages = fill.bounds.pages.PagesFor(row.seq.kv_len);
+  const int32_t new_end = row.seq.num_new > 0 ? row.seq.first_new + row.seq.num_new : 0;
+  row.begin = row.seq.fill_begin;
+  row.end = row.seq.fill_end > new_end ? row.seq.fill_end : new_end;
+  if (row.begin > row.end) row.begin = row.end;
+  return row;
+}
+
+QUIRE_HD inline bool IsNew(const PackedSequence& seq, int32_t j) {
+  return j >= seq.first_new && j - seq.first_new < seq.num_new;
+}
+
+// Page j: the new one, or the one that the row has; the scratch page behind them.
+QUIRE_HD inline PageId LoadPage(const PageFill& fill, const RowFill& row, int32_t j,
+                                const PageId* pages) {
+  if (IsNew(row.seq, j)) {
+    return PageId(fill.step.words[row.seq.new_begin + (j - row.seq.first_new)]);
+  }
+  return j < row.pages ? pages[j] : PageId(kScratchPage.raw());
+}
+
+// Stores it in the row if it is new, and in the table where that is to be filled. False for a page
+// that is not in the pool: the table then has the scratch page.
+QUIRE_HD inline bool StorePage(const PageFill& fill, const RowFill& row, int32_t j, PageId page,
+                               PageId* pages, PageId* table) {
+  if (IsNew(row.seq, j)) pages[j] = page;
+  if (j < row.seq.fill_begin || j >= row.seq.fill_end) return true;
+  const bool is_page = page.raw() > kScratchPage.raw() && page.raw() < fill.bounds.pool_pages;
+  table[j] = j < row.pages && is_page ? page : PageId(kScratchPage.raw());
+  return j >= row.pages || is_page;
+}
+
+// What one thread of CTA `cta` does, of num_seqs * cells CTAs. A row of pages is named by one row of
+// the step, and an entry handled by one thread: nobody reads what another writes.
+template <class OnFault>
+QUIRE_HD void FillPageTable(const PageFill& fill, int32_t cta, int32_t thread, int32_t threads,
+                            const OnFault& on_fault) {
+  const int32_t b = cta / fill.cells;
+  const RowFill row = RowFillOf(fill, b, fill.step.header->num_seqs);
+  // A row without pages of its own reads and writes none; any address does.
+  const int32_t page_row = row.seq.row == kNoRow ? 0 : row.seq.row;
+  PageId* pages = fill.rows + int64_t{page_row} * fill.bounds.row_width;
+  PageId* table = fill.table + int64_t{b} * fill.bounds.table_width;
+  constexpr int kBatch = 4;
+  bool is_good = true;
+  for (int32_t cell = cta % fill.cells;; cell += fill.cells) {
+    const PageRange range = FillRange(fill.grid, PageCount(row.end - row.begin), cell);
+    if (range.empty()) break;
+    const auto end = row.begin + static_cast<int32_t>(range.end.raw());
+    int32_t first = row.begin + static_cast<int32_t>(range.begin.raw()) + thread;
+    for (; first < end; first += kBatch * threads) {
+      // All loads, then all stores: they may not pass each other, and would wait one by one.
+      PageId page[kBatch];
+      for (int i = 0; i < kBatch; ++i) {
+        const int32_t j = first + i * threads;
+        if (j < end) page[i] = LoadPage(fill, row, j, pages);
+      }
+      for (int i = 0; i < kBatch; ++i) {
+        const int32_t j = first + i * threads;
+        if (j < end) is_good &= StorePage(fill, row, j, page[i], pages, table);
+      }
+    }
+  }
+  if (!is_good) on_fault(StepFault::kPage, b);
+}
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_ATTN_CUDA_PAGE_FILL_H_

@@ -1,0 +1,84 @@
+// Plans in device memory, made there.
+//
+//   Pack     the host checks a step and writes it into pinned memory (attn/cuda/step_pack.h)
+//   Upload   one copy of what was packed
+//   Launch   two kernels: the plan by one CTA; its page table, by page ranges
+//
+// Upload and Launch only give work to the stream. Launch's grids and addresses follow from the
+// capacity and not from the step, so a graph may record it (and all kernels that read the plan), and
+// is right for every step packed and uploaded before the graph is launched.
+#ifndef QUIRE_ATTN_CUDA_PLAN_H_
+#define QUIRE_ATTN_CUDA_PLAN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "attn/capacity.h"
+#include "attn/cuda/page_fill.h"
+#include "attn/cuda/plan_arrays.h"
+#include "attn/cuda/plan_build.h"
+#include "attn/cuda/step_pack.h"
+#include "attn/plan.h"
+#include "attn/sequence_step.h"
+#include "base/units.h"
+#include "device/arena.h"
+#include "device/cuda/cuda.h"
+
+namespace quire::cuda {
+
+// What a PlanStorage takes of the device's memory and of pinned memory.
+struct PlanStorageMemory {
+  ByteOffset device;
+  ByteOffset pinned;
+};
+PlanStorageMemory PlanStorageBytes(const StepCapacity& capacity, const WorkShape& shape,
+                                   PageCount new_pages);
+
+// A plan's memory, taken once. One thread at a time.
+class PlanStorage {
+ public:
+  // `new_pages`: the most pages that a step brings (attn/cuda/step_pack.h). `rows` may serve several
+  // storages, on one stream, and outlives them. Takes PlanStorageBytes(...) from the two; neither
+  // may be counting. Throws as StepPacker.
+  PlanStorage(const StepCapacity& capacity, const WorkShape& shape, PageCount new_pages,
+              PageRows& rows, Carver& device, Carver& pinned);
+
+  const StepCapacity& capacity() const { return capacity_; }
+  const WorkShape& work() const { return shape_; }
+
+  // The plan, for ops and captures: its spans point to device memory, and their sizes and the
+  // numbers are the capacity's. What they hold is the last Launch's.
+  const Plan& plan() const { return plan_; }
+  const StepView& step() const { return step_; }
+
+  // Checks and packs; waits first until the copy before is done with the pinned memory. Throws as
+  // StepPacker::Pack; then nothing has changed. Every step that was packed must be uploaded and
+  // launched before the next one is packed, here or in another storage of the same rows.
+  void Pack(std::span<const SequenceStep> seqs, std::span<const RowUse> uses);
+  // The copy to the device. Not for graphs: its length is the step's own.
+  void Upload(const Stream& stream);
+  // The kernels. What they find wrong goes to `status`, and the plan is then empty.
+  void Launch(const Stream& stream, StatusWord status) const;
+  // One of the two kernels each, for measuring.
+  void LaunchSchedule(const Stream& stream, StatusWord status) const;
+  void LaunchPageTable(const Stream& stream, StatusWord status) const;
+
+ private:
+  StepCapacity capacity_;
+  WorkShape shape_;
+  PlanArrays arrays_;
+  std::span<std::byte> pinned_;
+  StepPacker packer_;
+  ByteOffset packed_bytes_;
+  std::optional<Event> copied_;
+  StepView step_;
+  PlanBuild build_;
+  PageFill fill_;
+  Plan plan_;
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_ATTN_CUDA_PLAN_H_

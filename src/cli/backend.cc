@@ -1,0 +1,116 @@
+#include "cli/backend.h"
+
+#include "base/error.h"
+#include "cli/machine.h"
+#include "device/cpu_model.h"
+#include "device/thread_pool.h"
+#include "runner/cpu_runner.h"
+
+#ifdef QUIRE_CUDA
+#include "device/cuda/device.h"
+#include "runner/cuda/cuda_runner.h"
+#include "runner/cuda/memory_plan.h"
+#include "runner/cuda/roof.h"
+#endif
+
+namespace quire::cli {
+namespace {
+
+#ifdef QUIRE_CUDA
+
+constexpr bool kHasCuda = true;
+
+std::string CudaProblem() { return cuda::DeviceProblem(); }
+ByteOffset CudaMemory() { return cuda::QueryDevice().memory; }
+std::string CudaName() { return cuda::QueryDevice().name; }
+
+MemoryPlan CudaPlan(const ModelConfig& config, WeightSource& weights,
+                    const RunnerOptions& options) {
+  return cuda::MakeMemoryPlan(config, weights, options);
+}
+
+std::unique_ptr<MeteredRunner> MakeCudaRunner(const ModelConfig& config, WeightSource& weights,
+                                              const RunnerOptions& options, const MemoryPlan& plan,
+                                              const LoadProgress& progress) {
+  return std::make_unique<cuda::CudaRunner>(config, weights, options, plan, progress);
+}
+
+cpu::Roofs CudaRoofs(int repeats) {
+  const cuda::Roofs roofs = cuda::MeasureRoofs(repeats);
+  return {.read_bytes_per_s = roofs.read_bytes_per_s, .flops_per_s = roofs.flops_per_s};
+}
+
+#else
+
+constexpr bool kHasCuda = false;
+
+std::string CudaProblem() {
+  return "this quire was built without CUDA; make cuda builds one, build/cuda/quire";
+}
+
+// RequireDevice has thrown before one of these is called.
+[[noreturn]] void FailWithoutCuda() { throw InternalError(CudaProblem()); }
+ByteOffset CudaMemory() { FailWithoutCuda(); }
+std::string CudaName() { FailWithoutCuda(); }
+MemoryPlan CudaPlan(const ModelConfig&, WeightSource&, const RunnerOptions&) { FailWithoutCuda(); }
+std::unique_ptr<MeteredRunner> MakeCudaRunner(const ModelConfig&, WeightSource&,
+                                              const RunnerOptions&, const MemoryPlan&,
+                                              const LoadProgress&) {
+  FailWithoutCuda();
+}
+cpu::Roofs CudaRoofs(int) { FailWithoutCuda(); }
+
+#endif
+
+}  // namespace
+
+const char* DeviceKindName(DeviceKind device) {
+  return device == DeviceKind::kCpu ? "cpu" : "cuda";
+}
+
+bool IsBuiltWithCuda() { return kHasCuda; }
+
+std::string DeviceProblem(DeviceKind device) {
+  return device == DeviceKind::kCpu ? std::string() : CudaProblem();
+}
+
+void RequireDevice(DeviceKind device) {
+  const std::string problem = DeviceProblem(device);
+  Require(problem.empty(), "--device {}: {}", DeviceKindName(device), problem);
+}
+
+ByteOffset MemoryOf(DeviceKind device) {
+  RequireDevice(device);
+  return device == DeviceKind::kCpu ? AvailableMemory() : CudaMemory();
+}
+
+std::string DeviceName(DeviceKind device) {
+  RequireDevice(device);
+  return device == DeviceKind::kCpu ? CpuModel() : CudaName();
+}
+
+MemoryPlan PlanMemory(DeviceKind device, const ModelConfig& config, WeightSource& weights,
+                      const RunnerOptions& options) {
+  RequireDevice(device);
+  return device == DeviceKind::kCpu ? MakeMemoryPlan(config, weights, options)
+                                    : CudaPlan(config, weights, options);
+}
+
+std::unique_ptr<MeteredRunner> MakeRunner(DeviceKind device, const ModelConfig& config,
+                                          WeightSource& weights, const RunnerOptions& options,
+                                          const MemoryPlan& plan, const LoadProgress& progress) {
+  RequireDevice(device);
+  if (device == DeviceKind::kCuda) {
+    return MakeCudaRunner(config, weights, options, plan, progress);
+  }
+  return std::make_unique<CpuRunner>(config, weights, options, plan, progress);
+}
+
+cpu::Roofs MeasureRoofs(DeviceKind device, int num_threads, int repeats) {
+  RequireDevice(device);
+  if (device == DeviceKind::kCuda) return CudaRoofs(repeats);
+  ThreadPool threads(num_threads);
+  return cpu::RoofMeter(threads).Measure(repeats);
+}
+
+}  // namespace quire::cli

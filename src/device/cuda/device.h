@@ -1,0 +1,36 @@
+// The device that this process uses: the first that CUDA shows it (CUDA_VISIBLE_DEVICES chooses).
+#ifndef QUIRE_DEVICE_CUDA_DEVICE_H_
+#define QUIRE_DEVICE_CUDA_DEVICE_H_
+
+#include <string>
+
+#include "base/units.h"
+
+namespace quire::cuda {
+
+struct DeviceProperties {
+  std::string name;
+  int capability_major = 0, capability_minor = 0;  // 9.0 is Hopper
+  int num_sms = 0;                                 // streaming multiprocessors
+  ByteOffset memory{};                             // in all
+  ByteOffset l2_cache{};
+  ByteOffset cta_shared_memory{};  // the most that a CTA can ask for
+};
+
+// Throws DeviceError if there is no device, and Error(kInvalidArgument) as RequireHopper.
+DeviceProperties QueryDevice();
+
+// Throws Error(kInvalidArgument), naming the device and what it can do, unless its compute capability
+// is 9.0: the kernels are compiled for sm_90a, which no other device runs, not even a newer one.
+void RequireHopper(const DeviceProperties& device);
+
+// Why QueryDevice() would throw; empty if it would not.
+std::string DeviceProblem();
+inline bool HaveDevice() { return DeviceProblem().empty(); }
+
+// What is free on the device now, for all its processes.
+ByteOffset FreeDeviceMemory();
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_DEVICE_CUDA_DEVICE_H_

@@ -1,0 +1,55 @@
+// The order in which a device works: streams, and points in them.
+#ifndef QUIRE_DEVICE_CUDA_STREAM_H_
+#define QUIRE_DEVICE_CUDA_STREAM_H_
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+namespace quire::cuda {
+
+// Work that runs one after the other, beside that of other streams. It does not wait for CUDA's
+// default stream. A moved-from stream can only be destroyed or assigned to.
+class Stream {
+ public:
+  Stream();  // throws DeviceError
+
+  cudaStream_t get() const { return stream_.get(); }
+  // Blocks until all that was given to the stream is done; throws DeviceError if some of it failed.
+  void Synchronize() const;
+
+ private:
+  struct Destroy {
+    void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+  };
+  std::unique_ptr<CUstream_st, Destroy> stream_;
+};
+
+// A point in a stream's work. Until it is recorded, waiting for it does not wait.
+class Event {
+ public:
+  explicit Event(bool timing = false);  // `timing`: SecondsSince may be asked
+
+  // The point is behind all that `stream` was given so far.
+  void Record(const Stream& stream);
+  // The same, and where `stream` records a graph, at every launch of it.
+  void RecordInGraph(const Stream& stream);
+  // Whether the point is reached; never blocks.
+  bool IsReached() const;
+  // Blocks until the point is reached.
+  void Synchronize() const;
+  // From `begin` to this. Both were made for timing and recorded; waits for this.
+  double SecondsSince(const Event& begin) const;
+  // What `stream` is given from now on waits for the point; the host does not.
+  void MakeWait(const Stream& stream) const;
+
+ private:
+  struct Destroy {
+    void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+  };
+  std::unique_ptr<CUevent_st, Destroy> event_;
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_DEVICE_CUDA_STREAM_H_

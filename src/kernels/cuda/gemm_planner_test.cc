@@ -1,0 +1,147 @@
+#include "kernels/cuda/gemm_planner.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/cuda/gemm_testing.h"
+
+namespace quire::cuda {
+namespace {
+
+using testing::BitMismatch;
+using testing::Mismatch;
+
+// A product with everything it needs on the device.
+struct Product {
+  MadeUpMatrix matrix;
+  std::vector<float> values;
+  DeviceWeights weights;
+  DeviceRows x;
+  DeviceOutput y;
+
+  Product(MatrixShape shape, int64_t rows, DType dtype, Spread spread = Spread::kAligned)
+      : matrix({.format = WeightFormat::kBf16, .shape = shape}),
+        values(MadeUpX(4, rows * shape.inputs)),
+        weights(matrix, spread),
+        x(values, shape.inputs, spread),
+        y(rows, shape.outputs, dtype, spread) {}
+
+  GemmArgs args() const { return {.x = x.view(), .w = weights.view(), .y = y.view()}; }
+};
+
+class CudaGemmPlannerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+    memory_ = std::make_unique<DeviceBuffer>("workspace", GemmPlanner::kWorkspaceBytes);
+    stream_ = std::make_unique<Stream>();
+  }
+  GemmPlanner Make(GemmBackend backend) const { return {backend, memory_->bytes()}; }
+
+  std::unique_ptr<DeviceBuffer> memory_;
+  std::unique_ptr<Stream> stream_;
+};
+
+TEST_F(CudaGemmPlannerTest, ProductsEqualTheReferenceWithinTheBound) {
+  GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  for (const MatrixShape shape :
+       {MatrixShape{128, 256}, MatrixShape{576, 2048}, MatrixShape{96, 72}, MatrixShape{33, 131}}) {
+    for (int64_t rows : {1, 2, 16, 65}) {
+      for (DType dtype : {DType::kBf16, DType::kF32}) {
+        SCOPED_TRACE(fmt::format("{} x {}, {} rows, {}", shape.outputs, shape.inputs, rows,
+                                 DTypeName(dtype)));
+        const Product product(shape, rows, dtype);
+        planner.Plan(ShapeOf(product.args()));
+        planner.Gemm(product.args(), *stream_);
+        const GemmReference reference =
+            ReferenceGemm(product.matrix, shape, product.values, {}, dtype);
+        EXPECT_EQ(Mismatch(product.y.Values(*stream_), reference.y, reference.bounds), "");
+      }
+    }
+  }
+}
+
+TEST_F(CudaGemmPlannerTest, HeadsEqualProductsOfTheirOwnWithinTheBound) {
+  GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  const MatrixShape shape{512, 128};
+  const MadeUpMatrix a({.format = WeightFormat::kBf16, .shape = shape}),
+      b({.format = WeightFormat::kBf16, .shape = shape, .first_output = 3});
+  const DeviceWeights weights({&a, &b, &a}, Spread::kAligned);
+  const int64_t rows = 20;
+  const std::vector<float> values = MadeUpX(2, rows * 3 * 192);
+  const DeviceRows x(values, 3 * 192, Spread::kAligned);
+  const DeviceOutput y(rows, 3 * 576, DType::kBf16, Spread::kAligned);
+  const GemmArgs args{.x = x.view().Columns(0, 128),
+                      .w = weights.view(),
+                      .y = y.view().Columns(0, 512),
+                      .x_step = 192,
+                      .y_step = 576};
+  EXPECT_TRUE(CublasLtTakes(args));
+  planner.Plan(ShapeOf(args));
+  planner.Gemm(args, *stream_);
+  const std::vector<float> all = y.Values(*stream_);
+  for (int64_t h = 0; h < 3; ++h) {
+    std::vector<float> head_x, head_y;
+    for (int64_t t = 0; t < rows; ++t) {
+      const auto from = values.begin() + t * 576 + h * 192;
+      head_x.insert(head_x.end(), from, from + 128);
+      const auto made = all.begin() + t * 1728 + h * 576;
+      head_y.insert(head_y.end(), made, made + 512);
+    }
+    const GemmReference reference = ReferenceGemm(h == 1 ? b : a, shape, head_x, {}, DType::kBf16);
+    EXPECT_EQ(Mismatch(head_y, reference.y, reference.bounds), "") << "head " << h;
+  }
+}
+
+TEST_F(CudaGemmPlannerTest, AGraphHasTheBitsOfAnEagerStep) {
+  GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  for (int64_t rows : {1, 16, 300}) {
+    const Product eager({576, 2048}, rows, DType::kBf16), recorded({576, 2048}, rows, DType::kBf16);
+    planner.Plan(ShapeOf(eager.args()));
+    planner.Gemm(eager.args(), *stream_);
+    const Graph graph = Graph::Capture(*stream_, [&] { planner.Gemm(recorded.args(), *stream_); });
+    for (int i = 0; i < 3; ++i) graph.Launch(*stream_);
+    EXPECT_EQ(BitMismatch(recorded.y.Values(*stream_), eager.y.Values(*stream_)), "") << rows;
+  }
+}
+
+TEST_F(CudaGemmPlannerTest, AShapeIsPlannedOnceAndAnUnplannedOneIsOurFault) {
+  GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  const Product product({128, 256}, 8, DType::kBf16), other({128, 256}, 9, DType::kBf16);
+  planner.Plan(ShapeOf(product.args()));
+  planner.Plan(ShapeOf(product.args()));
+  EXPECT_EQ(planner.num_plans(), 1);
+  EXPECT_THROW(planner.Gemm(other.args(), *stream_), InternalError);
+}
+
+TEST_F(CudaGemmPlannerTest, WhatCublasLtDoesNotTakeGoesToTheTiles) {
+  const GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  const Product odd({33, 131}, 20, DType::kBf16, Spread::kOdd);
+  EXPECT_FALSE(CublasLtTakes(odd.args()));
+  const Product same({33, 131}, 20, DType::kBf16, Spread::kOdd);
+  planner.Gemm(odd.args(), *stream_);
+  Gemm(same.args(), *stream_);
+  EXPECT_EQ(BitMismatch(odd.y.Values(*stream_), same.y.Values(*stream_)), "");
+  // A bias too.
+  const Product biased({128, 256}, 8, DType::kBf16);
+  const DeviceVector<float> bias(MadeUpValues(1, 128));
+  GemmArgs args = biased.args();
+  EXPECT_TRUE(CublasLtTakes(args));
+  args.bias = bias.span().data();
+  EXPECT_FALSE(CublasLtTakes(args));
+}
+
+TEST_F(CudaGemmPlannerTest, TheTilesBackendNeedsNoPlanAndNoWorkspace) {
+  const GemmPlanner planner(GemmBackend::kTiles, {});
+  const Product product({128, 256}, 8, DType::kF32), same({128, 256}, 8, DType::kF32);
+  planner.Gemm(product.args(), *stream_);
+  Gemm(same.args(), *stream_);
+  EXPECT_EQ(BitMismatch(product.y.Values(*stream_), same.y.Values(*stream_)), "");
+}
+
+}  // namespace
+}  // namespace quire::cuda

@@ -1,0 +1,271 @@
+// One tile of keys against the rows of a CTA, on the tensor cores.
+//
+//   scores   S = Q K^T        each warp some rows and keys, all 576 values ascending
+//   softmax  weights as bf16 into the tile's rope part, which nobody needs any more
+//   values   O += P V         each warp all rows and 64 of the 512 columns, keys ascending
+//
+// An element of S or O is always summed by the same chain of m16n8k16 products, whichever warp has
+// it and whatever stands in other rows: so the number of 16-row groups, kGroups, changes no bit.
+#ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_ATTEND_CUH_
+#define QUIRE_KERNELS_CUDA_MLA_ATTENTION_ATTEND_CUH_
+
+#include "kernels/cuda/mla_attention_tile.cuh"
+
+namespace quire::cuda::mla {
+
+inline constexpr int kValueColumns = kLatent / kWarps;  // of a warp
+static_assert(kValueColumns * 2 == kLine, "a warp's columns are one line of every row");
+
+// Lane numbers as addresses need them. Eight consecutive lanes address eight consecutive rows, so a
+// lane's permutation is lane % 8 everywhere. Chunk 2j + c of a line lies where chunk c does, with
+// 32 j exclusively or-ed: lines begin on multiples of 128.
+struct Lanes {
+  uint32_t warp, lane;
+
+  __device__ explicit Lanes(int thread)
+      : warp(static_cast<uint32_t>(thread) / kWarp), lane(static_cast<uint32_t>(thread) % kWarp) {}
+  // Chunk lane / 16: two matrices of rows, then the next chunk.
+  __device__ uint32_t by_rows() const { return Permuted(lane / 16, lane); }
+  // Chunk lane / 8 % 2: two chunks, then the next eight rows.
+  __device__ uint32_t by_keys() const { return Permuted(lane / 8 % 2, lane); }
+  // The row of an accumulator's first half within its group of 16, and its first column of eight.
+  __device__ uint32_t row() const { return lane / 4; }
+  __device__ uint32_t column() const { return lane % 4 * 2; }
+};
+
+// ---- Scores ----
+
+// With four groups: warp w has rows of group w / 2 and keys [32 (w % 2), + 32). Queries are read
+// from shared memory: registers are full of sums.
+struct WideScores {
+  static constexpr int kKeyGroups = 4;  // of eight keys, per warp
+  static constexpr uint32_t kWarpsPerRow = 2;
+
+  static __device__ uint32_t Group(const Lanes& at) { return at.warp / 2; }
+  static __device__ uint32_t FirstKey(const Lanes& at) { return at.warp % 2 * 32; }
+
+  __device__ void LoadQueries(uint32_t, const Lanes&) {}
+
+  __device__ void Multiply(uint32_t q, uint32_t keys, const Lanes& at, float (&s)[kKeyGroups][4]) {
+    const uint32_t row = Group(at) * 16 + at.lane % 16;
+    const uint32_t key = FirstKey(at) + at.lane % 8 + at.lane / 16 * 8;
+    const uint32_t q_row = q + at.by_rows(), key_row = keys + at.by_keys();
+#pragma unroll 2
+    for (uint32_t line = 0; line < kLatentBytes / kLine; ++line) {
+      Line(q_row + row * kLatentBytes + line * kLine, key_row + key * kLatentBytes + line * kLine,
+           16 * kLatentBytes, s);
+    }
+    Line(q_row + kRopeBegin + row * kRopeBytes, key_row + kRopeBegin + key * kRopeBytes,
+         16 * kRopeBytes, s);
+  }
+
+ private:
+  // 64 values: four products.
+  static __device__ void Line(uint32_t q, uint32_t keys, uint32_t next_keys,
+                              float (&s)[kKeyGroups][4]) {
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) {
+      uint32_t a[4], b[8];
+      LoadMatrices(q ^ 32 * j, a[0], a[1], a[2], a[3]);
+      LoadMatrices(keys ^ 32 * j, b[0], b[1], b[2], b[3]);
+      LoadMatrices((keys ^ 32 * j) + next_keys, b[4], b[5], b[6], b[7]);
+#pragma unroll
+      for (int n = 0; n < kKeyGroups; ++n) MultiplyBf16(s[n], a, b[2 * n], b[2 * n + 1]);
+    }
+  }
+};
+
+// With one group: warp w has keys [8 w, + 8), and the queries stay in registers.
+struct NarrowScores {
+  static constexpr int kKeyGroups = 1;
+  static constexpr uint32_t kWarpsPerRow = 8;
+
+  static __device__ uint32_t Group(const Lanes&) { return 0; }
+  static __device__ uint32_t FirstKey(const Lanes& at) { return at.warp * 8; }
+
+  __device__ void LoadQueries(uint32_t q, const Lanes& at) {
+    const uint32_t row = at.lane % 16;
+#pragma unroll
+    for (uint32_t i = 0; i < kProducts; ++i) {
+      const uint32_t line =
+          i < 32 ? q + row * kLatentBytes + i / 4 * kLine : q + kRopeBegin + row * kRopeBytes;
+      LoadMatrices((line + at.by_rows()) ^ 32 * (i % 4), a_[i][0], a_[i][1], a_[i][2], a_[i][3]);
+    }
+  }
+
+  __device__ void Multiply(uint32_t, uint32_t keys, const Lanes& at, float (&s)[kKeyGroups][4]) {
+    const uint32_t key = FirstKey(at) + at.lane % 8;
+    // Four chunks at once: two products' worth of eight keys.
+    const uint32_t offset = Permuted(at.lane / 8, at.lane);  // the other four: ^ 64
+#pragma unroll
+    for (uint32_t i = 0; i < kProducts; i += 2) {
+      const uint32_t line =
+          i < 32 ? keys + key * kLatentBytes + i / 4 * kLine : keys + kRopeBegin + key * kRopeBytes;
+      uint32_t b[4];
+      LoadMatrices((line + offset) ^ 64 * (i / 2 % 2), b[0], b[1], b[2], b[3]);
+      MultiplyBf16(s[0], a_[i], b[0], b[1]);
+      MultiplyBf16(s[0], a_[i + 1], b[2], b[3]);
+    }
+  }
+
+ private:
+  static constexpr uint32_t kProducts = (kLatent + kRope) / 16;
+  uint32_t a_[kProducts][4];
+};
+
+// ---- Softmax ----
+
+// Scores of this thread become weights: bf16 at `p`, and their sums and the rows' maxima in
+// `stats`. Rows see the first visible[row] - key keys of the tile, those outside [first, end) none.
+// Barriers: 1 (all wait): `tops` are written, and nobody reads keys' rope part any more, where the
+// weights go. The caller's next one: weights, alpha, sums and m are written.
+template <class Scores>
+__device__ void Softmax(float (&s)[Scores::kKeyGroups][4], float scale, int32_t key, int32_t first,
+                        int32_t end, int parity, uint32_t p, RowStats& stats, const Lanes& at) {
+  const uint32_t group = Scores::Group(at) * 16, first_key = Scores::FirstKey(at);
+  constexpr uint32_t kTopsStride = 2 * kMlaRows / Scores::kWarpsPerRow;
+  const uint32_t warp_in_row = at.warp % Scores::kWarpsPerRow;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t row = group + at.row() + 8 * half;
+    const bool takes_part = static_cast<int32_t>(row) >= first && static_cast<int32_t>(row) < end;
+    const int32_t count = takes_part ? stats.visible[row] - key : 0;
+    float top = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 2 * Scores::kKeyGroups; ++i) {
+      float& score = s[i / 2][2 * half + i % 2];
+      const int32_t k = static_cast<int32_t>(first_key + i / 2 * 8 + at.column()) + i % 2;
+      score = k < count ? score * scale : -INFINITY;
+      top = fmaxf(top, score);
+    }
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+    if (at.lane % 4 == 0) stats.tops[warp_in_row * kTopsStride + row] = top;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t row = group + at.row() + 8 * half;
+    const float before = stats.m[parity][row];
+    float top = before;
+#pragma unroll
+    for (uint32_t w = 0; w < Scores::kWarpsPerRow; ++w) {
+      top = fmaxf(top, stats.tops[w * kTopsStride + row]);
+    }
+    const float anchor = Anchor(top);
+#pragma unroll
+    for (int n = 0; n < Scores::kKeyGroups; ++n) {
+      const float low = Base2Exponent::Exp(s[n][2 * half] - anchor);
+      const float high = Base2Exponent::Exp(s[n][2 * half + 1] - anchor);
+      const uint32_t chunk = first_key / 8 + static_cast<uint32_t>(n);
+      StoreShared4(p + row * kRopeBytes + Permuted(chunk, row) + at.column() * 2,
+                   PackBf16(low, high));
+      float sum = low + high;
+      sum += __shfl_xor_sync(kAllLanes, sum, 1);
+      sum += __shfl_xor_sync(kAllLanes, sum, 2);
+      if (at.lane % 4 == 0) stats.sums[chunk][row] = sum;
+    }
+    if (warp_in_row == 0 && at.lane % 4 == 0) {
+      stats.m[parity ^ 1][row] = top;
+      stats.alpha[row] = Base2Exponent::Exp(before - anchor);
+    }
+  }
+}
+
+// ---- Values ----
+
+template <int kGroups>
+using Sums = float[kGroups][kValueColumns / 8][4];
+
+__device__ inline void LoadWeights(uint32_t p, uint32_t group, uint32_t step, const Lanes& at,
+                                   uint32_t (&a)[4]) {
+  const uint32_t row = p + (group * 16 + at.lane % 16) * kRopeBytes + at.by_rows();
+  LoadMatrices(row ^ 32 * step, a[0], a[1], a[2], a[3]);
+}
+// Sixteen keys and sixteen of the warp's columns.
+__device__ inline void LoadValues(uint32_t keys, uint32_t step, uint32_t columns, const Lanes& at,
+                                  uint32_t (&b)[4]) {
+  const uint32_t row = keys + (step * 16 + at.lane % 16) * kLatentBytes + at.warp * kLine;
+  LoadMatricesTransposed((row + at.by_rows()) ^ 32 * columns, b[0], b[1], b[2], b[3]);
+}
+
+template <int kGroups>
+__device__ void AddValues(uint32_t p, uint32_t keys, const RowStats& stats, const Lanes& at,
+                          Sums<kGroups>& o) {
+#pragma unroll
+  for (int m = 0; m < kGroups; ++m) {
+    const float low = stats.alpha[m * 16 + at.row()], high = stats.alpha[m * 16 + at.row() + 8];
+    if (!__any_sync(kAllLanes, low != 1.0f || high != 1.0f)) continue;
+#pragma unroll
+    for (int n = 0; n < kValueColumns / 8; ++n) {
+      o[m][n][0] *= low;
+      o[m][n][1] *= low;
+      o[m][n][2] *= high;
+      o[m][n][3] *= high;
+    }
+  }
+#pragma unroll
+  for (uint32_t step = 0; step < kTileKeys / 16; ++step) {
+    uint32_t a[kGroups][4];
+#pragma unroll
+    for (uint32_t m = 0; m < kGroups; ++m) LoadWeights(p, m, step, at, a[m]);
+#pragma unroll
+    for (uint32_t c = 0; c < kValueColumns / 16; ++c) {
+      uint32_t b[4];
+      LoadValues(keys, step, c, at, b);
+#pragma unroll
+      for (int m = 0; m < kGroups; ++m) {
+        MultiplyBf16(o[m][2 * c], a[m], b[0], b[1]);
+        MultiplyBf16(o[m][2 * c + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// The same, but sums of rows outside [first, end) stay as they are, also where a value is not
+// finite and 0 times it is not 0.
+template <int kGroups>
+__device__ void AddValuesOfRows(uint32_t p, uint32_t keys, int32_t first, int32_t end,
+                                const RowStats& stats, const Lanes& at, Sums<kGroups>& o) {
+#pragma unroll
+  for (int m = 0; m < kGroups; ++m) {
+    const int32_t row = m * 16 + static_cast<int32_t>(at.row());
+    const bool keep[2] = {row < first || row >= end, row + 8 < first || row + 8 >= end};
+    const float alpha[2] = {stats.alpha[row], stats.alpha[row + 8]};
+#pragma unroll
+    for (uint32_t c = 0; c < kValueColumns / 16; ++c) {
+      float sums[2][4];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        sums[i / 4][i % 4] = o[m][2 * c + i / 4][i % 4] * alpha[i % 4 / 2];
+      }
+#pragma unroll
+      for (uint32_t step = 0; step < kTileKeys / 16; ++step) {
+        uint32_t a[4], b[4];
+        LoadWeights(p, static_cast<uint32_t>(m), step, at, a);
+        LoadValues(keys, step, c, at, b);
+        MultiplyBf16(sums[0], a, b[0], b[1]);
+        MultiplyBf16(sums[1], a, b[2], b[3]);
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float& sum = o[m][2 * c + i / 4][i % 4];
+        sum = keep[i % 4 / 2] ? sum : sums[i / 4][i % 4];
+      }
+    }
+  }
+}
+
+// l of the rows, after the barrier behind Softmax: a thread per row, eight keys after eight keys.
+template <int kGroups>
+__device__ void AddWeights(RowStats& stats, int thread) {
+  if (thread >= 16 * kGroups) return;
+  float sum = stats.sums[0][thread];
+#pragma unroll
+  for (int i = 1; i < kTileKeys / 8; ++i) sum += stats.sums[i][thread];
+  stats.l[thread] = __fmaf_rn(stats.alpha[thread], stats.l[thread], sum);
+}
+
+}  // namespace quire::cuda::mla
+
+#endif  // QUIRE_KERNELS_CUDA_MLA_ATTENTION_ATTEND_CUH_

@@ -1,0 +1,59 @@
+#include "kernels/cuda/route.h"
+
+#include <iterator>
+#include <utility>
+
+#include "base/error.h"
+#include "base/maths.h"
+#include "kernels/cuda/route_sort.h"
+
+namespace quire::cuda {
+namespace {
+
+void RequireSize(const char* name, size_t actual, int64_t expected) {
+  Require(std::cmp_equal(actual, expected), "{}: expected {} values, got {}", name, expected,
+          actual);
+}
+
+void RequireBf16(const char* name, const ConstTensorView& view) {
+  Require(view.dtype() == DType::kBf16, "{}: expected bf16, got {}", name, DTypeName(view.dtype()));
+}
+
+}  // namespace
+
+int64_t SortWorkspace(int64_t num_choices, int32_t num_experts) {
+  if (num_choices <= kMaxChoicesAtOnce) return 0;
+  return CeilDiv(num_choices, int64_t{kSegmentChoices}) * num_experts;
+}
+
+void Validate(const SortByExpertArgs& args) {
+  Require(args.num_experts >= 1 && args.num_experts <= kMaxExperts,
+          "sort_by_expert.num_experts: expected 1..{}, got {}", kMaxExperts, args.num_experts);
+  Require(args.top_k >= 1 && args.top_k <= kMaxTopK, "sort_by_expert.top_k: expected 1..{}, got {}",
+          kMaxTopK, args.top_k);
+  const int64_t num_choices = std::ssize(args.experts);
+  Require(num_choices % args.top_k == 0 && num_choices <= INT32_MAX,
+          "sort_by_expert.experts: expected {} for each token and at most {}, got {}", args.top_k,
+          INT32_MAX, num_choices);
+  RequireSize("sort_by_expert.offsets", args.offsets.size(), int64_t{args.num_experts} + 1);
+  RequireSize("sort_by_expert.row_of", args.row_of.size(), num_choices);
+  const int64_t needed = SortWorkspace(num_choices, args.num_experts);
+  Require(std::ssize(args.workspace) >= needed,
+          "sort_by_expert.workspace: expected {} values or more, got {}", needed,
+          args.workspace.size());
+}
+
+void Validate(const GatherRowsArgs& args) {
+  const int64_t num_tokens = args.x.dim(0);
+  const int64_t width = args.x.dim(1);
+  const int64_t num_choices = std::ssize(args.row_of);
+  RequireShape("gather_rows.x", args.x, {num_tokens, width});
+  RequireBf16("gather_rows.x", args.x);
+  Require(num_tokens == 0 ? num_choices == 0 : num_choices > 0 && num_choices % num_tokens == 0,
+          "gather_rows.row_of: expected as many for each of {} tokens, got {}", num_tokens,
+          num_choices);
+  RequireShape("gather_rows.y", args.y, {num_choices, width});
+  RequireBf16("gather_rows.y", args.y);
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,263 @@
+// What must not change a bit of a model's answers on the device: page size and which pages a sequence
+// has, ever; in deterministic mode chunks and the other sequences of a step, either. And what the
+// answers are: those of transformers and of the CPU, as far as bf16 goes.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "device/cuda/cuda.h"
+#include "io/json.h"
+#include "runner/cuda/test_runner.h"
+#include "testing/step_jobs.h"
+
+namespace quire::cuda {
+namespace {
+
+using testing::Difference;
+using testing::Job;
+using testing::JobReport;
+using testing::RandomTokens;
+using testing::RunJob;
+using testing::RunJobs;
+using testing::Weights;
+
+struct ModelCase {
+  const char* name;
+  Weights weights;
+  KvFormat kv_format;
+};
+
+// As those of runner_invariants_test.cc: experts in groups, by the plain attention kernel; the true
+// size, by tensor cores, over bf16 and fp8 rows; LongRoPE.
+const ModelCase kModels[] = {
+    {"v3_groups", Weights::kFiles, KvFormat::kLatentF32},
+    {"true_geometry", Weights::kDummy, KvFormat::kLatentBf16},
+    {"true_geometry", Weights::kDummy, KvFormat::kLatentFp8},
+    {"minicpm3", Weights::kFiles, KvFormat::kLatentBf16},
+};
+
+class CudaInvariants : public ::testing::TestWithParam<ModelCase> {
+ protected:
+  void SetUp() override {
+    if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  }
+  static RunnerOptions Options() {
+    return {.page_size = PageSize(16),
+            .context = TokenCount(256),
+            .max_seqs = 6,
+            .max_step_tokens = TokenCount(160),
+            .kv_format = GetParam().kv_format,
+            .mode = StepMode::kGraph,
+            .num_threads = 4};
+  }
+  static std::unique_ptr<CudaRunner> Make(const RunnerOptions& options) {
+    const ModelCase& model = GetParam();
+    return MakeDeviceRunner(
+        kTestData / (model.weights == Weights::kDummy ? "dummy" : "hf") / model.name, options,
+        model.weights);
+  }
+  static Job MakeJob(const Runner& runner, uint64_t seed, int64_t length, int64_t chunk) {
+    return {.prompt = RandomTokens(length, runner.limits().vocab_size, seed),
+            .chunk = chunk,
+            .num_output = 8};
+  }
+  static constexpr int64_t kAll = 1 << 20;
+};
+
+TEST_P(CudaInvariants, PageSizesChangeNoBit) {
+  JobReport first;
+  for (const int32_t page_size : {1, 16, 61, 64, 128}) {
+    RunnerOptions options = Options();
+    options.page_size = PageSize(page_size);
+    const auto runner = Make(options);
+    const Job job = MakeJob(*runner, 1, 140, 64);
+    const JobReport report = RunJob(*runner, job, static_cast<uint64_t>(page_size));
+    if (first.tokens.empty()) first = report;
+    EXPECT_EQ(Difference(report, first), "") << "page size " << page_size;
+  }
+}
+
+TEST_P(CudaInvariants, InDeterministicModeChunksAndOtherSequencesChangeNoBit) {
+  RunnerOptions options = Options();
+  options.deterministic = true;
+  const auto runner = Make(options);
+  JobReport first;
+  for (const int64_t chunk : {kAll, int64_t{1}, int64_t{7}, int64_t{64}}) {
+    const JobReport report = RunJob(*runner, MakeJob(*runner, 1, 140, chunk));
+    if (first.tokens.empty()) first = report;
+    EXPECT_EQ(Difference(report, first), "") << "chunk " << chunk;
+  }
+  std::vector<Job> jobs;
+  std::vector<JobReport> alone;
+  for (uint64_t i = 0; i < 6; ++i) {
+    jobs.push_back(MakeJob(*runner, 10 + i, 3 + 23 * static_cast<int64_t>(i), 11));
+    jobs.back().first_step = static_cast<int64_t>(i) * 2;
+    alone.push_back(RunJob(*runner, jobs.back()));
+  }
+  const std::vector<JobReport> together = RunJobs(*runner, jobs, 7);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_EQ(Difference(together[i], alone[i]), "") << "sequence " << i;
+  }
+}
+
+// Nobody says which sequence is which, so that every step brings all pages again.
+class Anonymous : public Runner {
+ public:
+  explicit Anonymous(Runner& runner) : runner_(runner) {}
+  const RunnerLimits& limits() const override { return runner_.limits(); }
+  void Submit(const StepBatch& batch) override {
+    seqs_.assign(batch.sequences.begin(), batch.sequences.end());
+    for (StepSequence& seq : seqs_) seq.id = 0;
+    runner_.Submit({.copies = batch.copies, .sequences = seqs_});
+  }
+  const StepResult& Collect() override { return runner_.Collect(); }
+
+ private:
+  Runner& runner_;
+  std::vector<StepSequence> seqs_;
+};
+
+TEST(CudaRunnerPages, MorePagesThanOneStepBringsChangeNoBit) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  RunnerOptions options{.page_size = PageSize(1),
+                        .context = TokenCount(4000),
+                        .max_seqs = 2,
+                        .max_step_tokens = TokenCount(512),
+                        .mode = StepMode::kGraph,
+                        .num_threads = 4};
+  const auto runner =
+      MakeDeviceRunner(kTestData / "dummy" / "true_geometry", options, Weights::kDummy);
+  std::vector<Job> jobs;
+  for (uint64_t i = 0; i < 2; ++i) {
+    jobs.push_back({.prompt = RandomTokens(2500, runner->limits().vocab_size, i),
+                    .chunk = 256,
+                    .num_output = 4});
+  }
+  ASSERT_GT(2 * 2500, kNewPages.raw());
+  const std::vector<JobReport> known = RunJobs(*runner, jobs);
+  Anonymous anonymous(*runner);
+  const std::vector<JobReport> unknown = RunJobs(anonymous, jobs, 5);
+  for (size_t i = 0; i < jobs.size(); ++i) EXPECT_EQ(Difference(unknown[i], known[i]), "");
+}
+
+// ---- Parity ----
+
+// Weights and what lies between products are rounded to bf16: at most 2^-8 of a value, and less than
+// 2^-9 in the mean of squares (evenly over half an ulp either way). Roundings are independent, so the errors of a path add as their squares: eight tensors of a layer (norm, query,
+// latent query, attention, output; norm, gate and up, activated) and two of the head, each rounded
+// itself and multiplied by rounded weights. A log-probability, whose spread is that of the logits,
+// errs by 2^-9 sqrt(2 (8 layers + 2)) of that spread in the mean of squares. Four times that leaves
+// room for experts that change places near a tie.
+double ExpectedError(int64_t num_layers, double spread) {
+  return std::ldexp(1.0, -9) * std::sqrt(2.0 * (8.0 * static_cast<double>(num_layers) + 2)) *
+         spread;
+}
+
+double Spread(const std::vector<double>& values) {
+  double sum = 0, squares = 0;
+  for (const double value : values) {
+    sum += value;
+    squares += value * value;
+  }
+  const auto count = static_cast<double>(values.size());
+  return std::sqrt(std::max(0.0, squares / count - sum / count * (sum / count)));
+}
+
+std::vector<std::string> Fixtures() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(kTestData / "hf")) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+class CudaHfTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(CudaHfTest, LogProbabilitiesAreThoseOfTransformersWithinBf16) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const std::filesystem::path folder = kTestData / "hf" / GetParam();
+  const Json json = ReadJsonFile(folder / "expected.json");
+  std::vector<double> expected;
+  for (const Json& logprob : json.at("logprobs")) {
+    if (!logprob.is_null()) expected.push_back(logprob);
+  }
+  const auto layers = ReadModelConfig(folder).num_layers();
+  for (const KvFormat format : {KvFormat::kLatentF32, KvFormat::kLatentBf16}) {
+    const auto runner = MakeDeviceRunner(folder, {.page_size = PageSize(16),
+                                                  .max_seqs = 1,
+                                                  .max_step_tokens = TokenCount(64),
+                                                  .kv_format = format,
+                                                  .num_threads = 4});
+    const JobReport report =
+        RunJob(*runner, {.prompt = json.at("tokens").get<std::vector<int32_t>>(), .chunk = 13});
+    ASSERT_EQ(report.tokens.size(), expected.size());
+    double squares = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const double error = report.tokens[i].chosen.logprob - expected[i];
+      squares += error * error;
+    }
+    const double error = std::sqrt(squares / static_cast<double>(expected.size()));
+    const double bound = 4 * ExpectedError(layers, Spread(expected));
+    RecordProperty(KvFormatName(format), fmt::format("{} of {}", error, bound));
+    EXPECT_LT(error, bound) << KvFormatName(format);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, CudaHfTest, ::testing::ValuesIn(Fixtures()),
+                         [](const auto& name) { return name.param; });
+
+// On what the bundled model says itself, so that most places are as sure as those of real text.
+TEST(CudaParity, TheMostLikelyTokensAreTheCpusButForNearTies) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const std::filesystem::path folder(QUIRE_BUNDLED_MODEL);
+  const RunnerOptions options{.context = TokenCount(256),
+                              .max_seqs = 8,
+                              .max_step_tokens = TokenCount(512),
+                              .num_threads = 8};
+  const auto cpu = testing::MakeRunner(folder, options);
+  std::vector<Job> jobs;
+  for (uint64_t i = 0; i < 8; ++i) {
+    jobs.push_back({.prompt = RandomTokens(8, cpu->limits().vocab_size, i), .num_output = 200});
+    jobs.back().sampling = {.temperature = 1, .seed = i};
+  }
+  const std::vector<JobReport> said = RunJobs(*cpu, jobs);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    jobs[i].prompt.insert(jobs[i].prompt.end(), said[i].output.begin(), said[i].output.end());
+    jobs[i].num_output = 0;
+    jobs[i].sampling = {.temperature = 0, .top_logprobs = 2};
+  }
+  const std::vector<JobReport> expected = RunJobs(*cpu, jobs);
+  const auto runner = MakeDeviceRunner(folder, options);
+  const std::vector<JobReport> found = RunJobs(*runner, jobs);
+  int64_t places = 0, same = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    ASSERT_EQ(found[i].tokens.size(), expected[i].tokens.size());
+    for (size_t t = 0; t < expected[i].tokens.size(); ++t) {
+      const auto& top = expected[i].tokens[t].top;
+      const bool agrees = found[i].tokens[t].top[0].token == top[0].token;
+      ++places;
+      same += agrees ? 1 : 0;
+      if (!agrees) {
+        EXPECT_LT(top[0].logprob - top[1].logprob, 0.05) << "job " << i << " at " << t;
+      }
+    }
+  }
+  ASSERT_GT(places, 1600);
+  EXPECT_GE(static_cast<double>(same), 0.995 * static_cast<double>(places));
+}
+
+std::string CaseName(const ::testing::TestParamInfo<ModelCase>& info) {
+  return std::string(info.param.name) + "_" + KvFormatName(info.param.kv_format);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, CudaInvariants, ::testing::ValuesIn(kModels), CaseName);
+
+}  // namespace
+}  // namespace quire::cuda

@@ -1,0 +1,374 @@
+#include "runner/cuda/cuda_runner.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "device/thread_pool.h"
+#include "kernels/cuda/mla_attention.h"
+#include "kernels/cuda/store.h"
+#include "model/cuda/weights.h"
+#include "model/forward.h"
+#include "runner/batch_checks.h"
+#include "runner/kv_stores.h"
+
+namespace quire::cuda {
+namespace {
+
+size_t Size(int64_t n) { return static_cast<size_t>(n); }
+
+ByteOffset PinnedBytes(const ModelConfig& config, const RunnerLimits& limits,
+                       const RunnerOptions& options, const WorkShape& work) {
+  Carver device, pinned;
+  LayOutSteps(config, limits, options, work, device, pinned);
+  return pinned.used();
+}
+
+// Zeros: rows of the cache that were never written are read as numbers.
+DeviceBuffer ZeroedArena(ByteOffset bytes) {
+  DeviceBuffer arena("the runner's memory", bytes);
+  Check(cudaMemset(arena.data(), 0, arena.bytes().size()), "zeros for the runner's memory");
+  Check(cudaStreamSynchronize(nullptr), "zeros for the runner's memory");
+  return arena;
+}
+
+ByteOffset Bytes(const MlpWeights& mlp) {
+  if (mlp.gate.empty()) return ByteOffset(0);
+  return WeightViewBytes(mlp.gate) + WeightViewBytes(mlp.up) + WeightViewBytes(mlp.down);
+}
+
+ByteOffset Bytes(const WeightView& w) { return w.empty() ? ByteOffset(0) : WeightViewBytes(w); }
+
+WeightReads ReadsOf(const ModelWeights& weights) {
+  WeightReads reads{.always = Bytes(weights.head)};
+  for (const LayerWeights& layer : weights.layers) {
+    const AttentionWeights& attention = layer.attention;
+    for (const WeightView& w : {attention.q_down, attention.q_up, attention.kv_down,
+                                attention.key_heads, attention.value_heads, attention.out}) {
+      reads.always += Bytes(w);
+    }
+    reads.always += Bytes(layer.mlp) + Bytes(layer.router);
+    if (layer.experts.gate.empty()) continue;
+    reads.per_expert += ByteOffset(Bytes(layer.experts).raw() / layer.experts.gate.count);
+  }
+  return reads;
+}
+
+ModelWeights LoadAndCount(const ModelConfig& config, WeightSource& source,
+                          const RunnerOptions& options, const LoadProgress& progress,
+                          Carver& carver, WeightReads& reads) {
+  ThreadPool threads(options.num_threads);
+  ModelWeights weights = cuda::LoadWeights(config, source, carver, threads, progress);
+  reads = ReadsOf(weights);
+  return weights;
+}
+
+}  // namespace
+
+CudaRunner::CudaRunner(const ModelConfig& config, WeightSource& source,
+                       const RunnerOptions& options, const MemoryPlan& plan,
+                       const LoadProgress& progress)
+    : options_(options),
+      plan_(plan),
+      properties_(QueryDevice()),
+      work_(MlaWorkShape(AttentionShape(config), properties_.num_sms)),
+      arena_(ZeroedArena(plan.arena())),
+      pinned_("steps, on their way", PinnedBytes(config, plan.limits, options, work_)),
+      carver_(DeviceCarver(arena_)),
+      model_(config, LoadAndCount(config, source, options, progress, carver_, reads_),
+             plan.limits.context, carver_),
+      stores_(LayOutStores(config, plan.limits, options, carver_)),
+      memory_([&] {
+        Carver pinned(pinned_.bytes());
+        return LayOutSteps(config, plan.limits, options, work_, carver_, pinned);
+      }()),
+      gemms_(options.deterministic ? GemmBackend::kTiles : GemmBackend::kCublasLt, memory_.gemm),
+      book_(plan.limits.max_seqs, memory_.page_rows->width()),
+      ids_(Size(plan.limits.max_seqs)),
+      logit_rows_(Size(plan.limits.max_step_tokens.raw())),
+      tokens_(Size(MaxResults(plan.limits))),
+      results_(Size(plan.limits.max_seqs)) {
+  QUIRE_CHECK(carver_.used() == plan.arena(), "{} bytes laid out, {} planned", carver_.used(),
+              plan.arena());
+  size_t most_rows = 0;
+  for (const Bucket& bucket : memory_.buckets) {
+    bucket_sizes_.push_back(bucket.size);
+    most_rows = std::max(most_rows, Size(bucket.size.num_seqs));
+  }
+  for (auto* seqs : {&seqs_, &carriers_}) seqs->resize(most_rows);
+  for (auto* uses : {&uses_, &carrier_uses_}) uses->resize(most_rows);
+  // The default stream may still copy what was given to it, and ours does not wait for it.
+  Check(cudaStreamSynchronize(nullptr), "loading the model");
+  PlanProducts();
+  PrepareBuckets();
+  const ByteOffset used = properties_.memory - Min(FreeDeviceMemory(), properties_.memory);
+  plan_.outside = used - Min(arena_.size(), used);
+}
+
+// What the device still does reads memory that is about to go.
+CudaRunner::~CudaRunner() {
+  if (!lost_) cudaStreamSynchronize(stream_.get());
+}
+
+// ---- Getting ready ----
+
+// The algorithm of every product that a step can have, before the first of them.
+void CudaRunner::PlanProducts() {
+  for (const Bucket& bucket : memory_.buckets) {
+    model_.PlanForward(ForwardOf(bucket), gemms_);
+    model_.PlanLogits(LogitsOf(bucket, bucket.device.logit_rows), gemms_);
+  }
+  model_.PlanLogits(LogitsOf(memory_.buckets.front(), memory_.device_rare.scores.front().rows),
+                    gemms_);
+}
+
+// The largest first: what graphs need beside the arena is then taken once.
+void CudaRunner::PrepareBuckets() {
+  std::vector<Bucket*> by_size;
+  for (Bucket& bucket : memory_.buckets) by_size.push_back(&bucket);
+  std::ranges::stable_sort(by_size, [](const Bucket* a, const Bucket* b) {
+    return a->size.num_tokens > b->size.num_tokens;
+  });
+  for (Bucket* bucket : by_size) PrepareBucket(*bucket);
+  LaunchAllOnce();
+  stream_.Synchronize();
+  status_.ThrowIfReported();
+}
+
+// Runs it, on nothing but padding: CUDA loads a kernel when it is first launched, and a recording is
+// no place for that.
+void CudaRunner::PrepareBucket(Bucket& bucket) {
+  batch_ = {};
+  num_next_rows_ = 0;
+  bucket.packer->Begin(0);
+  std::ranges::fill(bucket.pinned.logit_rows, 0);
+  PackBucket(bucket);
+  PackPlan(bucket);
+  Upload(bucket);
+  bucket.plan->Upload(stream_);
+  LaunchBucket(bucket);
+  stream_.Synchronize();
+  if (options_.mode == StepMode::kGraph) {
+    bucket.graph.emplace(Graph::Capture(stream_, [&] { LaunchBucket(bucket); }));
+  }
+}
+
+// The kernels of what only some steps have, with nothing to do.
+void CudaRunner::LaunchAllOnce() {
+  const Bucket& bucket = memory_.buckets.front();
+  model_.Logits(LogitsOf(bucket, memory_.device_rare.scores.front().rows), gemms_, stream_,
+                status_.word());
+  SampleCapacity capacity = NextCapacity(plan_.limits);
+  capacity.rows = 1;
+  Sample(SampleOf(capacity, bucket.device.sampling, memory_.device_results.next, SampleWork::kAll),
+         stream_);
+  // From the scratch page to itself: zeros are a slot of it, and what is written there is dropped.
+  for (const KvStore& store : stores_) {
+    StoreMove({.store = store,
+               .from = memory_.device_rare.copy_from.first(1),
+               .to = memory_.device_rare.copy_to.first(1),
+               .workspace = memory_.copy_rows},
+              stream_, status_.word());
+  }
+  Download();
+}
+
+ForwardArgs CudaRunner::ForwardOf(const Bucket& bucket, PartMarks* marks) const {
+  return {.tokens = bucket.device.tokens,
+          .positions = bucket.device.positions,
+          .slots = bucket.device.slots,
+          .plan = bucket.plan->plan(),
+          .stores = stores_,
+          .buffers = bucket.forward,
+          .experts_used = memory_.device_results.experts_used,
+          .marks = marks};
+}
+
+LogitsArgs CudaRunner::LogitsOf(const Bucket& bucket, std::span<const int32_t> rows,
+                                PartMarks* marks) const {
+  const int64_t hidden = model_.config().hidden_size;
+  return {.hidden =
+              ConstTensorView(bucket.forward.hidden.data(), {bucket.size.num_tokens.raw(), hidden}),
+          .rows = rows,
+          .normed = memory_.normed,
+          .picked = memory_.picked,
+          .logits = {memory_.logits.data(), {std::ssize(rows), plan_.limits.vocab_size}},
+          .marks = marks};
+}
+
+SampleArgs CudaRunner::SampleOf(const SampleCapacity& capacity, const SampleInputs& inputs,
+                                const SampleResults& results, SampleWork work) const {
+  return {
+      .capacity = capacity,
+      .logits = ConstTensorView(memory_.logits.data(), {capacity.rows, plan_.limits.vocab_size}),
+      .inputs = inputs,
+      .scratch = memory_.sample_scratch,
+      .results = results,
+      .work = work,
+      .status = status_.word()};
+}
+
+// ---- A device that is lost ----
+
+void CudaRunner::ThrowIfLost() const {
+  if (lost_) throw DeviceError(*lost_);
+}
+
+void CudaRunner::Remember(const DeviceError& error) {
+  if (error.is_sticky()) lost_ = error;
+}
+
+// ---- A step ----
+
+void CudaRunner::Submit(const StepBatch& batch) {
+  ThrowIfLost();
+  CheckBatch(batch, plan_.limits);
+  QUIRE_CHECK(!is_running_, "a step is still to be collected");
+  try {
+    Start(batch);
+    is_running_ = true;
+  } catch (const DeviceError& error) {
+    Remember(error);
+    book_.ForgetPages();  // a step that was packed may not have been launched
+    if (!lost_) cudaStreamSynchronize(stream_.get());  // what was launched reads pinned memory
+    throw;
+  }
+}
+
+// What can be wrong with a batch is found by PickResults and PackPlan, before anything is launched.
+void CudaRunner::Start(const StepBatch& batch) {
+  const Clock::time_point begin = Clock::now();
+  batch_ = batch;
+  const TokenCount num_tokens = NumTokens(batch);
+  const auto num_seqs = static_cast<int32_t>(batch.sequences.size());
+  stats_.bucket = ChooseBucket(bucket_sizes_, num_seqs, num_tokens);
+  Bucket& bucket = memory_.buckets[stats_.bucket];
+  stats_.padded_rows = bucket.size.num_seqs - num_seqs;
+  stats_.padded_tokens = bucket.size.num_tokens - num_tokens;
+  stats_.copied_pages = static_cast<int32_t>(batch.copies.size());
+  PickResults(bucket);
+  PackBucket(bucket);
+  if (timing_) {
+    timing_->host_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    timing_->begin.Record(stream_);
+  }
+  PackPlan(bucket);
+  if (options_.checks == StepChecks::kPoison) Poison();
+  CopyPages();
+  Upload(bucket);
+  bucket.plan->Upload(stream_);
+  if (timing_) timing_->planned.Record(stream_);
+  if (timing_) {
+    LaunchTimed(bucket);
+  } else {
+    bucket.graph ? bucket.graph->Launch(stream_) : LaunchBucket(bucket);
+  }
+  if (timing_) timing_->computed.Record(stream_);
+  LaunchNext(bucket);
+  LaunchScores(bucket);
+  if (timing_) timing_->sampled.Record(stream_);
+  Download();
+}
+
+// Which rows need logits, and what is wanted of them.
+void CudaRunner::PickResults(Bucket& bucket) {
+  stats_.logit_rows = PickLogitRows(batch_, logit_rows_);
+  const auto rows = std::span<const LogitRow>(logit_rows_).first(Size(stats_.logit_rows));
+  const auto is_score = [&](const LogitRow& row) {
+    return batch_.sequences[Size(row.seq)].want == Want::kScores;
+  };
+  const auto num_scores = static_cast<int32_t>(std::ranges::count_if(rows, is_score));
+  num_next_rows_ = 0;
+  num_score_rows_ = 0;
+  bucket.packer->Begin(stats_.logit_rows - num_scores);
+  std::ranges::fill(bucket.pinned.logit_rows, 0);
+  for (const LogitRow& row : rows) is_score(row) ? AddScore(row) : AddNext(bucket, row);
+}
+
+void CudaRunner::AddNext(Bucket& bucket, const LogitRow& row) {
+  const StepSequence& seq = batch_.sequences[Size(row.seq)];
+  bucket.packer->Add({.row = num_next_rows_,
+                      .params = seq.sampling,
+                      .prompt = seq.prompt,
+                      .output = seq.output,
+                      .position = seq.position + TokenCount(seq.tokens.size()),
+                      .first_sample = seq.first_sample,
+                      .num_samples = seq.num_samples});
+  bucket.pinned.logit_rows[Size(num_next_rows_++)] = row.row;
+}
+
+void CudaRunner::AddScore(const LogitRow& row) {
+  const StepSequence& seq = batch_.sequences[Size(row.seq)];
+  const size_t block = Size(num_score_rows_ / kLogitBlock);
+  const auto in_block = static_cast<int32_t>(num_score_rows_++ % kLogitBlock);
+  const std::span<int32_t> rows = memory_.pinned_rare.scores[block].rows;
+  if (in_block == 0) {
+    memory_.score_packers[block].Begin(static_cast<int32_t>(kLogitBlock));
+    std::ranges::fill(rows, 0);
+  }
+  rows[Size(in_block)] = row.row;
+  memory_.score_packers[block].AddScore(in_block, NextGiven(seq, row.token),
+                                        seq.sampling.top_logprobs);
+}
+
+void CudaRunner::PackBucket(Bucket& bucket) {
+  const StepInputs inputs{.tokens = bucket.pinned.tokens,
+                          .positions = bucket.pinned.positions,
+                          .slots = bucket.pinned.slots,
+                          .seqs = seqs_};
+  Pack(batch_, plan_.limits.page_size, inputs);
+  PadTo(bucket.size, plan_.limits.page_size, batch_.sequences.size(), NumTokens(batch_), inputs);
+}
+
+// ---- Pages ----
+
+void CudaRunner::PackPlan(Bucket& bucket) {
+  const size_t num_seqs = batch_.sequences.size();
+  for (size_t i = 0; i < num_seqs; ++i) {
+    ids_[i] = batch_.sequences[i].id;
+    const PageCount needed = plan_.limits.page_size.PagesFor(seqs_[i].kv_len);
+    seqs_[i].pages = seqs_[i].pages.first(Size(needed.raw()));
+  }
+  const auto seqs = std::span<const SequenceStep>(seqs_).first(Size(bucket.size.num_seqs));
+  const auto uses = std::span(uses_).first(seqs.size());
+  std::ranges::fill(uses, RowUse{});
+  book_.Assign(std::span(ids_).first(num_seqs), seqs.first(num_seqs), uses.first(num_seqs));
+  BringPages(bucket, seqs.first(num_seqs), uses.first(num_seqs));
+  bucket.plan->Pack(seqs, uses);
+  for (size_t i = 0; i < num_seqs; ++i) book_.Set(uses[i].row, uses[i].unchanged, seqs[i].pages);
+}
+
+// Where a step has more new pages than it can bring, steps that compute nothing bring some before.
+// They share the bucket's pinned memory, so each waits for the copy of the one before.
+void CudaRunner::BringPages(Bucket& bucket, std::span<const SequenceStep> seqs,
+                            std::span<RowUse> uses) {
+  const auto missing = [&](size_t i) {
+    return PageCount(seqs[i].pages.size()) - uses[i].unchanged;
+  };
+  PageCount left{0};
+  for (size_t i = 0; i < seqs.size(); ++i) left += missing(i);
+  while (left > kNewPages) {
+    PageCount room = kNewPages;
+    for (size_t i = 0; i < seqs.size(); ++i) {
+      const PageCount taken = Min(room, missing(i));
+      const PageCount end = uses[i].unchanged + taken;
+      const bool brings = taken > PageCount(0);
+      carriers_[i] = {.pages = brings ? seqs[i].pages.first(Size(end.raw()))
+                                      : std::span<const PageId>()};
+      carrier_uses_[i] = brings ? uses[i] : RowUse{};
+      room -= taken;
+    }
+    bucket.plan->Pack(std::span(carriers_).first(seqs.size()),
+                      std::span(carrier_uses_).first(seqs.size()));
+    bucket.plan->Upload(stream_);
+    bucket.plan->Launch(stream_, status_.word());
+    for (size_t i = 0; i < seqs.size(); ++i) {
+      if (carrier_uses_[i].row == kNoRow) continue;
+      book_.Set(uses[i].row, uses[i].unchanged, carriers_[i].pages);
+      uses[i].unchanged = PageCount(carriers_[i].pages.size());
+    }
+    left -= kNewPages;
+  }
+}
+
+}  // namespace quire::cuda

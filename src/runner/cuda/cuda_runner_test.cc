@@ -1,0 +1,219 @@
+#include "runner/cuda/cuda_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "device/cuda/cuda.h"
+#include "runner/cuda/test_call_count.h"
+#include "runner/cuda/test_runner.h"
+#include "testing/allocation_count.h"
+#include "testing/error_message.h"
+#include "testing/step_jobs.h"
+
+namespace quire::cuda {
+namespace {
+
+using testing::AllocationCount;
+using testing::ErrorMessage;
+using testing::RandomTokens;
+using testing::Weights;
+
+const RunnerOptions kOptions{.page_size = PageSize(16),
+                             .context = TokenCount(256),
+                             .max_seqs = 4,
+                             .max_step_tokens = TokenCount(160),
+                             .num_threads = 4};
+
+std::unique_ptr<CudaRunner> Make(const RunnerOptions& options) {
+  return MakeDeviceRunner(kTestData / "dummy" / "true_geometry", options, Weights::kDummy);
+}
+
+std::vector<PageId> FirstPages(int64_t count) {
+  std::vector<PageId> pages;
+  for (int64_t i = 1; i <= count; ++i) pages.emplace_back(i);
+  return pages;
+}
+
+class CudaRunnerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  }
+};
+
+// A prefill that is scored in two blocks, and a decode step with everything that sampling knows, and
+// page copies.
+struct BusySteps {
+  explicit BusySteps(const Runner& runner)
+      : tokens(RandomTokens(140, runner.limits().vocab_size, 1)) {
+    sampling.logit_bias = bias;
+    prefill = {.id = 1,
+               .tokens = tokens,
+               .pages = pages,
+               .want = Want::kScores,
+               .sampling = {.top_logprobs = 20}};
+    decode = {.id = 1,
+              .tokens = std::span<const int32_t>(tokens).first(1),
+              .position = TokenCount(140),
+              .pages = pages,
+              .want = Want::kNextToken,
+              .sampling = sampling,
+              .num_samples = 2,
+              .prompt = tokens,
+              .output = std::span<const int32_t>(tokens).first(4)};
+  }
+  BusySteps(const BusySteps&) = delete;
+  BusySteps& operator=(const BusySteps&) = delete;
+
+  std::vector<int32_t> tokens;
+  std::vector<PageId> pages = FirstPages(10);
+  LogitBias bias[1] = {{.token = 3, .bias = 1.0f}};
+  SamplingParams sampling{.temperature = 0.8f,
+                          .top_k = 20,
+                          .top_p = 0.9f,
+                          .min_p = 0.01f,
+                          .repetition_penalty = 1.1f,
+                          .frequency_penalty = 0.1f,
+                          .presence_penalty = 0.1f,
+                          .top_logprobs = 20};
+  StepPageCopy copies[1] = {{.from = PageId(1), .to = PageId(20), .count = 5}};
+  StepSequence prefill, decode;
+};
+
+TEST_F(CudaRunnerTest, AStepTakesNoMemoryAndWaitsOnce) {
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    RunnerOptions options = kOptions;
+    options.mode = mode;
+    const auto runner = Make(options);
+    const BusySteps steps(*runner);
+    for (int round = 0; round < 3; ++round) {
+      const int64_t heap = AllocationCount();
+      const CallCounts before = CallsSoFar();
+      runner->Step({.sequences = {&steps.prefill, 1}});
+      const CallCounts between = CallsSoFar();
+      runner->Step({.copies = steps.copies, .sequences = {&steps.decode, 1}});
+      const CallCounts after = CallsSoFar();
+      EXPECT_EQ(AllocationCount() - heap, 0) << "round " << round;
+      EXPECT_EQ(after.allocations - before.allocations, 0) << "round " << round;
+      EXPECT_EQ(between.waits - before.waits, 1) << "round " << round;
+      EXPECT_EQ(after.waits - between.waits, 1) << "round " << round;
+    }
+    EXPECT_GT(CallsSoFar().allocations, 0) << "the hook counts nothing";
+  }
+}
+
+TEST_F(CudaRunnerTest, TheDevicesMemoryIsWithinOnePercentOfThePlan) {
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    RunnerOptions options = kOptions;
+    options.mode = mode;
+    options.pool_tokens = TokenCount(1'000'000);
+    const auto runner = Make(options);
+    const MemoryPlan& plan = runner->memory_plan();
+    EXPECT_GT(plan.outside, ByteOffset(0));
+    const BusySteps steps(*runner);
+    for (int round = 0; round < 3; ++round) {
+      runner->Step({.sequences = {&steps.prefill, 1}});
+      runner->Step({.copies = steps.copies, .sequences = {&steps.decode, 1}});
+    }
+    const ByteOffset used = QueryDevice().memory - FreeDeviceMemory();
+    EXPECT_NEAR(static_cast<double>(used.raw()) / static_cast<double>(plan.total().raw()), 1.0,
+                0.01);
+  }
+}
+
+// The same step for an eager and a graph runner, in every bucket, with rows and tokens of padding
+// wherever the bucket has room for some.
+TEST_F(CudaRunnerTest, EagerStepsEqualGraphStepsInEveryBucket) {
+  for (const bool deterministic : {false, true}) {
+    RunnerOptions options = kOptions;
+    options.max_seqs = 13;
+    options.deterministic = deterministic;
+    const auto eager = Make(options);
+    options.mode = StepMode::kGraph;
+    options.checks = StepChecks::kPoison;
+    const auto graph = Make(options);
+    const std::vector<int32_t> tokens = RandomTokens(160, eager->limits().vocab_size, 2);
+    const std::vector<PageId> pages = FirstPages(13 * 16);
+    int32_t fewer_rows = 0;
+    TokenCount fewer_tokens{2};  // with one token more: not one for each of two sequences
+    for (size_t b = 0; b < graph->buckets().size(); ++b) {
+      const BucketSize size = graph->buckets()[b].size;
+      const bool decode = size.num_tokens == TokenCount(size.num_seqs);
+      // One more than the bucket before takes.
+      const int32_t rows = decode ? fewer_rows + 1 : 2;
+      const int64_t in_first = decode ? 1 : fewer_tokens.raw();
+      std::vector<StepSequence> seqs;
+      for (int32_t i = 0; i < rows; ++i) {
+        seqs.push_back(
+            {.id = static_cast<uint64_t>(i) + 1,
+             .tokens = std::span(tokens).first(i == 0 ? static_cast<size_t>(in_first) : 1),
+             .pages = std::span(pages).subspan(static_cast<size_t>(i) * 16, 16),
+             .want = Want::kNextToken,
+             .sampling = {.temperature = 0, .top_logprobs = 5}});
+      }
+      if (decode) fewer_rows = size.num_seqs;
+      if (!decode) fewer_tokens = size.num_tokens;
+      const StepResult& a = eager->Step({.sequences = seqs});
+      const StepResult& c = graph->Step({.sequences = seqs});
+      EXPECT_EQ(eager->last_step().bucket, b);
+      EXPECT_EQ(graph->last_step().bucket, b);
+      for (size_t i = 0; i < seqs.size(); ++i) {
+        const StepToken& x = a.sequences[i].tokens[0];
+        const StepToken& y = c.sequences[i].tokens[0];
+        EXPECT_EQ(x.chosen.token, y.chosen.token) << "bucket " << b << " row " << i;
+        EXPECT_EQ(x.chosen.logprob, y.chosen.logprob) << "bucket " << b << " row " << i;
+        ASSERT_EQ(x.top.size(), 5u);
+        for (size_t k = 0; k < 5; ++k) EXPECT_EQ(x.top[k].logprob, y.top[k].logprob);
+      }
+    }
+  }
+}
+
+TEST_F(CudaRunnerTest, CopiedPagesHoldTheSameTokens) {
+  const auto runner = Make(kOptions);
+  const std::vector<int32_t> tokens = RandomTokens(30, runner->limits().vocab_size, 4);
+  const std::vector<PageId> pages = FirstPages(2);
+  StepSequence seq{
+      .tokens = tokens, .pages = pages, .want = Want::kNextToken, .sampling = {.temperature = 0}};
+  runner->Step({.sequences = {&seq, 1}});
+  seq.tokens = std::span(tokens).first(1);
+  seq.position = TokenCount(30);
+  const TokenLogprob expected =
+      runner->Step({.sequences = {&seq, 1}}).sequences[0].tokens[0].chosen;
+  const StepPageCopy copies[] = {{.from = PageId(1), .to = PageId(9), .count = 16},
+                                 {.from = PageId(2), .to = PageId(7), .count = 14}};
+  const std::vector<PageId> copied = {PageId(9), PageId(7)};
+  seq.pages = copied;
+  const StepResult& result = runner->Step({.copies = copies, .sequences = {&seq, 1}});
+  EXPECT_EQ(result.sequences[0].tokens[0].chosen.token, expected.token);
+  EXPECT_EQ(result.sequences[0].tokens[0].chosen.logprob, expected.logprob);
+}
+
+TEST_F(CudaRunnerTest, WhatCannotBeIsRefusedAndTheNextStepRuns) {
+  const auto runner = Make(kOptions);
+  EXPECT_THROW(runner->Collect(), InternalError);
+  const std::vector<PageId> pages = FirstPages(16);
+  const int32_t high[] = {1, 320};
+  const StepSequence bad{.tokens = high, .pages = pages};
+  EXPECT_EQ(ErrorMessage([&] {
+              runner->Step({.sequences = {&bad, 1}});
+            }),
+            "step: sequence 0: token 1: expected 0..319, got 320");
+  const std::vector<LogitBias> biases(4 * kMaxBiases + 1, LogitBias{.token = 1, .bias = 0});
+  const int32_t one[] = {1};
+  StepSequence good{
+      .tokens = one, .pages = pages, .want = Want::kNextToken, .sampling = {.logit_bias = biases}};
+  EXPECT_EQ(ErrorMessage([&] {
+              runner->Step({.sequences = {&good, 1}});
+            }),
+            "sample.biases: expected at most 8192, got 8193");
+  good.sampling.logit_bias = {};
+  runner->Submit({.sequences = {&good, 1}});
+  EXPECT_THROW(runner->Submit({.sequences = {&good, 1}}), InternalError);
+  EXPECT_EQ(runner->Collect().sequences.size(), 1u);
+}
+
+}  // namespace
+}  // namespace quire::cuda

@@ -1,0 +1,230 @@
+#include "runner/cuda/step_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/maths.h"
+#include "kernels/store.h"
+#include "model/forward.h"
+#include "runner/kv_stores.h"
+
+namespace quire::cuda {
+namespace {
+
+// Takes a region that is as large as `lay_out` needs, and lays it out. Where `carver` counts, so does
+// what is laid out.
+template <class LayOut>
+std::span<std::byte> TakeLaidOut(Carver& carver, MemorySide side, LayOut lay_out) {
+  Carver counter;
+  lay_out(counter);
+  const std::span<std::byte> bytes = carver.TakeBytes(counter.used());
+  if (carver.counting()) return {};
+  Carver region(bytes, side);
+  lay_out(region);
+  return bytes;
+}
+
+int64_t NumScoreBlocks(const RunnerLimits& limits) {
+  return CeilDiv(limits.max_step_tokens.raw(), kLogitBlock);
+}
+
+// ---- Inputs and results: the same on both sides ----
+
+BucketInputs LayOutInputs(const Bucket& bucket, const RunnerLimits& limits, const RareInputs& rare,
+                          Carver& carver) {
+  const int64_t tokens = bucket.size.num_tokens.raw();
+  return {.tokens = carver.Take<int32_t>(tokens),
+          .positions = carver.Take<TokenCount>(tokens),
+          .slots = carver.Take<Slot>(tokens),
+          .logit_rows = carver.Take<int32_t>(bucket.head_rows),
+          .sampling = {.counts = carver.Take<SampleCounts>(1),
+                       .items = carver.Take<SampleItem>(limits.max_samples),
+                       .biases = rare.biases,
+                       .text = rare.text}};
+}
+
+RareInputs LayOutRare(const RunnerLimits& limits, Carver& carver, MemorySide side) {
+  const int64_t rows = limits.page_size.TokensIn(PageCount(limits.max_seqs)).raw();
+  const SampleCapacity next = NextCapacity(limits);
+  RareInputs rare;
+  rare.copy_from = carver.Take<Slot>(rows);
+  rare.copy_to = carver.Take<Slot>(rows);
+  rare.biases = carver.Take<LogitBias>(next.biases);
+  rare.text = carver.Take<int32_t>(next.text);
+  for (int64_t i = 0; i < NumScoreBlocks(limits); ++i) {
+    ScoreInputs block;
+    block.bytes = TakeLaidOut(carver, side, [&](Carver& region) {
+      block.rows = region.Take<int32_t>(kLogitBlock);
+      block.sampling = LayOutSampleInputs(ScoreCapacity(limits), region);
+    });
+    rare.scores.push_back(std::move(block));
+  }
+  return rare;
+}
+
+Results LayOutResults(const RunnerLimits& limits, int64_t num_layers, Carver& carver,
+                      MemorySide side) {
+  Results results;
+  results.bytes = TakeLaidOut(carver, side, [&](Carver& region) {
+    results.scores.clear();
+    results.experts_used = region.Take<int32_t>(num_layers);
+    results.next = LayOutSampleResults(NextCapacity(limits), region);
+    results.ends = {region.used()};
+    for (int64_t i = 0; i < NumScoreBlocks(limits); ++i) {
+      results.scores.push_back(LayOutSampleResults(ScoreCapacity(limits), region));
+      results.ends.push_back(region.used());
+    }
+  });
+  return results;
+}
+
+// One region on each side, as large as the largest bucket needs; every bucket lays its inputs out
+// from its beginning, so a bucket's addresses never change.
+void LayOutBucketInputs(const RunnerLimits& limits, Carver& carver, MemorySide side,
+                        const RareInputs& rare, BucketInputs Bucket::*where, StepMemory& memory) {
+  ByteOffset largest{0};
+  for (const Bucket& bucket : memory.buckets) {
+    Carver counter;
+    LayOutInputs(bucket, limits, rare, counter);
+    largest = Max(largest, counter.used());
+  }
+  const std::span<std::byte> bytes = carver.TakeBytes(largest);
+  if (carver.counting()) return;
+  for (Bucket& bucket : memory.buckets) {
+    Carver region(bytes, side);
+    bucket.*where = LayOutInputs(bucket, limits, rare, region);
+    (bucket.*where).bytes = bytes.first(static_cast<size_t>(region.used().raw()));
+  }
+}
+
+// ---- Tables ----
+
+void LayOutPlans(const RunnerLimits& limits, const WorkShape& work, Carver& device, Carver& pinned,
+                 StepMemory& memory) {
+  const PageCount width = limits.page_size.PagesFor(limits.context);
+  const std::span<PageId> pages = device.Take<PageId>(PageRows::Entries(limits.max_seqs, width));
+  if (!device.counting()) {
+    memory.page_rows = std::make_unique<PageRows>(limits.max_seqs, width, pages);
+  }
+  for (Bucket& bucket : memory.buckets) {
+    if (device.counting()) {
+      const PlanStorageMemory need = PlanStorageBytes(bucket.capacity, work, kNewPages);
+      device.TakeBytes(need.device);
+      pinned.TakeBytes(need.pinned);
+    } else {
+      bucket.plan = std::make_unique<PlanStorage>(bucket.capacity, work, kNewPages,
+                                                  *memory.page_rows, device, pinned);
+    }
+  }
+}
+
+void MakePackers(const RunnerLimits& limits, StepMemory& memory) {
+  for (Bucket& bucket : memory.buckets) {
+    bucket.packer.emplace(NextCapacity(limits), bucket.pinned.sampling);
+  }
+  for (const ScoreInputs& block : memory.pinned_rare.scores) {
+    memory.score_packers.emplace_back(ScoreCapacity(limits), block.sampling);
+  }
+}
+
+// ---- Workspace ----
+
+void LayOutActivations(const ModelConfig& config, const WorkShape& work, Carver& device,
+                       StepMemory& memory) {
+  ByteOffset largest{0};
+  for (const Bucket& bucket : memory.buckets) {
+    Carver counter;
+    cuda::LayOutForward(config, bucket.capacity, work, counter);
+    largest = Max(largest, counter.used());
+  }
+  memory.activations = device.TakeBytes(largest);
+  if (device.counting()) return;
+  for (Bucket& bucket : memory.buckets) {
+    Carver region(memory.activations, MemorySide::kDevice);
+    bucket.forward = cuda::LayOutForward(config, bucket.capacity, work, region);
+  }
+}
+
+// cuBLASLt wants its workspace on a multiple of 256 bytes, more than a Carver gives.
+std::span<std::byte> TakeGemmWorkspace(Carver& device) {
+  constexpr size_t kAlignment = 256;
+  const std::span<std::byte> bytes =
+      device.TakeBytes(GemmPlanner::kWorkspaceBytes + ByteOffset(kAlignment));
+  if (device.counting()) return {};
+  const size_t past = reinterpret_cast<uintptr_t>(bytes.data()) % kAlignment;
+  return bytes.subspan(past == 0 ? 0 : kAlignment - past,
+                       static_cast<size_t>(GemmPlanner::kWorkspaceBytes.raw()));
+}
+
+void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
+                     const RunnerOptions& options, Carver& device, StepMemory& memory) {
+  const int64_t rows = LogitRows(limits);
+  memory.picked = device.Take<float>(rows * config.hidden_size);
+  memory.normed = device.Take<Bf16>(rows * config.hidden_size);
+  memory.logits = device.Take<float>(rows * config.vocab_size);
+  SampleCapacity sampled = NextCapacity(limits);
+  sampled.rows = static_cast<int32_t>(rows);  // those of a block of scores fit too
+  memory.sample_scratch = LayOutSampleScratch(sampled, device);
+  const KvLayout layout(options.kv_format, AttentionShape(config).dims, limits.page_size);
+  memory.copy_rows = device.TakeBytes(
+      StoreMoveWorkspace(layout, limits.page_size.TokensIn(PageCount(limits.max_seqs)).raw()));
+  if (!options.deterministic) memory.gemm = TakeGemmWorkspace(device);
+}
+
+}  // namespace
+
+int64_t LogitRows(const RunnerLimits& limits) {
+  return std::max<int64_t>(kLogitBlock, limits.max_seqs);
+}
+
+SampleCapacity NextCapacity(const RunnerLimits& limits) {
+  return {.vocab_size = limits.vocab_size,
+          .rows = limits.max_seqs,
+          .items = limits.max_samples,
+          .adjusted = limits.max_samples,
+          .biases = kMaxBiases * limits.max_seqs,
+          .text = std::min<int64_t>((limits.context * limits.max_seqs).raw(), INT32_MAX)};
+}
+
+SampleCapacity ScoreCapacity(const RunnerLimits& limits) {
+  return {.vocab_size = limits.vocab_size,
+          .rows = static_cast<int32_t>(kLogitBlock),
+          .items = static_cast<int32_t>(kLogitBlock)};
+}
+
+StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
+                       const RunnerOptions& options, const WorkShape& work, Carver& device,
+                       Carver& pinned) {
+  QUIRE_CHECK(device.counting() == pinned.counting());
+  Validate(NextCapacity(limits));
+  StepMemory memory;
+  // The same buckets in both modes: an eager step launches what the graph of its bucket holds.
+  for (const BucketSize& size :
+       MakeBuckets(StepMode::kGraph, limits.max_seqs, limits.max_step_tokens)) {
+    Bucket bucket;
+    bucket.size = size;
+    bucket.capacity = CapacityOfBucket(size, limits);
+    bucket.head_rows = std::min(size.num_seqs, limits.max_seqs);
+    memory.buckets.push_back(std::move(bucket));
+  }
+  const ByteOffset begin = device.used();
+  LayOutPlans(limits, work, device, pinned, memory);
+  memory.device_rare = LayOutRare(limits, device, MemorySide::kDevice);
+  memory.pinned_rare = LayOutRare(limits, pinned, MemorySide::kHost);
+  LayOutBucketInputs(limits, device, MemorySide::kDevice, memory.device_rare, &Bucket::device,
+                     memory);
+  LayOutBucketInputs(limits, pinned, MemorySide::kHost, memory.pinned_rare, &Bucket::pinned,
+                     memory);
+  memory.device_results = LayOutResults(limits, config.num_layers(), device, MemorySide::kDevice);
+  memory.pinned_results = LayOutResults(limits, config.num_layers(), pinned, MemorySide::kHost);
+  const ByteOffset tables_end = device.used();
+  LayOutActivations(config, work, device, memory);
+  LayOutWorkspace(config, limits, options, device, memory);
+  memory.table_bytes = tables_end - begin;
+  memory.workspace_bytes = device.used() - tables_end;
+  if (!device.counting()) MakePackers(limits, memory);
+  return memory;
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,122 @@
+// The memory that steps on the device run in, laid out once: in the device's arena, and where the
+// host fills or reads it, in pinned memory of the same form.
+#ifndef QUIRE_RUNNER_CUDA_STEP_MEMORY_H_
+#define QUIRE_RUNNER_CUDA_STEP_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "attn/capacity.h"
+#include "attn/cuda/plan.h"
+#include "attn/cuda/step_pack.h"
+#include "base/narrow_float.h"
+#include "base/units.h"
+#include "decode/cuda/sampling.h"
+#include "device/arena.h"
+#include "device/cuda/cuda.h"
+#include "model/config.h"
+#include "model/cuda/forward.h"
+#include "runner/bucket.h"
+#include "runner/logit_rows.h"
+#include "runner/runner_options.h"
+#include "step/step.h"
+
+namespace quire::cuda {
+
+// New pages that one step brings; more come in steps before it (attn/cuda/step_pack.h). Of 64 tokens
+// each, that is a prompt of 256k tokens that was found in the prefix tree.
+inline constexpr PageCount kNewPages{4096};
+
+// Of one sequence: what an API request may have, and its stop tokens.
+inline constexpr int64_t kMaxBiases = 2048;
+
+// What a step of one bucket brings, in one copy. The same on both sides.
+struct BucketInputs {
+  std::span<int32_t> tokens = {};        // [num_tokens]
+  std::span<TokenCount> positions = {};  // [num_tokens]
+  std::span<Slot> slots = {};            // [num_tokens]
+  std::span<int32_t> logit_rows = {};    // [head_rows] of the hidden state
+  SampleInputs sampling = {};            // counts and items; the rest lies in RareInputs
+  std::span<std::byte> bytes = {};       // all of these
+};
+
+// Scores of kLogitBlock rows.
+struct ScoreInputs {
+  std::span<int32_t> rows = {};  // [kLogitBlock] of the hidden state
+  SampleInputs sampling = {};
+  std::span<std::byte> bytes = {};
+};
+
+// What most steps do not have: each part is copied when there is some.
+struct RareInputs {
+  std::span<Slot> copy_from = {};  // [max_seqs * page_size]
+  std::span<Slot> copy_to = {};
+  std::span<LogitBias> biases = {};
+  std::span<int32_t> text = {};
+  std::vector<ScoreInputs> scores;  // [score blocks]
+};
+
+// What comes back, in one copy: up to the last score block that was used.
+struct Results {
+  std::span<int32_t> experts_used = {};  // [num_layers]
+  SampleResults next = {};            // [max_samples]
+  std::vector<SampleResults> scores;  // [score blocks], kLogitBlock each
+  std::vector<ByteOffset> ends;       // [score blocks + 1]: where the piece before ends
+  std::span<std::byte> bytes = {};
+};
+
+struct Bucket {
+  BucketSize size = {};
+  StepCapacity capacity = {};
+  int32_t head_rows = 0;  // rows of logits that its graph computes
+  BucketInputs device = {};
+  BucketInputs pinned = {};
+  std::optional<SamplePacker> packer = {};
+  std::unique_ptr<PlanStorage> plan = {};
+  ForwardBuffers forward = {};  // in the one activation region that all buckets use in turn
+  std::optional<Graph> graph = {};
+  // The same with marks, made when times are first asked for.
+  std::optional<Graph> timed_graph = {};
+  PartMarks marks = {};
+};
+
+struct StepMemory {
+  std::unique_ptr<PageRows> page_rows;
+  std::vector<Bucket> buckets;
+  RareInputs device_rare, pinned_rare;
+  std::vector<SamplePacker> score_packers;  // one per score block
+  Results device_results, pinned_results;
+
+  // What kPoison fills.
+  std::span<std::byte> activations = {};
+  std::span<float> logits = {};  // [LogitRows(limits), vocab]
+
+  std::span<float> picked = {};  // [LogitRows(limits), hidden]
+  std::span<Bf16> normed = {};
+  SampleScratch sample_scratch = {};
+  std::span<std::byte> copy_rows = {};  // of moved pages
+  std::span<std::byte> gemm = {};
+
+  ByteOffset table_bytes = {};      // of the device: page rows, plans, inputs and results
+  ByteOffset workspace_bytes = {};  // of the device: everything else
+};
+
+// Rows of the block of logits.
+int64_t LogitRows(const RunnerLimits& limits);
+// Of the tokens to draw, and of a block of scores.
+SampleCapacity NextCapacity(const RunnerLimits& limits);
+SampleCapacity ScoreCapacity(const RunnerLimits& limits);
+
+// Sizes, or takes, the memory of steps within these limits, on both sides. The two carvers both
+// count or both hand out.
+StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
+                       const RunnerOptions& options, const WorkShape& work, Carver& device,
+                       Carver& pinned);
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_RUNNER_CUDA_STEP_MEMORY_H_

@@ -1,0 +1,25 @@
+// The KV memory of a runner, and what a bucket's steps can hold of it.
+#ifndef QUIRE_RUNNER_KV_STORES_H_
+#define QUIRE_RUNNER_KV_STORES_H_
+
+#include <vector>
+
+#include "attn/capacity.h"
+#include "attn/kv_store.h"
+#include "device/arena.h"
+#include "model/config.h"
+#include "runner/bucket.h"
+#include "runner/runner_options.h"
+#include "step/step.h"
+
+namespace quire {
+
+// Sizes, or takes, the KV stores of all layers.
+std::vector<KvStore> LayOutStores(const ModelConfig& config, const RunnerLimits& limits,
+                                  const RunnerOptions& options, Carver& carver);
+
+StepCapacity CapacityOfBucket(const BucketSize& size, const RunnerLimits& limits);
+
+}  // namespace quire
+
+#endif  // QUIRE_RUNNER_KV_STORES_H_

@@ -1,0 +1,36 @@
+// Which rows of a step's hidden state need logits, and where their results go.
+#ifndef QUIRE_RUNNER_LOGIT_ROWS_H_
+#define QUIRE_RUNNER_LOGIT_ROWS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "step/step.h"
+
+namespace quire {
+
+// A row of the hidden state whose logits are wanted, and for what.
+struct LogitRow {
+  int32_t seq = 0;     // of the batch
+  int32_t token = 0;   // of the sequence's tokens
+  int32_t row = 0;     // of the hidden state
+  int32_t result = 0;  // of the first result, counted over the batch
+};
+
+// Rows of logits computed at once: enough that the head's weights are read for many rows, few
+// enough that a vocabulary of 160k takes 40 MiB.
+inline constexpr int64_t kLogitBlock = 64;
+
+// Results that one step can have: a token per sample, or one per token scored.
+int64_t MaxResults(const RunnerLimits& limits);
+// Those that a sequence asks for.
+int32_t NumResults(const StepSequence& seq);
+// The token that a score row is the score of: the next one given.
+int32_t NextGiven(const StepSequence& seq, int32_t token);
+
+// The rows of the batch, in its order; returns how many. `rows` has room for every token.
+int32_t PickLogitRows(const StepBatch& batch, std::span<LogitRow> rows);
+
+}  // namespace quire
+
+#endif  // QUIRE_RUNNER_LOGIT_ROWS_H_

@@ -1,0 +1,71 @@
+// A runner as commands and benchmarks know it: with its memory plan, and with what its steps were
+// like.
+#ifndef QUIRE_RUNNER_METERED_RUNNER_H_
+#define QUIRE_RUNNER_METERED_RUNNER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/units.h"
+#include "model/forward.h"
+#include "runner/memory_plan.h"
+#include "step/step.h"
+
+namespace quire {
+
+// What the last step was like, for tests, benchmarks and metrics.
+struct StepStats {
+  size_t bucket = 0;
+  int32_t padded_rows = 0;
+  TokenCount padded_tokens{0};
+  int32_t logit_rows = 0;
+  int32_t copied_pages = 0;
+  int32_t fewest_experts = 0;  // that had rows, of any layer with experts; 0 where nobody counts them
+};
+
+// Where the time of steps goes.
+enum class StepPart {
+  kEmbedding,
+  kProjections,
+  kAttention,
+  kMlp,
+  kHead,
+  kPlan,      // packing, page copies and the plan
+  kSampling,  // from logits to tokens
+  kOther,     // what nobody accounts for
+};
+inline constexpr size_t kNumStepParts = 8;
+const char* StepPartName(StepPart part);
+StepPart StepPartOf(ForwardPart part);
+
+// Seconds of every part.
+class StepTimes {
+ public:
+  double& operator[](StepPart part) { return seconds_[static_cast<size_t>(part)]; }
+  double operator[](StepPart part) const { return seconds_[static_cast<size_t>(part)]; }
+  double Sum() const;
+  StepTimes& operator+=(const StepTimes& more);
+
+ private:
+  std::array<double, kNumStepParts> seconds_{};
+};
+
+class MeteredRunner : public Runner {
+ public:
+  virtual const MemoryPlan& memory_plan() const = 0;
+  // Weights that a step of `num_tokens` tokens reads at most, as they lie in memory.
+  virtual ByteOffset WeightBytesPerStep(int64_t num_tokens) const = 0;
+
+  // Between Collect and the next Submit:
+  virtual const StepStats& last_step() const = 0;
+  // Of the last step, if it ran after TakeTimes(true).
+  virtual const StepTimes& times() const = 0;
+  // Whether steps are timed from now on. On a device that makes them slower.
+  virtual void TakeTimes(bool on) = 0;
+  virtual bool TimingSlowsSteps() const = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_RUNNER_METERED_RUNNER_H_

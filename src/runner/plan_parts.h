@@ -1,0 +1,25 @@
+// What the memory plans of all runners have in common.
+#ifndef QUIRE_RUNNER_PLAN_PARTS_H_
+#define QUIRE_RUNNER_PLAN_PARTS_H_
+
+#include "model/config.h"
+#include "runner/memory_plan.h"
+#include "runner/runner_options.h"
+#include "step/step.h"
+
+namespace quire {
+
+// Throws Error(kInvalidArgument), naming the option, its range and its value.
+void CheckOptions(const ModelConfig& config, const RunnerOptions& options);
+
+// With every default resolved; the pool is still to be chosen.
+RunnerLimits LimitsWithoutPool(const ModelConfig& config, const RunnerOptions& options);
+
+// Chooses the pool and sets the plan's KV parts: all pages that the options ask for, or as many as
+// the memory limit leaves room for beside what the plan has already. Throws
+// Error(kCapacityExceeded), with every part of the need, if that is too few.
+void ChoosePool(const ModelConfig& config, const RunnerOptions& options, MemoryPlan& plan);
+
+}  // namespace quire
+
+#endif  // QUIRE_RUNNER_PLAN_PARTS_H_
