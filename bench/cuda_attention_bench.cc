@@ -35,6 +35,7 @@ struct AttentionShape {
   KvFormat format = KvFormat::kLatentBf16;
   int32_t page_size = 64;
   Effort least_effort = Effort::kFull;
+  bool exact = false;  // as with --deterministic
 };
 
 constexpr KvFormat kBf16Rows = KvFormat::kLatentBf16, kFp8Rows = KvFormat::kLatentFp8;
@@ -57,6 +58,9 @@ constexpr AttentionShape kShapes[] = {
     {16, 4, 128, 4096, kBf16Rows, 64, Effort::kQuick},
     {16, 512, 1, 4096},
     {16, 1, 128, 4096, kFp8Rows, 64, Effort::kQuick},
+    {16, 1, 128, 4096, kBf16Rows, 64, Effort::kQuick, true},
+    {128, 1, 128, 4096, kBf16Rows, 64, Effort::kQuick, true},
+    {16, 1, 1, 1024, kBf16Rows, 64, Effort::kQuick},
     {128, 1, 128, 4096, kFp8Rows},
 };
 
@@ -109,7 +113,7 @@ class AttentionStep {
                .q_len = TokenCount(shape.q_len),
                .kv_len = TokenCount(shape.kv_len),
                .page_size = PageSize(shape.page_size)}),
-        work_(MlaWorkShape(shape_, num_sms)),
+        work_(MlaWorkShape(shape_, num_sms, shape.exact)),
         plans_(seqs_.capacity(), work_),
         host_plan_(plans_.Make(seqs_.steps(), executor_)),
         plan_(host_plan_),

@@ -1,9 +1,10 @@
-// quire_cuda_export_bench: what planning and exporting cost on the device.
+// quire_cuda_export_bench [--quick]: what planning and exporting cost on the device. --quick leaves out
+// all but 64 sequences at page size 64, which have targets.
 //
 // Times are per launch, by graphs of many launches, the median of several graphs. "warm": launch
 // after launch, so that inputs come from the L2 cache where they fit. "cold": between launches the
 // cache is written over, and the time of a graph that only does that is taken off. The roof is what
-// cudaMemset writes per second in the same run.
+// cudaMemset writes per second in the same run; the floor is what a kernel that does nothing takes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,10 +13,12 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "attn/cuda/export.h"
 #include "attn/cuda/plan.h"
+#include "bench/cuda_export_bench.h"
 #include "bench/sequences.h"
 #include "device/cuda/cuda.h"
 
@@ -240,6 +243,15 @@ void MeasureExports(const SequenceShape& shape, Planned& planned, Timer& timer, 
   });
 }
 
+// One CTA, as the plan has, and as many as the page table has of 64 sequences at page size 64.
+void MeasureFloor(Timer& timer, Report& report) {
+  for (int32_t ctas : {1, 192}) {
+    const std::string form = fmt::format("nothing ({} CTAs)", ctas);
+    report.Add(form.c_str(), {.num_seqs = 0, .kv_len = TokenCount(0)}, 0, std::nullopt,
+               [&] { LaunchNothing(ctas, timer.stream()); });
+  }
+}
+
 void MeasureShape(const SequenceShape& shape, Timer& timer, Report& report) {
   Planned planned(shape, timer.stream());
   MeasurePlan(shape, planned, timer, report);
@@ -253,16 +265,23 @@ void MeasureShape(const SequenceShape& shape, Timer& timer, Report& report) {
 }  // namespace
 }  // namespace quire::bench
 
-int main() {
+int main(int argc, char** argv) {
   using namespace quire;
   using namespace quire::bench;
+  const bool is_quick = argc == 2 && argv[1] == std::string_view("--quick");
+  if (argc > 1 && !is_quick) {
+    fmt::print(stderr, "usage: quire_cuda_export_bench [--quick]\n");
+    return 2;
+  }
   try {
     const cuda::DeviceProperties device = cuda::QueryDevice();
     fmt::print("{}, {} SMs\n", device.name, device.num_sms);
     Timer timer;
     Report report(timer);
+    MeasureFloor(timer, report);
     for (int32_t num_seqs : {1, 64}) {
       for (int32_t page_size : {1, 64}) {
+        if (is_quick && (num_seqs != 64 || page_size != 64)) continue;
         const TokenCount room = DraftReserve(PageSize(page_size), kDraft);
         MeasureShape({.num_seqs = num_seqs,
                       .kv_len = TokenCount(131072),

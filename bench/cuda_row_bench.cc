@@ -240,7 +240,7 @@ void Register(const std::string& name, const LazyBench& lazy, const MakeJob& mak
                                })
       ->UseManualTime()
       ->Unit(benchmark::kMicrosecond)
-      ->MinTime(0.05);
+      ->Iterations(50);
 }
 
 }  // namespace

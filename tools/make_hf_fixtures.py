@@ -12,10 +12,23 @@ it is published, config.json and safetensors with the names and types of real ch
                  greedy           the tokens that follow when the most likely one is always taken
                  greedy_logprobs  theirs
                  smallest_gap     between the two highest logits, over the greedy tokens
+                 bf16             see below
                  seed, made_with
 
 computed in float32, with eager attention and without a cache, from the stored values. End tokens
 are never the most likely, so nothing stops the 64 greedy tokens.
+
+bf16 says how far from these log-probabilities transformers itself is in bf16: a yardstick for
+others who compute in it. Roundings also change places in close choices of experts, and then a
+log-probability jumps by as much as 4, which says nothing about how well anyone computes. So that
+run is made to choose the experts that float32 does, and
+
+  bf16  near_ties     the i at which that may happen to others: the gap between a chosen expert and
+                      another is below 6 times the root mean square of what the run's scores are off
+        rms_error     of logprobs without near_ties
+        median_error  of all logprobs, absolute
+
+With e4m3 weights their inputs are e4m3 there too, with a scale per 128, as such models are run.
 
 A seed is taken if a correct implementation in float32 must agree and a wrong one cannot:
   1. no choice is close: neither the best token nor the chosen experts hang on a rounding;
@@ -25,6 +38,7 @@ A seed is taken if a correct implementation in float32 must agree and a wrong on
   4. every misreading of the config that the fixture lists changes the log-probabilities.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -47,6 +61,9 @@ CLOSEST_EXPERTS = 2e-5  # scores, which are below 1
 DOUBLE_TOLERANCE = 2e-5
 MOST_SEEDS = 60
 MISREADING = 1e-2  # a log-probability, at least
+# A gap is the difference of two scores, or of two sums of two, so it differs by up to twice what a
+# score does: three standard deviations.
+NEAR_TIE = 6
 
 # transformers has one class for both.
 CLASS_OF = {"kimi_k2": "deepseek_v3"}
@@ -396,37 +413,82 @@ def load_model(config, tensors, dtype=torch.float32):
     return model.eval()
 
 
-class RoutingGaps:
-    """How close the choice of experts and of groups was, over all tokens of all layers."""
+def expert_scores(router, logits):
+    """(those that become weights, those that choose)"""
+    if hasattr(router, "e_score_correction_bias"):
+        return logits.sigmoid(), logits.sigmoid() + router.e_score_correction_bias
+    return logits.softmax(-1), logits.softmax(-1)
+
+
+def choice_gaps(router, scores):
+    """[token]: how close the choice of experts and of groups was"""
+    gaps = torch.full(scores.shape[:1], math.inf, dtype=scores.dtype)
+
+    def choose(scores, count):
+        nonlocal gaps
+        ordered = scores.sort(-1, descending=True)
+        if count < scores.shape[1]:
+            gaps = gaps.minimum(ordered.values[:, count - 1] - ordered.values[:, count])
+        return ordered.indices[:, :count]
+
+    has_bias = hasattr(router, "e_score_correction_bias")
+    if router.num_group > 1 and (has_bias or router.topk_method != "greedy"):
+        groups = scores.view(len(scores), router.num_group, -1)
+        group_scores = groups.topk(2 if has_bias else 1, -1).values.sum(-1)
+        kept = choose(group_scores, router.topk_group)
+        scores = groups.gather(1, kept[:, :, None].expand(-1, -1, groups.shape[2])).flatten(1)
+    choose(scores, router.top_k)
+    return gaps
+
+
+class Routing:
+    """Scores, gaps and chosen experts of each router, [token], of the last pass. The router's own
+    choice gives way to `choices`."""
+
+    def __init__(self, model, choices=None):
+        self.scores, self.gaps, self.chosen = {}, {}, {}
+        self.choices = choices
+        self.smallest_gap = math.inf  # of all passes
+        for name, module in model.named_modules():
+            if type(module).__name__.endswith("TopkRouter"):
+                module.register_forward_hook(
+                    lambda router, _, outputs, name=name: self.look(name, router, *outputs))
+
+    def look(self, name, router, logits, weights, chosen):
+        self.scores[name] = expert_scores(router, logits.double())[1]
+        self.gaps[name] = choice_gaps(router, self.scores[name])
+        self.smallest_gap = min(self.smallest_gap, self.gaps[name].min().item())
+        self.chosen[name] = chosen
+        if self.choices is None:
+            return None
+        chosen = self.choices[name]
+        weights = expert_scores(router, logits)[0].gather(1, chosen).to(weights.dtype)
+        if getattr(router, "norm_topk_prob", False):
+            weights = weights / weights.sum(-1, keepdim=True)
+        return logits, weights * router.routed_scaling_factor, chosen
+
+
+class Fp8Inputs(torch.overrides.TorchFunctionMode):
+    """Rounds what meets the projections of `model` to e4m3, with a scale per 128 inputs."""
 
     def __init__(self, model):
-        self.smallest = math.inf
-        for module in model.modules():
-            if type(module).__name__.endswith("TopkRouter"):
-                module.register_forward_hook(self.measure)
+        super().__init__()
+        # By their memory: each expert's matrix is a part of one tensor.
+        self.projections = {tensor.untyped_storage().data_ptr()
+                            for name, tensor in model.named_parameters() if "_proj" in name}
 
-    def measure(self, router, _, outputs):
-        logits = outputs[0].double()
-        if hasattr(router, "e_score_correction_bias"):
-            scores = logits.sigmoid() + router.e_score_correction_bias
-            num_groups, group_top = router.num_group, 2
-        else:
-            scores = logits.softmax(-1)
-            num_groups = router.num_group if router.topk_method != "greedy" else 1
-            group_top = 1
-        if num_groups > 1:
-            groups = scores.view(len(scores), num_groups, -1)
-            group_scores = groups.topk(group_top, -1).values.sum(-1)
-            self.close(group_scores, router.topk_group)
-            kept = group_scores.topk(router.topk_group).indices
-            scores = groups.gather(1, kept[:, :, None].expand(-1, -1, groups.shape[2])).flatten(1)
-        self.close(scores, router.top_k)
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.nn.functional.linear:
+            x, weight, *bias = args
+            if weight.untyped_storage().data_ptr() in self.projections:
+                args = (self.rounded(x), weight, *bias)
+        return function(*args, **(kwargs or {}))
 
-    def close(self, scores, count):
-        ordered = scores.sort(-1, descending=True).values
-        if count < scores.shape[1]:
-            gap = (ordered[:, count - 1] - ordered[:, count]).min().item()
-            self.smallest = min(self.smallest, gap)
+    @staticmethod
+    def rounded(x):
+        flat = x.float().reshape(-1, x.shape[-1])
+        codes, scales = quantize_blocks(flat, rows=1)
+        return (codes.float() * expand_scales(scales, flat.shape, rows=1)).view(x.shape).to(x.dtype)
 
 
 @torch.no_grad()
@@ -449,6 +511,30 @@ def greedy(model, tokens):
     return tokens[-GREEDY_TOKENS:], smallest_gap
 
 
+def measure_bf16(config, values, tokens, logprobs):
+    """What expected.json says of bf16."""
+    model = load_model(config, values)
+    exact = Routing(model)
+    logprobs_of(model, tokens)
+    model = load_model(config, values, torch.bfloat16)
+    if exact.chosen:
+        model.set_experts_implementation("eager")  # one product per expert, as Fp8Inputs needs
+    rounded = Routing(model, exact.chosen)
+    is_fp8 = "quantization_config" in config
+    with Fp8Inputs(model) if is_fp8 else contextlib.nullcontext():
+        errors = (logprobs_of(model, tokens) - logprobs).abs()
+
+    is_near = torch.zeros(len(errors), dtype=torch.bool)
+    if exact.chosen:
+        differences = torch.cat(
+            [(rounded.scores[name] - exact.scores[name]).flatten() for name in exact.scores])
+        for gaps in exact.gaps.values():
+            is_near |= (gaps < NEAR_TIE * differences.square().mean().sqrt())[:-1]
+    return {"near_ties": is_near.nonzero().flatten().tolist(),
+            "rms_error": round(errors[~is_near].square().mean().sqrt().item(), 4),
+            "median_error": round(errors.median().item(), 4)}
+
+
 def expect(fixture, values, seed):
     """The contents of expected.json, or why this seed is not taken."""
     config = fixture.config
@@ -458,12 +544,12 @@ def expect(fixture, values, seed):
     prompt = [token for token in prompt.tolist() if token not in ends][:PROMPT_TOKENS]
 
     model = load_model(config, values)
-    gaps = RoutingGaps(model)
+    routing = Routing(model)
     continuation, smallest_gap = greedy(model, prompt)
     if smallest_gap < CLOSEST_TOKENS:
         return f"two tokens are within {smallest_gap:.1e}"
-    if gaps.smallest < CLOSEST_EXPERTS:
-        return f"two experts are within {gaps.smallest:.1e}"
+    if routing.smallest_gap < CLOSEST_EXPERTS:
+        return f"two experts are within {routing.smallest_gap:.1e}"
     if len(set(continuation)) < 12:
         return f"only {len(set(continuation))} different greedy tokens"
     if set(ends) & set(continuation):
@@ -485,7 +571,9 @@ def expect(fixture, values, seed):
     return {
         "tokens": prompt, "logprobs": rounded[:len(prompt) - 1],
         "greedy": continuation, "greedy_logprobs": rounded[len(prompt) - 1:],
-        "smallest_gap": round(smallest_gap, 6), "seed": seed,
+        "smallest_gap": round(smallest_gap, 6),
+        "bf16": measure_bf16(config, values, prompt, logprobs[:len(prompt) - 1]),
+        "seed": seed,
         "made_with": {"torch": torch.__version__.split("+")[0],
                       "transformers": transformers.__version__},
     }

@@ -95,10 +95,11 @@ int64_t MaxSplits(const StepCapacity& capacity, const WorkShape& shape) {
 }
 
 int64_t MaxPartials(const StepCapacity& capacity, const WorkShape& shape) {
-  // Only a query tile that a worker boundary cuts leaves results to merge, at most one per split.
-  const int64_t cut_tiles =
-      std::min<int64_t>(shape.num_workers - 1, MaxQueryTiles(capacity, shape));
-  return Product(cut_tiles, MaxSplits(capacity, shape));
+  // Only a query tile that a worker boundary cuts leaves results to merge: at most one per split, or
+  // one for each side of a cut.
+  const int64_t cuts = shape.num_workers - 1;
+  if (!shape.exact) return 2 * cuts;
+  return Product(std::min(cuts, MaxQueryTiles(capacity, shape)), MaxSplits(capacity, shape));
 }
 
 int64_t IndptrEntries(const StepCapacity& capacity) { return int64_t{capacity.num_seqs} + 1; }

@@ -29,11 +29,14 @@ struct StepCapacity {
 };
 
 // How a kernel wants its work cut: the first two are the kernel's constants, the worker count is the
-// machine's. Only the split is part of the order of summation.
+// machine's. In exact mode only the split is part of the order of summation: every split is summed
+// by itself. Otherwise a worker sums what it has of a tile as one, which is faster, and bits depend
+// on where workers begin, too: on the step's lengths, but not on its pages.
 struct WorkShape {
   TokenCount query_tile{1};  // query tokens that share one pass over the keys
   TokenCount split{1024};    // splits begin at multiples of this, a multiple of kKeyTile
   int32_t num_workers = 1;
+  bool exact = true;
 };
 
 // Keys a kernel handles at once, at absolute positions that are multiples of it. Part of the order

@@ -28,17 +28,25 @@ __global__ void MapTiles(const WorkShape shape, TokenCount q_len, TokenCount kv_
   costs[i] = TileCost(tiles[i]);
 }
 
-// merges[worker] is the merge that the cut between this worker and the next one makes, if any.
 __global__ void MapWorkers(const WorkShape shape, const QueryTile* tiles,
                            const int64_t* cost_before, int32_t num_tiles, WorkerStart* starts,
-                           int32_t* partials, Merge* merges) {
+                           int32_t* partials) {
   const int32_t worker = ThreadIndex();
   if (worker >= shape.num_workers) return;
   const WorkerStart begin = WorkerStartAt(worker, tiles, cost_before, num_tiles, shape);
   const WorkerStart end = WorkerStartAt(worker + 1, tiles, cost_before, num_tiles, shape);
   starts[worker] = begin;
   partials[worker] = NumPartials(begin, end, tiles, shape);
-  if (IsFirstCut(end, begin)) merges[worker] = MergeAt(end, tiles, shape);
+}
+
+// merges[worker] is the merge of the tile that this worker is the first to begin within, if any.
+__global__ void MapMerges(const WorkShape shape, const QueryTile* tiles, const WorkerStart* starts,
+                          Merge* merges) {
+  const int32_t worker = ThreadIndex();
+  if (worker < 1 || worker > shape.num_workers) return;
+  if (IsFirstCut(starts[worker], starts[worker - 1])) {
+    merges[worker] = MergeAt(worker, starts, tiles, shape);
+  }
 }
 
 // One CTA per row, one thread per cell of it.

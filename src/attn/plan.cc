@@ -174,14 +174,15 @@ void PlanStorage::FillSchedule() {
   for (int32_t w = 0; w <= shape_.num_workers; ++w) {
     workers_[Index(w)] = WorkerStartAt(w, tiles_.data(), cost_before_.data(), num_tiles, shape_);
   }
-  size_t num_merges = 0;
   for (size_t w = 0; w < Index(shape_.num_workers); ++w) {
     workers_[w + 1].first_partial =
         workers_[w].first_partial +
         NumPartials(workers_[w], workers_[w + 1], tiles_.data(), shape_);
-    if (IsFirstCut(workers_[w + 1], workers_[w])) {
-      merges_[num_merges++] = MergeAt(workers_[w + 1], tiles_.data(), shape_);
-    }
+  }
+  size_t num_merges = 0;
+  for (int32_t w = 1; w <= shape_.num_workers; ++w) {
+    if (!IsFirstCut(workers_[Index(w)], workers_[Index(w) - 1])) continue;
+    merges_[num_merges++] = MergeAt(w, workers_.data(), tiles_.data(), shape_);
   }
   plan_.workers = workers_;
   plan_.merges = std::span(merges_).first(num_merges);
@@ -227,6 +228,19 @@ void Plan::CheckTiles() const {
               num_query_tokens);
 }
 
+// Of the tile that worker `first` is the first to begin within, counted one by one.
+int32_t Plan::ExpectedPartials(size_t first) const {
+  const int32_t tile = workers[first].tile;
+  const int32_t num_splits = NumSplits(tiles[Index(tile)].kv_end, work);
+  if (work.exact) return 1 + num_splits - workers[first].split;
+  int32_t pieces = 1;
+  for (size_t w = first; workers[w].tile == tile; ++w) {
+    const int32_t end = workers[w + 1].tile == tile ? workers[w + 1].split : num_splits;
+    if (end > workers[w].split) ++pieces;
+  }
+  return pieces;
+}
+
 void Plan::CheckSchedule() const {
   QUIRE_CHECK(workers.front() == WorkerStart{}, "the first worker starts late");
   QUIRE_CHECK(workers.back().tile == static_cast<int32_t>(tiles.size()) &&
@@ -245,7 +259,7 @@ void Plan::CheckSchedule() const {
     if (!IsFirstCut(end, begin)) continue;
     QUIRE_CHECK(merge < merges.size(), "tile {} is cut but not merged", end.tile);
     const Merge& m = merges[merge++];
-    const int32_t expected = 1 + NumSplits(tiles[Index(end.tile)].kv_end, work) - end.split;
+    const int32_t expected = ExpectedPartials(w + 1);
     QUIRE_CHECK(m.tile == end.tile && m.first_partial == merged && m.num_partials == expected,
                 "merge of tile {}: tile {} partials {}+{}, expected {}+{}", end.tile, m.tile,
                 m.first_partial, m.num_partials, merged, expected);

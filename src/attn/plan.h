@@ -90,6 +90,7 @@ struct Plan {
   void CheckRows() const;      // 1
   void CheckTiles() const;     // 2
   void CheckSchedule() const;  // 3, 4, 5
+  int32_t ExpectedPartials(size_t first) const;
 };
 
 // What a PlanStorage takes, at most: its arrays, each with the gap that aligns it.

@@ -36,7 +36,8 @@ struct WorkerStart {
 };
 
 // A query tile whose splits ran on several workers: the partials to fold, in ascending order. The
-// first holds every split up to the first cut, already folded; the others hold one split each.
+// first holds every split up to the first cut, already folded; the others hold one split each, or,
+// where work is not exact, those of one worker.
 struct Merge {
   int32_t tile = 0;
   int32_t first_partial = 0;
@@ -207,14 +208,16 @@ QUIRE_HD inline WorkerStart WorkerStartAt(int32_t worker, const QueryTile* tiles
 }
 
 // Partials that the worker between `begin` and `end` writes: one per split of a tile that an
-// earlier worker began, and one for a tile it begins and leaves unfinished.
+// earlier worker began (in all, where work is not exact), and one for a tile it begins and leaves
+// unfinished.
 QUIRE_HD inline int32_t NumPartials(const WorkerStart& begin, const WorkerStart& end,
                                     const QueryTile* tiles, const WorkShape& shape) {
   int32_t partials = 0;
   if (begin.split > 0) {
     const int32_t tile_end =
         end.tile == begin.tile ? end.split : NumSplits(tiles[begin.tile].kv_end, shape);
-    partials += tile_end - begin.split;
+    const int32_t splits = tile_end - begin.split;
+    partials += shape.exact || splits == 0 ? splits : 1;
   }
   const bool begins_last_tile = end.tile > begin.tile || begin.split == 0;
   if (end.split > 0 && begins_last_tile) partials += 1;
@@ -226,11 +229,29 @@ QUIRE_HD constexpr bool IsFirstCut(const WorkerStart& start, const WorkerStart& 
   return start.split > 0 && (before.tile != start.tile || before.split == 0);
 }
 
-QUIRE_HD inline Merge MergeAt(const WorkerStart& first_cut, const QueryTile* tiles,
+// The merge of the tile that `workers[first]` is the first to begin within. The partials of all
+// workers are counted.
+QUIRE_HD inline Merge MergeAt(int32_t first, const WorkerStart* workers, const QueryTile* tiles,
                               const WorkShape& shape) {
-  return {.tile = first_cut.tile,
-          .first_partial = first_cut.first_partial - 1,
-          .num_partials = 1 + NumSplits(tiles[first_cut.tile].kv_end, shape) - first_cut.split};
+  const WorkerStart& cut = workers[first];
+  Merge merge{.tile = cut.tile, .first_partial = cut.first_partial - 1};
+  if (shape.exact) {
+    merge.num_partials = 1 + NumSplits(tiles[cut.tile].kv_end, shape) - cut.split;
+    return merge;
+  }
+  int32_t low = first + 1, high = shape.num_workers;  // the first worker that begins past the tile
+  while (low < high) {
+    const int32_t middle = low + (high - low) / 2;
+    if (workers[middle].tile > cut.tile) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  // Who finishes the tile may leave another one unfinished: that partial is not of this tile.
+  const int32_t end = workers[low].first_partial - (workers[low].split > 0 ? 1 : 0);
+  merge.num_partials = end - merge.first_partial;
+  return merge;
 }
 
 }  // namespace quire

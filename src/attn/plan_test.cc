@@ -146,6 +146,14 @@ TEST(PlanTest, ALongSequenceIsSharedByAllWorkers) {
   ASSERT_EQ(plan.merges.size(), 1u);
   EXPECT_EQ(plan.merges[0].num_partials, 1 + 112);
   EXPECT_LE(plan.num_partials, MaxPartials(capacity, work));
+
+  WorkShape loose = work;
+  loose.exact = false;
+  PlanStorage loose_storage(capacity, loose);
+  const Plan& loose_plan = loose_storage.Make(seqs, executor, ActiveFaults());
+  loose_plan.CheckInvariants();
+  ASSERT_EQ(loose_plan.merges.size(), 1u);
+  EXPECT_EQ(loose_plan.merges[0].num_partials, 8);  // one of each worker
 }
 
 // Random batches: the schedule covers every split of every tile once, and is fair.
@@ -167,7 +175,8 @@ TEST(PlanTest, WorkersCoverEverySplitOnceAndEvenly) {
     const StepCapacity capacity = CapacityOf(seqs, PageSize(16), PageCount(1000));
     const WorkShape work{.query_tile = TokenCount(draw(1, 8)),
                          .split = TokenCount(64 * draw(1, 20)),
-                         .num_workers = static_cast<int32_t>(draw(1, 16))};
+                         .num_workers = static_cast<int32_t>(draw(1, 16)),
+                         .exact = draw(0, 1) == 0};
     PlanStorage storage(capacity, work);
     const Plan& plan = storage.Make(seqs, executor);
     plan.CheckInvariants();

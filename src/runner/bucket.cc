@@ -31,11 +31,12 @@ std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount 
   return buckets;
 }
 
+bool IsDecode(const BucketSize& size) { return size.num_tokens == TokenCount(size.num_seqs); }
+
 size_t ChooseBucket(std::span<const BucketSize> buckets, int32_t num_seqs, TokenCount num_tokens) {
   const bool one_token_each = num_tokens == TokenCount(num_seqs);
   for (size_t i = 0; i < buckets.size(); ++i) {
-    const bool is_decode = buckets[i].num_tokens == TokenCount(buckets[i].num_seqs);
-    if (is_decode && !one_token_each && buckets.size() > 1) continue;
+    if (IsDecode(buckets[i]) && !one_token_each && buckets.size() > 1) continue;
     if (buckets[i].num_seqs >= num_seqs && buckets[i].num_tokens >= num_tokens) return i;
   }
   QUIRE_CHECK(false, "no bucket for {} sequences of {} tokens", num_seqs, num_tokens);

@@ -23,6 +23,9 @@ struct BucketSize {
 // max_step_tokens, with a row more than max_seqs for the padding tokens.
 std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount max_step_tokens);
 
+// Whether the bucket is for steps of one token per sequence.
+bool IsDecode(const BucketSize& size);
+
 // The smallest bucket for a step of num_seqs sequences with num_tokens tokens together; it is in
 // the list if the step keeps the limits the list was made with.
 size_t ChooseBucket(std::span<const BucketSize> buckets, int32_t num_seqs, TokenCount num_tokens);

@@ -18,8 +18,10 @@ template <int kThreads, int kValues>
 class Cta {
  public:
   static constexpr int kWarps = kThreads / 32;
+  // Two sets of sums in turn: a warp that is ahead, in the next scan, leaves those alone that others
+  // still read, and one barrier per scan is enough.
   struct Shared {
-    int64_t sums[kValues][kWarps];
+    int64_t sums[2][kValues][kWarps];
   };
 
   QUIRE_HD explicit Cta(Shared& shared) : shared_(shared) {}
@@ -50,36 +52,55 @@ class Cta {
   QUIRE_HD void Scan(const int64_t (&value)[N], int64_t (&before)[N], int64_t (&total)[N]) {
     static_assert(N <= kValues && kThreads % 32 == 0);
 #ifdef __CUDA_ARCH__
-    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      int64_t sum = value[i];  // of this warp's lanes up to this one
-#pragma unroll
-      for (int distance = 1; distance < 32; distance *= 2) {
-        const int64_t other = __shfl_up_sync(0xffffffffu, sum, distance);
-        if (lane >= distance) sum += other;
-      }
-      if (lane == 31) shared_.sums[i][warp] = sum;
-      before[i] = sum - value[i];
-    }
+    auto& sums = shared_.sums[turn_];
+    turn_ = 1 - turn_;
+    ScanWarp(value, before, sums);
     __syncthreads();  // all warps have written their sums
+    const int warp = static_cast<int>(threadIdx.x / 32);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       total[i] = 0;
+#pragma unroll
       for (int w = 0; w < kWarps; ++w) {
-        const int64_t sum = shared_.sums[i][w];
-        if (w < warp) before[i] += sum;
-        total[i] += sum;
+        if (w == warp) before[i] += total[i];
+        total[i] += sums[i][w];
       }
     }
-    __syncthreads();  // all have read them: the next scan may write
 #else
     for (int i = 0; i < N; ++i) before[i] = total[i] = value[i];
 #endif
   }
 
  private:
+#ifdef __CUDA_ARCH__
+  // What each lane has before it of its own warp, and the warp's sums.
+  template <int N>
+  __device__ static void ScanWarp(const int64_t (&value)[N], int64_t (&before)[N],
+                                  int64_t (&sums)[kValues][kWarps]) {
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+    int64_t any = 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) any |= value[i];
+    // Most warps have nothing to add in most steps: those of 64 sequences are two.
+    const bool is_empty = !__any_sync(0xffffffffu, any != 0);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      int64_t sum = value[i];  // of the lanes up to this one
+      if (!is_empty) {
+#pragma unroll
+        for (int distance = 1; distance < 32; distance *= 2) {
+          const int64_t other = __shfl_up_sync(0xffffffffu, sum, distance);
+          if (lane >= distance) sum += other;
+        }
+      }
+      if (lane == 31) sums[i][warp] = sum;
+      before[i] = sum - value[i];
+    }
+  }
+#endif
+
   Shared& shared_;
+  int turn_ = 0;
 };
 
 // Into the status word.

@@ -20,8 +20,7 @@ struct PageFill {
   PlanBounds bounds;
   PageId* rows = nullptr;   // [page_rows, row_width]
   PageId* table = nullptr;  // [num_seqs, table_width]
-  PageGrid grid;            // of what is to be written of each row
-  int32_t cells = 1;        // CTAs per row, at most grid.CellsPerRow()
+  int32_t cells = 1;        // CTAs per row: of every kMaxPagesPerRange entries one, or in turns
 };
 
 // What is to be done for one row of the step.
@@ -32,32 +31,34 @@ struct RowFill {
   int32_t end = 0;
 };
 
-// Out of bounds: the table row becomes empty, as the plan does.
-QUIRE_HD inline RowFill RowFillOf(const PageFill& fill, int32_t b, int32_t num_seqs) {
+// Out of bounds: the table row becomes empty. What has nothing to do with pages is not looked at, nor
+// is the header: where those are bad the plan is empty, and nobody reads the table.
+QUIRE_HD inline RowFill RowFillOf(const PageFill& fill, int32_t b) {
   RowFill row{.seq = fill.step.seqs[b]};
-  const bool is_good = num_seqs >= 0 && num_seqs <= fill.bounds.num_seqs &&
-                       WithinBounds(row.seq, fill.bounds) && row.seq.fill_begin >= 0 &&
-                       row.seq.fill_end <= fill.bounds.table_width;
+  bool is_good = PagesWithinBounds(row.seq, fill.bounds);
+  is_good &= row.seq.fill_begin >= 0;
+  is_good &= row.seq.fill_end <= fill.bounds.table_width;
   if (!is_good) row.seq = {.fill_begin = 0, .fill_end = fill.bounds.table_width};
   row.pages = fill.bounds.pages.PagesFor(row.seq.kv_len);
   const int32_t new_end = row.seq.num_new > 0 ? row.seq.first_new + row.seq.num_new : 0;
-  row.begin = row.seq.fill_begin;
   row.end = row.seq.fill_end > new_end ? row.seq.fill_end : new_end;
-  if (row.begin > row.end) row.begin = row.end;
+  row.begin = row.seq.fill_begin < row.end ? row.seq.fill_begin : row.end;
   return row;
 }
 
 QUIRE_HD inline bool IsNew(const PackedSequence& seq, int32_t j) {
-  return j >= seq.first_new && j - seq.first_new < seq.num_new;
+  // Neither is negative: what is before first_new becomes a large number.
+  return static_cast<uint32_t>(j - seq.first_new) < static_cast<uint32_t>(seq.num_new);
 }
 
-// Page j: the new one, or the one that the row has; the scratch page behind them.
+// Page j: the new one, or the one that the row has; the scratch page behind them. One load from one
+// of two places, not one of two loads: those of a batch are to be on their way together.
 QUIRE_HD inline PageId LoadPage(const PageFill& fill, const RowFill& row, int32_t j,
                                 const PageId* pages) {
-  if (IsNew(row.seq, j)) {
-    return PageId(fill.step.words[row.seq.new_begin + (j - row.seq.first_new)]);
-  }
-  return j < row.pages ? pages[j] : PageId(kScratchPage.raw());
+  const PageId* brought = reinterpret_cast<const PageId*>(fill.step.words) + row.seq.new_begin;
+  const bool is_new = IsNew(row.seq, j);
+  const PageId* from = is_new ? brought : pages + row.seq.first_new;
+  return is_new || j < row.pages ? from[j - row.seq.first_new] : PageId(kScratchPage.raw());
 }
 
 // Stores it in the row if it is new, and in the table where that is to be filled. False for a page
@@ -65,31 +66,29 @@ QUIRE_HD inline PageId LoadPage(const PageFill& fill, const RowFill& row, int32_
 QUIRE_HD inline bool StorePage(const PageFill& fill, const RowFill& row, int32_t j, PageId page,
                                PageId* pages, PageId* table) {
   if (IsNew(row.seq, j)) pages[j] = page;
-  if (j < row.seq.fill_begin || j >= row.seq.fill_end) return true;
+  const bool is_filled = j < row.seq.fill_end;  // and fill_begin <= row.begin <= j
+  const bool has_page = j < row.pages;
   const bool is_page = page.raw() > kScratchPage.raw() && page.raw() < fill.bounds.pool_pages;
-  table[j] = j < row.pages && is_page ? page : PageId(kScratchPage.raw());
-  return j >= row.pages || is_page;
+  if (is_filled) table[j] = has_page && is_page ? page : PageId(kScratchPage.raw());
+  return !is_filled || !has_page || is_page;
 }
 
-// What one thread of CTA `cta` does, of num_seqs * cells CTAs. A row of pages is named by one row of
-// the step, and an entry handled by one thread: nobody reads what another writes.
+// What one thread of CTA `cell` of row `b` does, of num_seqs * cells CTAs. A row of pages is named by
+// one row of the step, and an entry handled by one thread: nobody reads what another writes.
 template <class OnFault>
-QUIRE_HD void FillPageTable(const PageFill& fill, int32_t cta, int32_t thread, int32_t threads,
-                            const OnFault& on_fault) {
-  const int32_t b = cta / fill.cells;
-  const RowFill row = RowFillOf(fill, b, fill.step.header->num_seqs);
+QUIRE_HD void FillPageTable(const PageFill& fill, int32_t b, int32_t cell, int32_t thread,
+                            int32_t threads, const OnFault& on_fault) {
+  const RowFill row = RowFillOf(fill, b);
   // A row without pages of its own reads and writes none; any address does.
   const int32_t page_row = row.seq.row == kNoRow ? 0 : row.seq.row;
   PageId* pages = fill.rows + int64_t{page_row} * fill.bounds.row_width;
   PageId* table = fill.table + int64_t{b} * fill.bounds.table_width;
   constexpr int kBatch = 4;
   bool is_good = true;
-  for (int32_t cell = cta % fill.cells;; cell += fill.cells) {
-    const PageRange range = FillRange(fill.grid, PageCount(row.end - row.begin), cell);
-    if (range.empty()) break;
-    const auto end = row.begin + static_cast<int32_t>(range.end.raw());
-    int32_t first = row.begin + static_cast<int32_t>(range.begin.raw()) + thread;
-    for (; first < end; first += kBatch * threads) {
+  constexpr auto kRange = static_cast<int32_t>(kMaxPagesPerRange.raw());
+  for (int32_t begin = row.begin + kRange * cell; begin < row.end; begin += kRange * fill.cells) {
+    const int32_t end = row.end - begin < kRange ? row.end : begin + kRange;
+    for (int32_t first = begin + thread; first < end; first += kBatch * threads) {
       // All loads, then all stores: they may not pass each other, and would wait one by one.
       PageId page[kBatch];
       for (int i = 0; i < kBatch; ++i) {

@@ -1,3 +1,5 @@
+#include <cstddef>
+
 #include "attn/cuda/block.cuh"
 #include "attn/cuda/page_fill.h"
 #include "attn/cuda/plan.h"
@@ -8,15 +10,19 @@ namespace quire::cuda {
 namespace {
 
 // One CTA: the work is scans over hundreds of entries, and CTAs that wait for each other cost more
-// than they save.
-constexpr int kPlanThreads = 512;
+// than they save. As many threads as there are sequences and workers, and no more: a scan costs each
+// warp a look at the sums of all the others.
+constexpr int kPlanThreads = 256;
 using PlanCta = Cta<kPlanThreads, 5>;
 
 __global__ void __launch_bounds__(kPlanThreads)
     BuildPlanKernel(const __grid_constant__ PlanBuild build, StatusWord status) {
   __shared__ PlanCta::Shared shared;
+  // Bytes: a shared variable may not have a constructor.
+  __shared__ alignas(PlanNear) std::byte near[sizeof(PlanNear)];
   PlanCta cta(shared);
-  BuildPlan(build, cta, StepReporter{.status = status, .launch = Launch::kPlan});
+  BuildPlan(build, *reinterpret_cast<PlanNear*>(near), cta,
+            StepReporter{.status = status, .launch = Launch::kPlan});
 }
 
 // kMaxPagesPerRange entries in one batch of four per thread.
@@ -24,8 +30,9 @@ constexpr int kFillThreads = 256;
 
 __global__ void __launch_bounds__(kFillThreads)
     FillPageTableKernel(const __grid_constant__ PageFill fill, StatusWord status) {
-  FillPageTable(fill, static_cast<int32_t>(blockIdx.x), static_cast<int32_t>(threadIdx.x),
-                kFillThreads, StepReporter{.status = status, .launch = Launch::kPageTable});
+  FillPageTable(fill, static_cast<int32_t>(blockIdx.x), static_cast<int32_t>(blockIdx.y),
+                static_cast<int32_t>(threadIdx.x), kFillThreads,
+                StepReporter{.status = status, .launch = Launch::kPageTable});
 }
 
 }  // namespace
@@ -36,10 +43,10 @@ void PlanStorage::LaunchSchedule(const Stream& stream, StatusWord status) const 
 }
 
 void PlanStorage::LaunchPageTable(const Stream& stream, StatusWord status) const {
-  const int64_t ctas = int64_t{fill_.bounds.num_seqs} * fill_.cells;
-  if (ctas == 0) return;
-  FillPageTableKernel<<<static_cast<unsigned>(ctas), kFillThreads, 0, stream.get()>>>(fill_,
-                                                                                      status);
+  if (fill_.bounds.num_seqs == 0) return;
+  // Two dimensions, so that no thread divides before it knows its row.
+  const dim3 ctas(static_cast<unsigned>(fill_.bounds.num_seqs), static_cast<unsigned>(fill_.cells));
+  FillPageTableKernel<<<ctas, kFillThreads, 0, stream.get()>>>(fill_, status);
   CheckLaunch("fill_page_table");
 }
 

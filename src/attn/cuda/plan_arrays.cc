@@ -4,6 +4,7 @@
 
 #include "attn/checks.h"
 #include "attn/cuda/plan_view.cuh"
+#include "attn/page_ranges.h"
 #include "base/error.h"
 
 namespace quire::cuda {
@@ -113,15 +114,15 @@ PlanBuild BuildOf(const PlanArrays& arrays, const StepView& step, const WorkShap
 }
 
 PageFill FillOf(const PlanArrays& arrays, const StepView& step, const PageRows& rows) {
-  PageFill fill{.step = step.step,
-                .bounds = step.bounds,
-                .rows = rows.pages(),
-                .table = arrays.page_table.data(),
-                // A row may bring pages behind those of the table.
-                .grid = {.num_rows = step.bounds.num_seqs, .longest_row = rows.width()}};
+  // A row may bring pages behind those of the table.
+  const PageGrid grid{.num_rows = step.bounds.num_seqs, .longest_row = rows.width()};
+  const int64_t ranges = std::max<int64_t>(1, grid.CellsPerRow());
   const int64_t most = std::max<int64_t>(1, kMaxFillCtas / std::max(1, step.bounds.num_seqs));
-  fill.cells = static_cast<int32_t>(std::clamp<int64_t>(fill.grid.CellsPerRow(), 1, most));
-  return fill;
+  return {.step = step.step,
+          .bounds = step.bounds,
+          .rows = rows.pages(),
+          .table = arrays.page_table.data(),
+          .cells = static_cast<int32_t>(std::min(ranges, most))};
 }
 
 Plan PlanOf(const PlanArrays& arrays, const StepCapacity& capacity, const WorkShape& shape) {

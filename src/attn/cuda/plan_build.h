@@ -1,10 +1,13 @@
 // Making a plan from a packed step, all but its page table, by the threads of one CTA.
 //
-// The element functions of attn/plan_elements.h with three scans between them. A Block is the CTA:
+// The element functions of attn/plan_elements.h with three scans between them. What a step of this
+// costs is the wait from one part to the next, so the parts hand on what they can in memory of the
+// CTA's own (PlanNear), and each waits for device memory at most once. A Block is the CTA:
 //   thread(), threads()            who this is, of how many
 //   Sync()                         all threads arrive; what they wrote before, all see after
 //   Any(bool)                      the same, and whether any thread said true
-//   Scan(value, before, total)     arrays of sums: of the threads before this one, and of all
+//   Scan(value, before, total)     arrays of sums: of the threads before this one, and of all. All
+//                                  threads arrive, but what they wrote may be seen only after a Sync
 // plan.cu has the device's, the tests one of std::threads, so that every line below runs on a host.
 // Loops around Sync, Any and Scan run equally often in all threads.
 //
@@ -95,57 +98,86 @@ struct PlanBuild {
   Merge* merges = nullptr;             // [work.num_workers]
 };
 
-// Whether a row of the step keeps within every bound. Its pages are checked where they are read.
-QUIRE_HD inline bool WithinBounds(const PackedSequence& seq, const PlanBounds& bounds) {
-  if (seq.q_len < 0 || seq.q_len > bounds.query_tokens) return false;
-  if (seq.kv_len < 0 || seq.kv_len > bounds.kv_tokens) return false;
-  if (seq.num_nodes < 0 || seq.num_nodes > bounds.tree_nodes) return false;
-  if (seq.num_nodes > seq.kv_len) return false;
-  if (seq.num_nodes > 0 && seq.num_nodes < seq.q_len) return false;
-  if (seq.parents_begin < 0 || seq.parents_begin > bounds.num_words - seq.num_nodes) return false;
-  if (seq.row == kNoRow) return seq.kv_len == 0 && seq.num_new == 0;
-  if (seq.row < 0 || seq.row >= bounds.page_rows) return false;
-  if (seq.first_new < 0 || seq.num_new < 0) return false;
-  if (seq.first_new > bounds.row_width - seq.num_new) return false;
-  if (seq.new_begin < 0 || seq.new_begin > bounds.num_words - seq.num_new) return false;
-  return bounds.pages.PagesFor(seq.kv_len) <= seq.first_new + seq.num_new;
+// Memory that the threads of the CTA share and nobody else sees.
+struct PlanNear {
+  static constexpr int32_t kSeqs = 256;
+  static constexpr int32_t kTiles = 512;
+  static constexpr int32_t kWorkers = 256;
+
+  TokenCount kv_len[kSeqs];
+  TokenCount committed[kSeqs];
+  TokenCount q_offset[kSeqs + 1];
+  SequenceOffsets offsets[kSeqs + 1];
+  QueryTile tiles[kTiles];
+  int64_t cost_before[kTiles + 1];
+  WorkerStart workers[kWorkers + 1];
+  Merge merges[kWorkers];
+};
+
+// Where the CTA's threads read what others of them wrote: near copies of the arrays that fit there,
+// and the arrays themselves where they do not. What is written goes to both.
+struct PlanReads {
+  TokenCount* kv_len = nullptr;
+  TokenCount* committed = nullptr;
+  TokenCount* q_offset = nullptr;
+  SequenceOffsets* offsets = nullptr;
+  QueryTile* tiles = nullptr;
+  int64_t* cost_before = nullptr;
+  WorkerStart* workers = nullptr;
+  Merge* merges = nullptr;
+};
+
+QUIRE_HD inline PlanReads ReadsOf(const PlanBuild& build, PlanNear& near) {
+  const bool seqs_fit = build.bounds.num_seqs <= PlanNear::kSeqs;
+  const bool tiles_fit = build.bounds.tiles <= PlanNear::kTiles;
+  const bool workers_fit = build.work.num_workers <= PlanNear::kWorkers;
+  return {.kv_len = seqs_fit ? near.kv_len : build.kv_len,
+          .committed = seqs_fit ? near.committed : build.committed,
+          .q_offset = seqs_fit ? near.q_offset : build.q_offset,
+          .offsets = seqs_fit ? near.offsets : build.offsets,
+          .tiles = tiles_fit ? near.tiles : build.tiles,
+          .cost_before = tiles_fit ? near.cost_before : build.cost_before,
+          .workers = workers_fit ? near.workers : build.workers,
+          .merges = workers_fit ? near.merges : build.merges};
 }
 
-// The step's sequences; 0, reported, if one of them or all together are out of bounds.
-template <class Block, class OnFault>
-QUIRE_HD int32_t CheckedSequences(const PlanBuild& build, Block& block, const OnFault& on_fault) {
-  const PlanBounds& bounds = build.bounds;
-  const int32_t num_seqs = build.step.header->num_seqs;
-  if (num_seqs < 0 || num_seqs > bounds.num_seqs) {  // the same for all threads
-    if (block.thread() == 0) on_fault(StepFault::kCapacity, num_seqs);
-    return 0;
-  }
-  int64_t query_tokens = 0, tiles = 0;
-  bool is_bad = false;
-  for (int32_t first = 0; first < num_seqs; first += block.threads()) {
-    const int32_t b = first + block.thread();
-    int64_t value[2] = {0, 0};
-    if (b < num_seqs) {
-      const PackedSequence& seq = build.step.seqs[b];
-      if (WithinBounds(seq, bounds)) {
-        value[0] = seq.q_len;
-        value[1] = NumQueryTiles(TokenCount(seq.q_len), build.work);
-      } else {
-        is_bad = true;
-        on_fault(StepFault::kCapacity, b);
-      }
-    }
-    int64_t before[2], total[2];
-    block.Scan(value, before, total);
-    query_tokens += total[0];
-    tiles += total[1];
-  }
-  if (block.Any(is_bad)) return 0;
-  if (query_tokens > bounds.query_tokens || tiles > bounds.tiles) {
-    if (block.thread() == 0) on_fault(StepFault::kCapacity, num_seqs);
-    return 0;
-  }
-  return num_seqs;
+// Whether 0 <= value <= most, for most >= 0: what is negative becomes a large number.
+QUIRE_HD inline bool IsUpTo(int32_t value, int32_t most) {
+  return static_cast<uint32_t>(value) <= static_cast<uint32_t>(most);
+}
+// Whether [begin, begin + count) keeps within [0, size), size >= 0.
+QUIRE_HD inline bool KeepsWithin(int32_t begin, int32_t count, int32_t size) {
+  const uint32_t room = static_cast<uint32_t>(size) - static_cast<uint32_t>(count);
+  bool is_good = IsUpTo(count, size);
+  is_good &= static_cast<uint32_t>(begin) <= room;
+  return is_good;
+}
+
+// Whether the pages of a row of the step keep within every bound; they themselves are checked where
+// they are read. Without branches, like the next one: all threads do this before they can do more.
+QUIRE_HD inline bool PagesWithinBounds(const PackedSequence& seq, const PlanBounds& bounds) {
+  bool is_row = seq.row >= 0;
+  is_row &= seq.row < bounds.page_rows;
+  is_row &= KeepsWithin(seq.first_new, seq.num_new, bounds.row_width);
+  is_row &= KeepsWithin(seq.new_begin, seq.num_new, bounds.num_words);
+  const int32_t listed = is_row ? seq.first_new + seq.num_new : 0;
+  const bool is_length = IsUpTo(seq.kv_len, bounds.kv_tokens);
+  is_row &= is_length;
+  is_row &= bounds.pages.PagesFor(is_length ? seq.kv_len : 0) <= listed;
+  bool is_none = seq.row == kNoRow;
+  is_none &= (seq.kv_len | seq.first_new | seq.num_new) == 0;
+  return is_row || is_none;
+}
+
+// Whether all of it does.
+QUIRE_HD inline bool WithinBounds(const PackedSequence& seq, const PlanBounds& bounds) {
+  bool is_good = PagesWithinBounds(seq, bounds);
+  is_good &= IsUpTo(seq.q_len, bounds.query_tokens);
+  is_good &= IsUpTo(seq.num_nodes, bounds.tree_nodes);
+  is_good &= seq.num_nodes <= seq.kv_len;
+  is_good &= seq.num_nodes == 0 || seq.num_nodes >= seq.q_len;
+  is_good &= KeepsWithin(seq.parents_begin, seq.num_nodes, bounds.num_words);
+  return is_good;
 }
 
 // What the sequences come to.
@@ -155,31 +187,52 @@ struct SequenceTotals {
   SequenceOffsets sums;
 };
 
-template <class Block>
-QUIRE_HD SequenceTotals WriteLengths(const PlanBuild& build, int32_t num_seqs, Block& block) {
+// What the plan has of row b of the capacity.
+QUIRE_HD inline void WriteSequence(const PlanBuild& build, const PlanReads& reads, int32_t b,
+                                   TokenCount kv_len, TokenCount committed, TokenCount q_offset,
+                                   const SequenceOffsets& offsets) {
+  build.kv_len[b] = reads.kv_len[b] = kv_len;
+  build.committed[b] = reads.committed[b] = committed;
+  build.q_offset[b] = reads.q_offset[b] = q_offset;
+  build.offsets[b] = reads.offsets[b] = offsets;
+}
+
+// Lengths and offsets, and what they come to. Those of a step that is out of bounds are never used:
+// is_bad says for some thread that there is such a sequence, or too many.
+template <class Block, class OnFault>
+QUIRE_HD SequenceTotals WriteLengths(const PlanBuild& build, const PlanReads& reads, Block& block,
+                                     const OnFault& on_fault, bool& is_bad) {
   constexpr int kQ = 0, kTiles = 1, kKv = 2, kCommitted = 3, kRunning = 4;
   int64_t carry[5] = {0, 0, 0, 0, 0};
+  int32_t num_seqs = 0;
   const int32_t num_rows = build.bounds.num_seqs;
   for (int32_t first = 0; first < num_rows; first += block.threads()) {
     const int32_t b = first + block.thread();
     int64_t value[5] = {0, 0, 0, 0, 0}, before[5], total[5];
-    if (b < num_seqs) {
-      const PackedSequence& seq = build.step.seqs[b];
-      value[kQ] = seq.q_len;
-      value[kTiles] = NumQueryTiles(TokenCount(seq.q_len), build.work);
-      value[kKv] = seq.kv_len;
-      value[kCommitted] = seq.kv_len - seq.num_nodes;
-      value[kRunning] = seq.kv_len > 0 ? 1 : 0;
+    // Both loads before either is used, for one wait. Rows past num_seqs are there, and may be read.
+    PackedSequence seq;
+    if (b < num_rows) seq = build.step.seqs[b];
+    num_seqs = build.step.header->num_seqs;
+    if (b < num_rows && b < num_seqs) {
+      if (WithinBounds(seq, build.bounds)) {
+        value[kQ] = seq.q_len;
+        value[kTiles] = NumQueryTiles(TokenCount(seq.q_len), build.work);
+        value[kKv] = seq.kv_len;
+        value[kCommitted] = seq.kv_len - seq.num_nodes;
+        value[kRunning] = seq.kv_len > 0 ? 1 : 0;
+      } else {
+        is_bad = true;
+        on_fault(StepFault::kCapacity, b);
+      }
     }
     block.Scan(value, before, total);
     if (b < num_rows) {
-      build.kv_len[b] = TokenCount(value[kKv]);
-      build.committed[b] = TokenCount(value[kCommitted]);
-      build.q_offset[b] = TokenCount(carry[kQ] + before[kQ]);
-      build.offsets[b] = {.kv = carry[kKv] + before[kKv],
-                          .committed = carry[kCommitted] + before[kCommitted],
-                          .tiles = static_cast<int32_t>(carry[kTiles] + before[kTiles]),
-                          .running = static_cast<int32_t>(carry[kRunning] + before[kRunning])};
+      WriteSequence(build, reads, b, TokenCount(value[kKv]), TokenCount(value[kCommitted]),
+                    TokenCount(carry[kQ] + before[kQ]),
+                    {.kv = carry[kKv] + before[kKv],
+                     .committed = carry[kCommitted] + before[kCommitted],
+                     .tiles = static_cast<int32_t>(carry[kTiles] + before[kTiles]),
+                     .running = static_cast<int32_t>(carry[kRunning] + before[kRunning])});
     }
     for (int i = 0; i < 5; ++i) carry[i] += total[i];
   }
@@ -190,10 +243,28 @@ QUIRE_HD SequenceTotals WriteLengths(const PlanBuild& build, int32_t num_seqs, B
                                        .tiles = static_cast<int32_t>(carry[kTiles]),
                                        .running = static_cast<int32_t>(carry[kRunning])}};
   if (block.thread() == 0) {
-    build.q_offset[num_rows] = TokenCount(totals.query_tokens);
-    build.offsets[num_rows] = totals.sums;
+    build.q_offset[num_rows] = reads.q_offset[num_rows] = TokenCount(totals.query_tokens);
+    build.offsets[num_rows] = reads.offsets[num_rows] = totals.sums;
+    is_bad |= num_seqs < 0 || num_seqs > num_rows || carry[kQ] > build.bounds.query_tokens ||
+              carry[kTiles] > build.bounds.tiles;
+    if (is_bad) on_fault(StepFault::kCapacity, num_seqs);
   }
   return totals;
+}
+
+// The same for a step without sequences, which the plan of one out of bounds is.
+template <class Block>
+QUIRE_HD SequenceTotals WriteNoLengths(const PlanBuild& build, const PlanReads& reads,
+                                       Block& block) {
+  const int32_t num_rows = build.bounds.num_seqs;
+  for (int32_t b = block.thread(); b < num_rows; b += block.threads()) {
+    WriteSequence(build, reads, b, TokenCount(0), TokenCount(0), TokenCount(0), {});
+  }
+  if (block.thread() == 0) {
+    build.q_offset[num_rows] = reads.q_offset[num_rows] = TokenCount(0);
+    build.offsets[num_rows] = reads.offsets[num_rows] = {};
+  }
+  return {};
 }
 
 // The last of `count` sequences that begins at or before i, given where each begins; those that are
@@ -213,15 +284,15 @@ QUIRE_HD int32_t SequenceOf(int64_t i, int32_t count, Begin begin) {
 }
 
 template <class Block, class OnFault>
-QUIRE_HD void WriteTreeMasks(const PlanBuild& build, const SequenceTotals& totals, Block& block,
-                             const OnFault& on_fault) {
+QUIRE_HD void WriteTreeMasks(const PlanBuild& build, const PlanReads& reads,
+                             const SequenceTotals& totals, Block& block, const OnFault& on_fault) {
   const int32_t words = build.bounds.mask_words;
   for (int64_t i = block.thread(); i < totals.query_tokens; i += block.threads()) {
     const int32_t b =
-        SequenceOf(i, totals.num_seqs, [&](int32_t seq) { return build.q_offset[seq].raw(); });
+        SequenceOf(i, totals.num_seqs, [&](int32_t seq) { return reads.q_offset[seq].raw(); });
     const PackedSequence& seq = build.step.seqs[b];
     if (seq.num_nodes == 0) continue;
-    const int64_t node = seq.num_nodes - seq.q_len + (i - build.q_offset[b].raw());
+    const int64_t node = seq.num_nodes - seq.q_len + (i - reads.q_offset[b].raw());
     if (!WriteTreeMask(build.step.words + seq.parents_begin, node, build.tree_masks + i * words,
                        words)) {
       on_fault(StepFault::kTree, b);
@@ -230,27 +301,28 @@ QUIRE_HD void WriteTreeMasks(const PlanBuild& build, const SequenceTotals& total
 }
 
 template <class Block>
-QUIRE_HD void WriteTiles(const PlanBuild& build, const SequenceTotals& totals, Block& block) {
+QUIRE_HD void WriteTiles(const PlanBuild& build, const PlanReads& reads,
+                         const SequenceTotals& totals, Block& block) {
   const int32_t num_tiles = totals.sums.tiles;
   int64_t carry = 0;
-  if (block.thread() == 0) build.cost_before[0] = 0;
+  if (block.thread() == 0) reads.cost_before[0] = 0;
   for (int32_t first = 0; first < num_tiles; first += block.threads()) {
     const int32_t t = first + block.thread();
     int64_t cost[1] = {0}, before[1], total[1];
     if (t < num_tiles) {
       const int32_t b =
-          SequenceOf(t, totals.num_seqs, [&](int32_t seq) { return build.offsets[seq].tiles; });
-      const SequenceLengths lengths{.q_begin = build.q_offset[b],
-                                    .q_len = build.q_offset[b + 1] - build.q_offset[b],
-                                    .kv_len = build.kv_len[b],
-                                    .committed = build.committed[b]};
-      const QueryTile tile = TileAt(b, lengths, t - build.offsets[b].tiles, build.tree_masks,
+          SequenceOf(t, totals.num_seqs, [&](int32_t seq) { return reads.offsets[seq].tiles; });
+      const SequenceLengths lengths{.q_begin = reads.q_offset[b],
+                                    .q_len = reads.q_offset[b + 1] - reads.q_offset[b],
+                                    .kv_len = reads.kv_len[b],
+                                    .committed = reads.committed[b]};
+      const QueryTile tile = TileAt(b, lengths, t - reads.offsets[b].tiles, build.tree_masks,
                                     build.bounds.mask_words, build.work);
-      build.tiles[t] = tile;
+      build.tiles[t] = reads.tiles[t] = tile;
       cost[0] = TileCost(tile);
     }
     block.Scan(cost, before, total);
-    if (t < num_tiles) build.cost_before[t + 1] = carry + before[0] + cost[0];
+    if (t < num_tiles) reads.cost_before[t + 1] = carry + before[0] + cost[0];
     carry += total[0];
   }
 }
@@ -261,10 +333,12 @@ struct ScheduleTotals {
 };
 
 template <class Block>
-QUIRE_HD ScheduleTotals WriteSchedule(const PlanBuild& build, int32_t num_tiles, Block& block) {
+QUIRE_HD ScheduleTotals WriteSchedule(const PlanBuild& build, const PlanReads& reads,
+                                      int32_t num_tiles, Block& block) {
   const int32_t num_workers = build.work.num_workers;
   for (int32_t w = block.thread(); w <= num_workers; w += block.threads()) {
-    build.workers[w] = WorkerStartAt(w, build.tiles, build.cost_before, num_tiles, build.work);
+    build.workers[w] = reads.workers[w] =
+        WorkerStartAt(w, reads.tiles, reads.cost_before, num_tiles, build.work);
   }
   block.Sync();  // a worker's partials depend on where the next one begins
   ScheduleTotals totals;
@@ -274,42 +348,53 @@ QUIRE_HD ScheduleTotals WriteSchedule(const PlanBuild& build, int32_t num_tiles,
     WorkerStart end{};
     int64_t value[2] = {0, 0}, before[2], total[2];
     if (w < num_workers) {
-      const WorkerStart begin{.tile = build.workers[w].tile, .split = build.workers[w].split};
-      end = {.tile = build.workers[w + 1].tile, .split = build.workers[w + 1].split};
-      value[0] = NumPartials(begin, end, build.tiles, build.work);
+      const WorkerStart begin{.tile = reads.workers[w].tile, .split = reads.workers[w].split};
+      end = {.tile = reads.workers[w + 1].tile, .split = reads.workers[w + 1].split};
+      value[0] = NumPartials(begin, end, reads.tiles, build.work);
       value[1] = IsFirstCut(end, begin) ? 1 : 0;
     }
     block.Scan(value, before, total);
     if (w < num_workers) {
       end.first_partial = totals.num_partials + static_cast<int32_t>(before[0] + value[0]);
       build.workers[w + 1].first_partial = end.first_partial;
-      if (value[1] != 0) {
-        build.merges[totals.num_merges + before[1]] = MergeAt(end, build.tiles, build.work);
-      }
+      reads.workers[w + 1].first_partial = end.first_partial;
+      // For now with the worker in place of the number of partials, which are not all counted yet.
+      if (value[1] != 0) reads.merges[totals.num_merges + before[1]] = {.num_partials = w + 1};
     }
     totals.num_partials += static_cast<int32_t>(total[0]);
     totals.num_merges += static_cast<int32_t>(total[1]);
+  }
+  block.Sync();  // all partials are counted
+  for (int32_t m = block.thread(); m < totals.num_merges; m += block.threads()) {
+    build.merges[m] = MergeAt(reads.merges[m].num_partials, reads.workers, reads.tiles, build.work);
   }
   return totals;
 }
 
 // Everything of the plan but its page table.
 template <class Block, class OnFault>
-QUIRE_HD void BuildPlan(const PlanBuild& build, Block& block, const OnFault& on_fault) {
-  const int32_t num_seqs = CheckedSequences(build, block, on_fault);
-  const SequenceTotals totals = WriteLengths(build, num_seqs, block);
-  block.Sync();                                   // lengths and offsets are all there
+QUIRE_HD void BuildPlan(const PlanBuild& build, PlanNear& near, Block& block,
+                        const OnFault& on_fault) {
+  const PlanReads reads = ReadsOf(build, near);
+  bool is_bad = false;
+  SequenceTotals totals = WriteLengths(build, reads, block, on_fault, is_bad);
+  if (block.Any(is_bad)) {  // lengths and offsets are all there, or must go
+    totals = WriteNoLengths(build, reads, block);
+    block.Sync();
+  }
   if (totals.sums.kv != totals.sums.committed) {  // there are trees; the same for all threads
-    WriteTreeMasks(build, totals, block, on_fault);
+    WriteTreeMasks(build, reads, totals, block, on_fault);
     block.Sync();  // a tile needs the masks of all its queries
   }
-  WriteTiles(build, totals, block);
+  WriteTiles(build, reads, totals, block);
   block.Sync();  // workers search all costs
-  const ScheduleTotals schedule = WriteSchedule(build, totals.sums.tiles, block);
+  const ScheduleTotals schedule = WriteSchedule(build, reads, totals.sums.tiles, block);
   if (block.thread() != 0) return;
   // MaxPartials bounds every schedule; whoever sizes by something else is told.
-  if (schedule.num_partials > build.bounds.partials) on_fault(StepFault::kCapacity, num_seqs);
-  *build.counts = {.num_seqs = num_seqs,
+  if (schedule.num_partials > build.bounds.partials) {
+    on_fault(StepFault::kCapacity, totals.num_seqs);
+  }
+  *build.counts = {.num_seqs = totals.num_seqs,
                    .num_query_tokens = static_cast<int32_t>(totals.query_tokens),
                    .num_tiles = totals.sums.tiles,
                    .num_merges = schedule.num_merges,

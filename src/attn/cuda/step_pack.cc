@@ -10,8 +10,8 @@
 namespace quire::cuda {
 namespace {
 
-static_assert(std::is_trivially_copyable_v<PackedHeader> && sizeof(PackedHeader) == 8);
-static_assert(std::is_trivially_copyable_v<PackedSequence> && sizeof(PackedSequence) == 40);
+static_assert(std::is_trivially_copyable_v<PackedHeader> && sizeof(PackedHeader) == 16);
+static_assert(std::is_trivially_copyable_v<PackedSequence> && sizeof(PackedSequence) == 48);
 static_assert(sizeof(PageId) == sizeof(int32_t) && std::is_standard_layout_v<PageId>);
 
 int32_t ToInt32(PageCount pages) { return static_cast<int32_t>(pages.raw()); }

@@ -25,13 +25,14 @@ inline constexpr TokenCount kMaxRowTokens{int64_t{1} << 30};
 
 // ---- The block ----
 
-struct PackedHeader {
+// Both are aligned so that a kernel's thread has all of a row by three 16-byte loads.
+struct alignas(16) PackedHeader {
   int32_t num_seqs = 0;
   int32_t num_words = 0;
 };
 
 // One row of the step.
-struct PackedSequence {
+struct alignas(16) PackedSequence {
   int32_t row = kNoRow;  // of PageRows
   int32_t q_len = 0;
   int32_t kv_len = 0;
@@ -62,7 +63,7 @@ struct PackedStep {
 // before: sequences of q_len 0 and kv_len 0 with a row and the first part of their pages.
 int64_t PackedWords(const StepCapacity& capacity, PageCount new_pages);
 ByteOffset PackedStepBytes(const StepCapacity& capacity, PageCount new_pages);
-// The parts of a block that begins at `block`, a multiple of 8.
+// The parts of a block that begins at `block`, a multiple of 16.
 PackedStep PackedAt(std::byte* block, const StepCapacity& capacity);
 
 // ---- The rows ----

@@ -283,11 +283,45 @@ TEST(CudaPlanTest, RowsGrowShrinkMoveAndAreGivenToOthers) {
   make({{3, PageCount(4)}, {1, PageCount(29)}}, 65, 7, false);
 }
 
+// More than PlanNear has room for, than a CTA has threads, and rows whose CTAs take several turns.
+TEST(CudaPlanTest, MoreOfEverythingThanOneCtaHasNear) {
+  QUIRE_NEEDS_MACHINE();
+  constexpr int64_t kSeqs = PlanNear::kSeqs + 50, kLongest = 7400;
+  const StepCapacity capacity{.num_seqs = kSeqs,
+                              .query_tokens = TokenCount(3 * kSeqs),
+                              .context = TokenCount(kLongest),
+                              .page_size = PageSize(1),
+                              .pool_pages = PageCount(20'000)};
+  Bench bench({.capacity = capacity,
+               .work = {.query_tile = TokenCount(1),
+                        .split = TokenCount(256),
+                        .num_workers = 300,
+                        .exact = false},
+               .new_pages = PageCount(20'000),
+               .num_rows = kSeqs,
+               .row_width = PageCount(kLongest),
+               .threads = 3});
+  std::vector<std::vector<PageId>> pages;
+  std::vector<SequenceStep> seqs;
+  for (int64_t b = 0, first = 1; b < kSeqs; ++b) {
+    const int64_t kv_len = b == 7 ? kLongest : b * 11 % 40;
+    pages.push_back(Pages(static_cast<int32_t>(first), kv_len));
+    seqs.push_back({.q_len = TokenCount(b % 4), .kv_len = TokenCount(kv_len)});
+    first += kv_len;
+  }
+  for (size_t b = 0; b < seqs.size(); ++b) seqs[b].pages = pages[b];
+  bench.Make(seqs);
+  ASSERT_GT(bench.host_plan().tiles.size(), Index(PlanNear::kSeqs));
+  bench.ExpectPlan();
+  bench.Make(std::span(seqs).first(5));  // all the others' rows are cleared
+  bench.ExpectPlan();
+}
+
 TEST(CudaPlanTest, DecodeWritesOnlyWhatChanged) {
   std::vector<PageId> store(Index(PageRows::Entries(2, PageCount(188))));
   PageRows rows(2, PageCount(188), store);
   const StepCapacity capacity = SmallShape().capacity;
-  std::vector<int64_t> block(Index(PackedStepBytes(capacity, PageCount(400)).raw() / 8 + 1));
+  std::vector<PackedHeader> block(Index(PackedStepBytes(capacity, PageCount(400)).raw() / 16 + 1));
   StepPacker packer(capacity, PageCount(400), rows, std::as_writable_bytes(std::span(block)));
   const PackedStep packed = PackedAt(std::as_writable_bytes(std::span(block)).data(), capacity);
   const std::vector<PageId> pages = Pages(1, 188);
@@ -371,6 +405,10 @@ TEST(CudaPlanTest, AStepOutOfBoundsIsReportedAndGivesAnEmptyPlan) {
       {"capacity", [](const PackedStep& step) { step.seqs[1].row = 5; }},
       {"capacity", [](const PackedStep& step) { step.seqs[1].first_new = 1 << 30; }},
       {"capacity", [](const PackedStep& step) { step.seqs[1].new_begin = -1; }},
+      {"capacity", [](const PackedStep& step) { step.seqs[1].num_new = -1; }},
+      {"capacity", [](const PackedStep& step) { step.seqs[1].num_new = 1 << 30; }},
+      {"capacity", [](const PackedStep& step) { step.seqs[1].row = -2; }},
+      {"capacity", [](const PackedStep& step) { step.seqs[0].row = kNoRow; }},
   };
   for (size_t i = 0; i < std::size(changes); ++i) {
     SCOPED_TRACE(i);
@@ -463,7 +501,10 @@ TEST(CudaExportTest, FormsEqualTheHostsAtEveryPageSize) {
       }
       Bench bench(
           {.capacity = capacity,
-           .work = {.query_tile = TokenCount(2), .split = TokenCount(256), .num_workers = 7},
+           .work = {.query_tile = TokenCount(2),
+                    .split = TokenCount(256),
+                    .num_workers = 7,
+                    .exact = false},
            .new_pages = pages,
            .num_rows = 8,
            .row_width = Max(width, PageTableWidth(capacity)),

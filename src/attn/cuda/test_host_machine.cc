@@ -107,17 +107,18 @@ class HostMachine final : public TestMachine {
   void Run() override {
     const PlanBuild build = BuildOf(arrays_, step_, shape_.work);
     BlockShared shared(shape_.threads);
+    const auto near = std::make_unique<PlanNear>();
     std::vector<std::thread> threads;
     for (int32_t t = 0; t < shape_.threads; ++t) {
       threads.emplace_back([&, t] {
         ThreadBlock block(shared, t);
-        BuildPlan(build, block, Reporter());
+        BuildPlan(build, *near, block, Reporter());
       });
     }
     for (std::thread& thread : threads) thread.join();
     const PageFill fill = FillOf(arrays_, step_, rows_);
     ForEachThread(int64_t{fill.bounds.num_seqs} * fill.cells, [&](int32_t cta, int32_t thread) {
-      FillPageTable(fill, cta, thread, kThreads, Reporter());
+      FillPageTable(fill, cta / fill.cells, cta % fill.cells, thread, kThreads, Reporter());
     });
   }
 

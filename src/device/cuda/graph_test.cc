@@ -47,6 +47,60 @@ TEST(CudaGraphTest, RecordsWithoutRunningAndRunsAsOftenAsLaunched) {
   EXPECT_EQ(values.Values(other), expected);
 }
 
+TEST(CudaGraphTest, BranchesAreRecordedAndWhatFollowsTheirJoinSeesBoth) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const Stream stream;
+  Branch branch;
+  const DeviceVector<int32_t> main(std::vector<int32_t>(2, 0)), side(std::vector<int32_t>(2, 0));
+  const DeviceVector<int32_t> seen(std::vector<int32_t>(4, -1));
+  const auto copy = [&](const DeviceVector<int32_t>& from, size_t to) {
+    Check(cudaMemcpyAsync(seen.span().data() + to, from.bytes().data(), 8, cudaMemcpyDeviceToDevice,
+                          stream.get()),
+          "memcpy");
+  };
+  // Long enough that a copy that did not wait would come first.
+  constexpr int64_t kWhile = 2'000'000;
+  const Graph graph = Graph::Capture(stream, [&] {
+    for (int i = 0; i < 2; ++i) {
+      branch.Fork(stream);
+      AddAfterAWhile(side.span(), kWhile, branch.stream());
+      AddToAll(side.span(), 10, branch.stream());
+      AddAfterAWhile(main.span(), kWhile, stream);
+      branch.Join(stream);
+    }
+    copy(main, 0);
+    copy(side, 2);
+  });
+  ExpectUsable(branch.stream());
+  for (int32_t launch = 1; launch <= 3; ++launch) {
+    graph.Launch(stream);
+    EXPECT_EQ(seen.Values(stream), (std::vector<int32_t>{2 * launch, 0, 22 * launch, 20 * launch}));
+  }
+  // And in a stream that does not record, with the same events.
+  branch.Fork(stream);
+  AddAfterAWhile(side.span(), kWhile, branch.stream());
+  branch.Join(stream);
+  copy(side, 2);
+  EXPECT_EQ(seen.Values(stream), (std::vector<int32_t>{6, 0, 67, 60}));
+}
+
+TEST(CudaGraphTest, WhatIsThrownBesideABranchLeavesBothStreamsUsable) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const Stream stream;
+  Branch branch;
+  const DeviceVector<int32_t> values({1});
+  EXPECT_THROW(Graph::Capture(stream,
+                              [&] {
+                                branch.Fork(stream);
+                                AddToAll(values.span(), 1, branch.stream());
+                                throw std::out_of_range("before the join");
+                              }),
+               std::out_of_range);
+  ExpectUsable(stream);
+  ExpectUsable(branch.stream());
+  EXPECT_EQ(values.Values(stream), std::vector<int32_t>{1});
+}
+
 TEST(CudaGraphTest, TheStatusWordIsReadByAGraph) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const Stream stream;

@@ -26,6 +26,9 @@ void Event::Record(const Stream& stream) {
 }
 
 void Event::RecordInGraph(const Stream& stream) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  Check(cudaStreamIsCapturing(stream.get(), &capture), "asking whether a graph is recorded");
+  if (capture != cudaStreamCaptureStatusActive) return Record(stream);
   Check(cudaEventRecordWithFlags(event_.get(), stream.get(), cudaEventRecordExternal),
         "recording an event in a graph");
 }
@@ -54,6 +57,16 @@ double Event::SecondsSince(const Event& begin) const {
 
 void Event::MakeWait(const Stream& stream) const {
   Check(cudaStreamWaitEvent(stream.get(), event_.get(), 0), "making a stream wait for an event");
+}
+
+void Branch::Fork(const Stream& main) {
+  forked_.Record(main);
+  forked_.MakeWait(stream_);
+}
+
+void Branch::Join(const Stream& main) {
+  joined_.Record(stream_);
+  joined_.MakeWait(main);
 }
 
 }  // namespace quire::cuda

@@ -1,4 +1,4 @@
-// The order in which a device works: streams, and points in them.
+// The order in which a device works: streams, points in them, and branches off them.
 #ifndef QUIRE_DEVICE_CUDA_STREAM_H_
 #define QUIRE_DEVICE_CUDA_STREAM_H_
 
@@ -48,6 +48,26 @@ class Event {
     void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
   };
   std::unique_ptr<CUevent_st, Destroy> event_;
+};
+
+// A second stream for work beside that of a main one, from Fork to Join. What the two are given
+// between those calls runs in any order or at once, so neither writes what the other touches. Where
+// the main stream records a graph, so does this one in between, and the graph has two branches.
+// Forked and joined any number of times, one after the other, always with the same main stream.
+class Branch {
+ public:
+  Branch() = default;  // throws DeviceError
+
+  const Stream& stream() const { return stream_; }
+  // What the branch is given from now on waits for all that `main` was given so far.
+  void Fork(const Stream& main);
+  // What `main` is given from now on waits for all that the branch was given so far.
+  void Join(const Stream& main);
+
+ private:
+  Stream stream_;
+  Event forked_;
+  Event joined_;
 };
 
 }  // namespace quire::cuda

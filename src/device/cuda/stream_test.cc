@@ -81,5 +81,50 @@ TEST(CudaStreamTest, EventsGiveTheTimeBetweenThem) {
   EXPECT_THROW(plain.SecondsSince(begin), DeviceError);
 }
 
+TEST(CudaStreamTest, ABranchSeesWhatWasBeforeItAndIsSeenByWhatFollows) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const Stream stream;
+  Branch branch;
+  const DeviceVector<int32_t> before({1}), beside({0}), after({0});
+  const auto copy = [](const DeviceVector<int32_t>& from, const DeviceVector<int32_t>& to,
+                       const Stream& on) {
+    Check(cudaMemcpyAsync(to.bytes().data(), from.bytes().data(), 4, cudaMemcpyDeviceToDevice,
+                          on.get()),
+          "memcpy");
+  };
+  for (int32_t round = 1; round <= 3; ++round) {
+    AddAfterAWhile(before.span(), kWhile, stream);
+    branch.Fork(stream);
+    copy(before, beside, branch.stream());
+    AddAfterAWhile(beside.span(), kWhile, branch.stream());
+    branch.Join(stream);
+    copy(beside, after, stream);
+    EXPECT_EQ(after.Values(stream), std::vector<int32_t>{2 + round});
+  }
+}
+
+TEST(CudaStreamTest, ABranchRunsBesideItsStream) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const Stream stream;
+  Branch branch;
+  const DeviceVector<int32_t> values({1}), beside({1});
+  Event reached;
+  branch.Fork(stream);
+  AddToAll(beside.span(), 1, branch.stream());  // loads the kernel
+  branch.Join(stream);
+  stream.Synchronize();
+  branch.Fork(stream);
+  AddAfterAWhile(values.span(), 10 * kWhile, stream);
+  AddToAll(beside.span(), 1, branch.stream());
+  reached.Record(branch.stream());
+  reached.Synchronize();
+  Event done;
+  done.Record(stream);
+  EXPECT_FALSE(done.IsReached());
+  branch.Join(stream);
+  EXPECT_EQ(values.Values(stream), std::vector<int32_t>{2});
+  EXPECT_EQ(beside.Values(stream), std::vector<int32_t>{3});
+}
+
 }  // namespace
 }  // namespace quire::cuda

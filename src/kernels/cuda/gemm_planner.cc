@@ -60,6 +60,11 @@ void Prefer(const Preference& preference, cublasLtMatmulPreferenceAttributes_t n
               "gemm: preference");
 }
 
+void RequireAligned(const char* name, std::span<std::byte> workspace) {
+  const uintptr_t past = reinterpret_cast<uintptr_t>(workspace.data()) % 256;
+  Require(past == 0, "{}: expected an address aligned to 256, got {} past one", name, past);
+}
+
 bool On16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 }  // namespace
@@ -117,12 +122,15 @@ bool CublasLtTakes(const GemmArgs& args) {
          On16(FirstByte(args.x)) && On16(args.w.data) && On16(FirstByte(args.y));
 }
 
-GemmPlanner::GemmPlanner(GemmBackend backend, std::span<std::byte> workspace)
-    : backend_(backend), workspace_(workspace) {
+GemmPlanner::GemmPlanner(GemmBackend backend, std::span<std::byte> workspace,
+                         std::span<std::byte> side_workspace)
+    : backend_(backend), workspace_(workspace), side_workspace_(side_workspace) {
   if (backend == GemmBackend::kTiles) return;
-  Require(reinterpret_cast<uintptr_t>(workspace.data()) % 256 == 0,
-          "gemm workspace: expected an address aligned to 256, got {} past one",
-          reinterpret_cast<uintptr_t>(workspace.data()) % 256);
+  RequireAligned("gemm workspace", workspace);
+  RequireAligned("gemm side workspace", side_workspace);
+  Require(side_workspace.empty() || side_workspace.size() == workspace.size(),
+          "gemm side workspace: expected {} bytes or none, got {}", workspace.size(),
+          side_workspace.size());
   library_ = std::make_unique<Library>();
 }
 GemmPlanner::~GemmPlanner() = default;
@@ -166,18 +174,20 @@ const GemmPlanner::Algorithm& GemmPlanner::Planned(const GemmShape& s) const {
   return *at->second;
 }
 
-void GemmPlanner::Gemm(const GemmArgs& args, const Stream& stream) const {
+void GemmPlanner::Gemm(const GemmArgs& args, const Stream& stream, GemmLane lane) const {
   Validate(args);
   if (args.y.dim(0) == 0) return;
   if (backend_ == GemmBackend::kTiles || !CublasLtTakes(args)) return cuda::Gemm(args, stream);
   const Algorithm& plan = Planned(ShapeOf(args));
   if (!plan.algorithm) return cuda::Gemm(args, stream);
+  const std::span<std::byte> workspace = lane == GemmLane::kMain ? workspace_ : side_workspace_;
+  QUIRE_CHECK(workspace.size() == workspace_.size(), "a product beside others has no workspace");
   const float one = 1, zero = 0;
   auto* const y = const_cast<std::byte*>(FirstByte(args.y));
   CheckCublas(
       cublasLtMatmul(library_->get(), plan.product.get(), &one, args.w.data, plan.w.get(),
                      FirstByte(args.x), plan.x.get(), &zero, y, plan.y.get(), y, plan.y.get(),
-                     &*plan.algorithm, workspace_.data(), workspace_.size(), stream.get()),
+                     &*plan.algorithm, workspace.data(), workspace.size(), stream.get()),
       "gemm: launch of cuBLASLt");
 }
 

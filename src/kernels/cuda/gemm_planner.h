@@ -40,6 +40,10 @@ struct GemmShape {
 
 GemmShape ShapeOf(const GemmArgs& args);
 
+// Which of the products that may run at once a product is one of: those of a step's own stream, or
+// those of the branch off it.
+enum class GemmLane { kMain, kSide };
+
 // Whether products of this kind go to cuBLASLt: bf16 weights, no bias, and every row of x, w and y on
 // a multiple of 16 bytes.
 bool CublasLtTakes(const GemmArgs& args);
@@ -49,9 +53,11 @@ class GemmPlanner {
   // What NVIDIA recommends for Hopper.
   static constexpr ByteOffset kWorkspaceBytes{int64_t{32} << 20};
 
-  // `workspace` is device memory, a multiple of 256 bytes in address, that outlives the planner; all
-  // products share it, so they run on one stream. With kTiles it may be empty. Throws DeviceError.
-  GemmPlanner(GemmBackend backend, std::span<std::byte> workspace);
+  // Workspaces are device memory, a multiple of 256 bytes in address, that outlives the planner. All
+  // products of a lane share its workspace, so they run one after the other; kSide has none unless
+  // one is given, as large as kMain's. With kTiles both may be empty. Throws DeviceError.
+  GemmPlanner(GemmBackend backend, std::span<std::byte> workspace,
+              std::span<std::byte> side_workspace = {});
   ~GemmPlanner();
   GemmPlanner(GemmPlanner&&) noexcept;
   GemmPlanner& operator=(GemmPlanner&&) noexcept;
@@ -61,10 +67,10 @@ class GemmPlanner {
   void Plan(const GemmShape& shape);
   int64_t num_plans() const;
 
-  // Launches the product. Throws InternalError if cuBLASLt takes it and its shape was not planned.
-  // Run a product once before recording it: CUDA loads a kernel when it is first launched, and a
-  // capture is no place for that.
-  void Gemm(const GemmArgs& args, const Stream& stream) const;
+  // Launches the product. Throws InternalError if cuBLASLt takes it and its shape was not planned, or
+  // its lane has no workspace. The lane changes no bit. Run a product once before recording it: CUDA
+  // loads a kernel when it is first launched, and a capture is no place for that.
+  void Gemm(const GemmArgs& args, const Stream& stream, GemmLane lane = GemmLane::kMain) const;
 
  private:
   class Library;  // the handle
@@ -74,6 +80,7 @@ class GemmPlanner {
 
   GemmBackend backend_;
   std::span<std::byte> workspace_;
+  std::span<std::byte> side_workspace_;
   std::unique_ptr<Library> library_;  // with kCublasLt
   std::map<GemmShape, std::unique_ptr<Algorithm>> algorithms_;
 };

@@ -109,6 +109,33 @@ TEST_F(CudaGemmPlannerTest, AGraphHasTheBitsOfAnEagerStep) {
   }
 }
 
+// Many inputs and few outputs: the sums of split inputs lie in the workspace.
+TEST_F(CudaGemmPlannerTest, LanesSideBySideHaveTheBitsOfOneAfterTheOther) {
+  const DeviceBuffer side("workspace", GemmPlanner::kWorkspaceBytes);
+  GemmPlanner planner(GemmBackend::kCublasLt, memory_->bytes(), side.bytes());
+  const MatrixShape shape{64, 8192};
+  const Product alone(shape, 4, DType::kBf16);
+  planner.Plan(ShapeOf(alone.args()));
+  planner.Gemm(alone.args(), *stream_);
+  const std::vector<float> expected = alone.y.Values(*stream_);
+  Branch branch;
+  for (int round = 0; round < 20; ++round) {
+    const Product main(shape, 4, DType::kBf16), beside(shape, 4, DType::kBf16);
+    branch.Fork(*stream_);
+    for (int i = 0; i < 10; ++i) {
+      planner.Gemm(beside.args(), branch.stream(), GemmLane::kSide);
+      planner.Gemm(main.args(), *stream_);
+    }
+    branch.Join(*stream_);
+    EXPECT_EQ(BitMismatch(main.y.Values(*stream_), expected), "") << round;
+    EXPECT_EQ(BitMismatch(beside.y.Values(*stream_), expected), "") << round;
+  }
+  // Without a workspace of its own, a lane has none.
+  GemmPlanner narrow = Make(GemmBackend::kCublasLt);
+  narrow.Plan(ShapeOf(alone.args()));
+  EXPECT_THROW(narrow.Gemm(alone.args(), *stream_, GemmLane::kSide), InternalError);
+}
+
 TEST_F(CudaGemmPlannerTest, AShapeIsPlannedOnceAndAnUnplannedOneIsOurFault) {
   GemmPlanner planner = Make(GemmBackend::kCublasLt);
   const Product product({128, 256}, 8, DType::kBf16), other({128, 256}, 9, DType::kBf16);

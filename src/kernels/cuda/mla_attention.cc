@@ -10,9 +10,11 @@
 namespace quire::cuda {
 namespace {
 
-// Keys per split: 132 multiprocessors share a sequence of 128k, and folding a split (reading and
-// writing 64 rows of sums) costs a few percent of its 16 tiles.
-constexpr TokenCount kSplitKeys{1024};
+// Keys per split. In exact mode every split is folded (64 rows of sums are read and written), which
+// costs a few percent of its 16 tiles; 132 multiprocessors share a sequence of 128k. Otherwise a
+// split is no more than where a worker may begin.
+constexpr TokenCount kExactSplitKeys{1024};
+constexpr TokenCount kSplitKeys{128};
 
 bool IsMultipleOf(int64_t value, int64_t of) { return value % of == 0; }
 bool IsAligned(const void* at, int64_t bytes) {
@@ -44,15 +46,16 @@ const char* TensorCoreProblem(const MlaAttentionArgs& args) {
 
 }  // namespace
 
-WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms) {
+WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, bool exact) {
   quire::Validate(shape);
   Require(num_sms >= 1, "num_sms: expected >= 1, got {}", num_sms);
   // One CTA fills a multiprocessor; a tile of more rows than a CTA holds takes several, side by
   // side so that they read the same keys at about the same time.
   const int32_t ctas = CeilDiv(shape.num_heads, kMlaRows);
   return {.query_tile = TokenCount(std::max(1, kMlaRows / shape.num_heads)),
-          .split = kSplitKeys,
-          .num_workers = std::max(1, num_sms / ctas)};
+          .split = exact ? kExactSplitKeys : kSplitKeys,
+          .num_workers = std::max(1, num_sms / ctas),
+          .exact = exact};
 }
 
 ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& work,

@@ -19,7 +19,7 @@ namespace quire::cuda {
 enum class MlaKernel { kPlain, kTensorCore };
 
 // How both kernels want their work cut, for a device of num_sms multiprocessors.
-WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms);
+WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, bool exact);
 
 // Enough for any plan of this capacity.
 ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& work,

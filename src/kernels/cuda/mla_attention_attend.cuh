@@ -34,6 +34,17 @@ struct Lanes {
 };
 
 // ---- Scores ----
+//
+// A score is the sum of two chains of 18 products, the even ones and the odd ones of its 36. What a
+// product needs is read while the one before is under way.
+
+inline constexpr uint32_t kProducts = (kLatent + kRope) / 16;
+
+// Where the `line`th 64 values, those of four products, begin in row `row` of a tile.
+__device__ inline uint32_t LineOf(uint32_t tile, uint32_t row, uint32_t line) {
+  return line < 8 ? tile + row * kLatentBytes + line * kLine
+                  : tile + kRopeBegin + row * kRopeBytes;
+}
 
 // With four groups: warp w has rows of group w / 2 and keys [32 (w % 2), + 32). Queries are read
 // from shared memory: registers are full of sums.
@@ -47,35 +58,44 @@ struct WideScores {
   __device__ void LoadQueries(uint32_t, const Lanes&) {}
 
   __device__ void Multiply(uint32_t q, uint32_t keys, const Lanes& at, float (&s)[kKeyGroups][4]) {
-    const uint32_t row = Group(at) * 16 + at.lane % 16;
-    const uint32_t key = FirstKey(at) + at.lane % 8 + at.lane / 16 * 8;
-    const uint32_t q_row = q + at.by_rows(), key_row = keys + at.by_keys();
-#pragma unroll 2
-    for (uint32_t line = 0; line < kLatentBytes / kLine; ++line) {
-      Line(q_row + row * kLatentBytes + line * kLine, key_row + key * kLatentBytes + line * kLine,
-           16 * kLatentBytes, s);
+    float odd[kKeyGroups][4] = {};
+    Operands operands[2];
+    operands[0].Load(q, keys, 0, 0, at);
+#pragma unroll 1  // addresses of all lines would take too many registers
+    for (uint32_t line = 0; line < kProducts / 4; ++line) {
+#pragma unroll
+      for (uint32_t j = 0; j < 4; ++j) {
+        // Past the last one, the first is read again: nobody needs it.
+        const uint32_t next = j < 3 ? line : line + 1 < kProducts / 4 ? line + 1 : 0;
+        operands[(j + 1) % 2].Load(q, keys, next, (j + 1) % 4, at);
+        const Operands& now = operands[j % 2];
+#pragma unroll
+        for (int n = 0; n < kKeyGroups; ++n) {
+          MultiplyBf16(j % 2 == 0 ? s[n] : odd[n], now.a, now.b[2 * n], now.b[2 * n + 1]);
+        }
+      }
     }
-    Line(q_row + kRopeBegin + row * kRopeBytes, key_row + kRopeBegin + key * kRopeBytes,
-         16 * kRopeBytes, s);
+#pragma unroll
+    for (int i = 0; i < 4 * kKeyGroups; ++i) s[i / 4][i % 4] += odd[i / 4][i % 4];
   }
 
  private:
-  // 64 values: four products.
-  static __device__ void Line(uint32_t q, uint32_t keys, uint32_t next_keys,
-                              float (&s)[kKeyGroups][4]) {
-#pragma unroll
-    for (uint32_t j = 0; j < 4; ++j) {
-      uint32_t a[4], b[8];
-      LoadMatrices(q ^ 32 * j, a[0], a[1], a[2], a[3]);
-      LoadMatrices(keys ^ 32 * j, b[0], b[1], b[2], b[3]);
-      LoadMatrices((keys ^ 32 * j) + next_keys, b[4], b[5], b[6], b[7]);
-#pragma unroll
-      for (int n = 0; n < kKeyGroups; ++n) MultiplyBf16(s[n], a, b[2 * n], b[2 * n + 1]);
+  struct Operands {
+    uint32_t a[4], b[8];
+
+    // Of product 4 line + j.
+    __device__ void Load(uint32_t q, uint32_t keys, uint32_t line, uint32_t j, const Lanes& at) {
+      const uint32_t row = Group(at) * 16 + at.lane % 16;
+      const uint32_t key = FirstKey(at) + at.lane % 8 + at.lane / 16 * 8;
+      const uint32_t from = (LineOf(keys, key, line) + at.by_keys()) ^ 32 * j;
+      LoadMatrices((LineOf(q, row, line) + at.by_rows()) ^ 32 * j, a[0], a[1], a[2], a[3]);
+      LoadMatrices(from, b[0], b[1], b[2], b[3]);
+      LoadMatrices(from + 16 * (line < 8 ? kLatentBytes : kRopeBytes), b[4], b[5], b[6], b[7]);
     }
-  }
+  };
 };
 
-// With one group: warp w has keys [8 w, + 8), and the queries stay in registers.
+// With one group: warp w has keys [8 w, + 8), and most of the queries stay in registers.
 struct NarrowScores {
   static constexpr int kKeyGroups = 1;
   static constexpr uint32_t kWarpsPerRow = 8;
@@ -84,33 +104,44 @@ struct NarrowScores {
   static __device__ uint32_t FirstKey(const Lanes& at) { return at.warp * 8; }
 
   __device__ void LoadQueries(uint32_t q, const Lanes& at) {
-    const uint32_t row = at.lane % 16;
 #pragma unroll
-    for (uint32_t i = 0; i < kProducts; ++i) {
-      const uint32_t line =
-          i < 32 ? q + row * kLatentBytes + i / 4 * kLine : q + kRopeBegin + row * kRopeBytes;
-      LoadMatrices((line + at.by_rows()) ^ 32 * (i % 4), a_[i][0], a_[i][1], a_[i][2], a_[i][3]);
-    }
+    for (uint32_t i = 0; i < kKept; ++i) LoadQuery(q, i, at, kept_[i]);
   }
 
-  __device__ void Multiply(uint32_t, uint32_t keys, const Lanes& at, float (&s)[kKeyGroups][4]) {
-    const uint32_t key = FirstKey(at) + at.lane % 8;
-    // Four chunks at once: two products' worth of eight keys.
-    const uint32_t offset = Permuted(at.lane / 8, at.lane);  // the other four: ^ 64
+  __device__ void Multiply(uint32_t q, uint32_t keys, const Lanes& at, float (&s)[kKeyGroups][4]) {
+    float odd[4] = {};
+    uint32_t a[2][2][4], b[2][4];
+    LoadPair(q, keys, 0, at, a[0], b[0]);
 #pragma unroll
-    for (uint32_t i = 0; i < kProducts; i += 2) {
-      const uint32_t line =
-          i < 32 ? keys + key * kLatentBytes + i / 4 * kLine : keys + kRopeBegin + key * kRopeBytes;
-      uint32_t b[4];
-      LoadMatrices((line + offset) ^ 64 * (i / 2 % 2), b[0], b[1], b[2], b[3]);
-      MultiplyBf16(s[0], a_[i], b[0], b[1]);
-      MultiplyBf16(s[0], a_[i + 1], b[2], b[3]);
+    for (uint32_t pair = 0; pair < kProducts / 2; ++pair) {
+      const uint32_t now = pair % 2, next = 1 - now;
+      if (pair + 1 < kProducts / 2) LoadPair(q, keys, pair + 1, at, a[next], b[next]);
+      const uint32_t i = 2 * pair;
+      MultiplyBf16(s[0], i < kKept ? kept_[i] : a[now][0], b[now][0], b[now][1]);
+      MultiplyBf16(odd, i < kKept ? kept_[i + 1] : a[now][1], b[now][2], b[now][3]);
     }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[0][i] += odd[i];
   }
 
  private:
-  static constexpr uint32_t kProducts = (kLatent + kRope) / 16;
-  uint32_t a_[kProducts][4];
+  static constexpr uint32_t kKept = 16;  // products whose queries are in registers; an even number
+
+  static __device__ void LoadQuery(uint32_t q, uint32_t i, const Lanes& at, uint32_t (&a)[4]) {
+    LoadMatrices((LineOf(q, at.lane % 16, i / 4) + at.by_rows()) ^ 32 * (i % 4), a[0], a[1], a[2],
+                 a[3]);
+  }
+  // Of products 2 pair and 2 pair + 1: four chunks of eight keys at once.
+  static __device__ void LoadPair(uint32_t q, uint32_t keys, uint32_t pair, const Lanes& at,
+                                  uint32_t (&a)[2][4], uint32_t (&b)[4]) {
+    const uint32_t line = LineOf(keys, FirstKey(at) + at.lane % 8, pair / 2);
+    LoadMatrices((line + Permuted(at.lane / 8, at.lane)) ^ 64 * (pair % 2), b[0], b[1], b[2], b[3]);
+    if (2 * pair < kKept) return;
+    LoadQuery(q, 2 * pair, at, a[0]);
+    LoadQuery(q, 2 * pair + 1, at, a[1]);
+  }
+
+  uint32_t kept_[kKept][4];
 };
 
 // ---- Softmax ----
@@ -204,20 +235,21 @@ __device__ void AddValues(uint32_t p, uint32_t keys, const RowStats& stats, cons
       o[m][n][3] *= high;
     }
   }
+  constexpr uint32_t kColumnSteps = kValueColumns / 16, kSteps = kTileKeys / 16 * kColumnSteps;
+  uint32_t a[kGroups][4], b[2][4];
+  LoadValues(keys, 0, 0, at, b[0]);
 #pragma unroll
-  for (uint32_t step = 0; step < kTileKeys / 16; ++step) {
-    uint32_t a[kGroups][4];
+  for (uint32_t i = 0; i < kSteps; ++i) {
+    const uint32_t step = i / kColumnSteps, c = i % kColumnSteps, next = i + 1;
+    if (c == 0) {
 #pragma unroll
-    for (uint32_t m = 0; m < kGroups; ++m) LoadWeights(p, m, step, at, a[m]);
+      for (uint32_t m = 0; m < kGroups; ++m) LoadWeights(p, m, step, at, a[m]);
+    }
+    if (next < kSteps) LoadValues(keys, next / kColumnSteps, next % kColumnSteps, at, b[next % 2]);
 #pragma unroll
-    for (uint32_t c = 0; c < kValueColumns / 16; ++c) {
-      uint32_t b[4];
-      LoadValues(keys, step, c, at, b);
-#pragma unroll
-      for (int m = 0; m < kGroups; ++m) {
-        MultiplyBf16(o[m][2 * c], a[m], b[0], b[1]);
-        MultiplyBf16(o[m][2 * c + 1], a[m], b[2], b[3]);
-      }
+    for (int m = 0; m < kGroups; ++m) {
+      MultiplyBf16(o[m][2 * c], a[m], b[i % 2][0], b[i % 2][1]);
+      MultiplyBf16(o[m][2 * c + 1], a[m], b[i % 2][2], b[i % 2][3]);
     }
   }
 }

@@ -38,9 +38,10 @@ class CudaMlaBitsTest : public ::testing::TestWithParam<MlaKernel> {
     if (!HaveDevice()) GTEST_SKIP();
   }
   static AttentionResult Attend(const PagedBatch& batch, int32_t num_workers = 3,
-                                const StepCapacity* capacity = nullptr) {
+                                const StepCapacity* capacity = nullptr, bool exact = true) {
     return RunMlaOnDevice(batch, {.kernel = GetParam(),
                                   .num_workers = num_workers,
+                                  .exact = exact,
                                   .capacity = capacity,
                                   .faults = testing::ActiveFaults()});
   }
@@ -61,6 +62,7 @@ TEST_P(CudaMlaBitsTest, PageSizesChangeNoBit) {
       const PagedBatch one(MixedSequences(),
                            {.page_size = PageSize(1), .format = format, .num_heads = num_heads});
       const AttentionResult expected = Attend(one);
+      const AttentionResult loose = Attend(one, 40, nullptr, /*exact=*/false);
       for (int page_size : {2, 3, 16, 61, 64, 128, 256}) {
         const PagedBatch batch(MixedSequences(), {.page_size = PageSize(page_size),
                                                   .format = format,
@@ -69,6 +71,8 @@ TEST_P(CudaMlaBitsTest, PageSizesChangeNoBit) {
         EXPECT_EQ(BitMismatch(Attend(batch), expected), "")
             << "attention at page size " << page_size << " differs from page size 1 ("
             << KvFormatName(format) << ")";
+        EXPECT_EQ(BitMismatch(Attend(batch, 40, nullptr, /*exact=*/false), loose), "")
+            << "page size " << page_size << ", not exact (" << KvFormatName(format) << ")";
       }
     }
   }

@@ -61,11 +61,12 @@ class PieceRun {
     end_ = min(piece_.last * SplitKeys(), block_.kv_end);
     Pass pass = next_;
     BeginLoads();
-    for (int32_t split = piece_.first; split < piece_.last; ++split) {
+    const int32_t step = piece_.Step(args_.plan);
+    for (int32_t split = piece_.first; split < piece_.last; split += step) {
       Reset();
-      const int32_t split_end = min((split + 1) * SplitKeys(), block_.kv_end);
+      const int32_t split_end = min((split + step) * SplitKeys(), block_.kv_end);
       for (; pass.key < split_end; pass = block_.Next(pass)) RunPass(pass);
-      FinishSplit(split, worker);
+      FinishSplit(split, split + step, worker);
     }
   }
 
@@ -250,14 +251,16 @@ class PieceRun {
     }
   }
 
-  __device__ void FinishSplit(int32_t split, int32_t worker) {
+  // What was summed since Reset: splits [split, end), more than one only if they are all of the
+  // piece.
+  __device__ void FinishSplit(int32_t split, int32_t end, int32_t worker) {
     __syncthreads();  // m and l are final
     if (piece_.first > 0) {
       StorePartial(piece_.partial + split - piece_.first);
     } else {
       const StateView folded = StateAt(args_, args_.folded, worker);
       if (split > 0) FoldWith(folded, split * SplitKeys());
-      if (split + 1 < piece_.last) {
+      if (end < piece_.last) {
         Store(folded);
       } else if (piece_.last < piece_.num_splits) {
         StorePartial(piece_.partial);
@@ -361,8 +364,16 @@ class PieceRun {
   int32_t end_;         // keys of the piece
 };
 
+// How many rows the pieces of a step have. A kernel for both kinds has fewer registers for each.
+enum class PieceRows { kFew, kMany, kAny };  // up to 16; more; either
+
+PieceRows PieceRowsOf(const MlaKernelArgs& args) {
+  if (args.tile_rows <= 16) return PieceRows::kFew;
+  return args.num_heads > 16 ? PieceRows::kMany : PieceRows::kAny;
+}
+
 // CTAs of a worker, one per 64 rows of a tile, are neighbours: they read the same keys.
-template <class Shared>
+template <class Shared, PieceRows kPieceRows>
 __global__ void __launch_bounds__(kThreads, 1)
     MlaTensorCore(const __grid_constant__ MlaKernelArgs args, int32_t ctas_per_worker) {
   extern __shared__ __align__(128) std::byte memory[];
@@ -379,23 +390,38 @@ __global__ void __launch_bounds__(kThreads, 1)
       shared.state.block = RowBlock::Of(args, piece.tile, row_begin, kMlaRows);
     }
     __syncthreads();  // the piece is written
-    if (rows <= 16) {
-      PieceRun<Shared, 1, NarrowScores>(args, shared).Run(worker);
-    } else {
+    if (kPieceRows == PieceRows::kFew || (kPieceRows == PieceRows::kAny && rows <= 16)) {
+      if constexpr (kPieceRows != PieceRows::kMany) {
+        PieceRun<Shared, 1, NarrowScores>(args, shared).Run(worker);
+      }
+    } else if constexpr (kPieceRows != PieceRows::kFew) {
       PieceRun<Shared, 4, WideScores>(args, shared).Run(worker);
     }
   });
 }
 
-template <class Shared>
-void LaunchWith(const MlaKernelArgs& args, const Stream& stream) {
+template <class Shared, PieceRows kPieceRows>
+void LaunchRows(const MlaKernelArgs& args, const Stream& stream) {
   const int32_t ctas_per_worker = CeilDiv(args.tile_rows, kMlaRows);
-  Check(cudaFuncSetAttribute(MlaTensorCore<Shared>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  const auto kernel = MlaTensorCore<Shared, kPieceRows>;
+  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(sizeof(Shared))),
         "MlaTensorCore: shared memory");
   const unsigned ctas = static_cast<unsigned>(args.plan.work.num_workers * ctas_per_worker);
-  MlaTensorCore<Shared><<<ctas, kThreads, sizeof(Shared), stream.get()>>>(args, ctas_per_worker);
+  kernel<<<ctas, kThreads, sizeof(Shared), stream.get()>>>(args, ctas_per_worker);
   CheckLaunch("MlaTensorCore");
+}
+
+template <class Shared>
+void LaunchWith(const MlaKernelArgs& args, const Stream& stream) {
+  switch (PieceRowsOf(args)) {
+    case PieceRows::kFew:
+      return LaunchRows<Shared, PieceRows::kFew>(args, stream);
+    case PieceRows::kMany:
+      return LaunchRows<Shared, PieceRows::kMany>(args, stream);
+    case PieceRows::kAny:
+      return LaunchRows<Shared, PieceRows::kAny>(args, stream);
+  }
 }
 
 }  // namespace mla

@@ -54,15 +54,16 @@ class PlainRun {
     }
     const int32_t split_keys = static_cast<int32_t>(args_.plan.work.split.raw());
     const StateView folded = StateAt(args_, args_.folded, worker);
-    for (int32_t split = piece_.first; split < piece_.last; ++split) {
+    const int32_t step = piece_.Step(args_.plan);
+    for (int32_t split = piece_.first; split < piece_.last; split += step) {
       Reset();
-      RunSplit(split * split_keys, split_keys);
+      RunSplit(split * split_keys, step * split_keys);
       if (piece_.first > 0) {
         StorePartial(piece_.partial + split - piece_.first);
         continue;
       }
       if (split > 0) FoldInto(folded, split * split_keys);
-      if (split + 1 < piece_.last) Store(folded);
+      if (split + step < piece_.last) Store(folded);
     }
     if (piece_.first > 0) return;
     if (piece_.last < piece_.num_splits) {

@@ -34,9 +34,12 @@ bool Takes(MlaKernel kernel, KvFormat format, KvDims dims) {
   return kernel == MlaKernel::kPlain || (format != KvFormat::kLatentF32 && dims == KvDims{512, 64});
 }
 
-AttentionResult Attend(const PagedBatch& batch, MlaKernel kernel, int32_t num_workers = 3) {
-  return RunMlaOnDevice(
-      batch, {.kernel = kernel, .num_workers = num_workers, .faults = testing::ActiveFaults()});
+AttentionResult Attend(const PagedBatch& batch, MlaKernel kernel, int32_t num_workers = 3,
+                       bool exact = true) {
+  return RunMlaOnDevice(batch, {.kernel = kernel,
+                                .num_workers = num_workers,
+                                .exact = exact,
+                                .faults = testing::ActiveFaults()});
 }
 
 // ---- Against the double-precision reference ----
@@ -114,6 +117,8 @@ TEST(CudaMlaAttentionTest, IsNearTheReference) {
         SCOPED_TRACE(std::string(c.name) + ", page size " + std::to_string(page_size) +
                      ", kernel " + std::to_string(static_cast<int>(kernel)));
         ExpectNearReference(batch, kernel, Attend(batch, kernel));
+        ExpectNearReference(batch, kernel, Attend(batch, kernel, 3, /*exact=*/false));
+        ExpectNearReference(batch, kernel, Attend(batch, kernel, 132, /*exact=*/false));
       }
     }
   }
@@ -206,7 +211,7 @@ TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) 
   SerialExecutor executor;
   for (MlaKernel kernel : kKernels) {
     for (int32_t page : {-7, static_cast<int32_t>(batch.pool_pages().raw())}) {
-      const WorkShape work = MlaWorkShape({.num_heads = 16}, 4);
+      const WorkShape work = MlaWorkShape({.num_heads = 16}, 4, true);
       PlanStorage storage(batch.Capacity(), work);
       Plan plan = storage.Make(batch.seqs(), executor);
       std::vector<PageId> table(plan.page_table.begin(), plan.page_table.end());
@@ -239,7 +244,7 @@ TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) 
 TEST(CudaMlaAttentionTest, TheKernelFollowsShapeTypesAndAlignment) {
   if (!HaveDevice()) GTEST_SKIP();
   const PagedBatch batch({{3, 150, {}, 3}}, {.num_heads = 4});
-  PlanStorage storage(batch.Capacity(), MlaWorkShape({.num_heads = 4}, 4));
+  PlanStorage storage(batch.Capacity(), MlaWorkShape({.num_heads = 4}, 4, true));
   SerialExecutor executor;
   const Plan& plan = storage.Make(batch.seqs(), executor);
   DeviceArrays arrays;
@@ -265,18 +270,18 @@ TEST(CudaMlaAttentionTest, BadArgumentsAreNamed) {
   const PagedBatch batch({{3, 150, {}, 3}}, {.format = KvFormat::kLatentF32, .num_heads = 4});
   EXPECT_EQ(ErrorMessage([&] { Attend(batch, MlaKernel::kTensorCore); }),
             "mla attention on tensor cores: expected a bf16 or fp8 store");
-  EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 0}, 2); }),
+  EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 0}, 2, true); }),
             "shape.num_heads: expected >= 1, got 0");
-  EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 1}, 0); }),
+  EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 1}, 0, true); }),
             "num_sms: expected >= 1, got 0");
 }
 
 TEST(CudaMlaWorkShapeTest, TilesHoldSixtyFourRowsAndWorkersFillTheDevice) {
-  EXPECT_EQ(MlaWorkShape({.num_heads = 16}, 132).query_tile, TokenCount(4));
-  EXPECT_EQ(MlaWorkShape({.num_heads = 16}, 132).num_workers, 132);
-  EXPECT_EQ(MlaWorkShape({.num_heads = 20}, 132).query_tile, TokenCount(3));
-  EXPECT_EQ(MlaWorkShape({.num_heads = 128}, 132).query_tile, TokenCount(1));
-  EXPECT_EQ(MlaWorkShape({.num_heads = 128}, 132).num_workers, 66);
+  EXPECT_EQ(MlaWorkShape({.num_heads = 16}, 132, true).query_tile, TokenCount(4));
+  EXPECT_EQ(MlaWorkShape({.num_heads = 16}, 132, true).num_workers, 132);
+  EXPECT_EQ(MlaWorkShape({.num_heads = 20}, 132, true).query_tile, TokenCount(3));
+  EXPECT_EQ(MlaWorkShape({.num_heads = 128}, 132, true).query_tile, TokenCount(1));
+  EXPECT_EQ(MlaWorkShape({.num_heads = 128}, 132, true).num_workers, 66);
 }
 
 }  // namespace

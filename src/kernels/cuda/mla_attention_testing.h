@@ -142,6 +142,7 @@ inline std::vector<float> RoundedToBf16(std::span<const float> values) {
 struct MlaDeviceRun {
   MlaKernel kernel = MlaKernel::kPlain;  // kTensorCore reads the queries as bf16
   int32_t num_workers = 3;
+  bool exact = true;
   const StepCapacity* capacity = nullptr;  // where set, instead of the batch's own
   bool bf16_out = false;
   Faults faults = {};
@@ -154,7 +155,7 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
   const testing::PagedBatchShape& shape = batch.shape();
   const MlaShape mla{.num_heads = shape.num_heads, .dims = shape.dims};
   const StepCapacity capacity = run.capacity != nullptr ? *run.capacity : batch.Capacity();
-  WorkShape work = MlaWorkShape(mla, run.num_workers);
+  WorkShape work = MlaWorkShape(mla, run.num_workers, run.exact);
   work.num_workers = run.num_workers;
   SerialExecutor executor;
   PlanStorage storage(capacity, work);

@@ -131,6 +131,9 @@ struct Piece {
   int32_t first, last;  // splits
   int32_t num_splits;   // of the whole tile
   int64_t partial;      // number of the first partial this piece writes, if it writes any
+
+  // Splits that are summed as one.
+  __device__ int32_t Step(const PlanView& plan) const { return plan.work.exact ? 1 : last - first; }
 };
 
 // Calls fn(piece) for every piece of `worker`: the device's half of the plan's schedule.
@@ -149,7 +152,7 @@ __device__ void ForEachPiece(const PlanView& plan, int32_t worker, Fn fn) {
     if (piece.first >= piece.last) continue;
     fn(piece);
     if (piece.first > 0) {
-      next_partial += piece.last - piece.first;
+      next_partial += plan.work.exact ? piece.last - piece.first : 1;
     } else if (piece.last < piece.num_splits) {
       next_partial += 1;
     }

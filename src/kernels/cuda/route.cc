@@ -43,6 +43,23 @@ void Validate(const SortByExpertArgs& args) {
           args.workspace.size());
 }
 
+void Validate(const RouteArgs& route, const SortByExpertArgs& sort) {
+  Validate(route);
+  Validate(sort);
+  Require(sort.num_experts == route.shape.num_experts && sort.top_k == route.shape.top_k,
+          "route_and_sort: expected to sort {} of {} experts, got {} of {}", route.shape.top_k,
+          route.shape.num_experts, sort.top_k, sort.num_experts);
+  Require(
+      sort.experts.data() == route.experts.data() && sort.experts.size() == route.experts.size(),
+      "route_and_sort: expected to sort the {} choices that are routed, got {} others",
+      route.experts.size(), sort.experts.size());
+}
+
+bool RoutesAtOnce(const RouteShape& shape, int64_t num_tokens) {
+  return shape.num_experts <= kMaxExpertsRouted && num_tokens >= 1 &&
+         num_tokens * shape.top_k <= kMaxChoicesRouted;
+}
+
 void Validate(const GatherRowsArgs& args) {
   const int64_t num_tokens = args.x.dim(0);
   const int64_t width = args.x.dim(1);

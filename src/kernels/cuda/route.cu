@@ -1,117 +1,21 @@
-// Route: one warp chooses the experts of one token.
+// Route: one warp chooses the experts of one token. RouteAndSort: the same by the warps of one CTA,
+// which then sorts the choices.
+#include <algorithm>
 #include <cstdint>
 
+#include "base/error.h"
 #include "base/maths.h"
 #include "kernels/cuda/route.h"
+#include "kernels/cuda/route_sort.cuh"
+#include "kernels/cuda/route_sort.h"
+#include "kernels/cuda/route_token.cuh"
 #include "kernels/cuda/row_ops_launch.cuh"
 #include "kernels/cuda/row_ops_math.cuh"
 
 namespace quire::cuda {
 namespace {
 
-constexpr unsigned kAllLanes = ~0u;
 constexpr int kRouteWarps = 4;  // tokens of a CTA; nothing but the launch is shared
-
-__device__ int LaneId() { return static_cast<int>(threadIdx.x) % 32; }
-
-// ---- Scores ----
-
-// The sum over a row as on the CPU: value i to partial sum i mod 16, ascending, then a tree. The same
-// in all lanes.
-__device__ float SumRow(const float* values, int n) {
-  float sum = 0.0f;
-  if (LaneId() < 16) {
-    for (int i = LaneId(); i < n; i += 16) sum = __fadd_rn(sum, values[i]);
-  }
-#pragma unroll
-  for (int half = 8; half >= 1; half /= 2) {
-    sum = __fadd_rn(sum, __shfl_down_sync(kAllLanes, sum, half));
-  }
-  return __shfl_sync(kAllLanes, sum, 0);
-}
-
-// fmaxf skips NaN, which makes every score NaN through the sum.
-__device__ void SoftmaxRow(const float* logits, int n, float* scores) {
-  float top = -INFINITY;
-  for (int i = LaneId(); i < n; i += 32) top = fmaxf(top, logits[i]);
-#pragma unroll
-  for (int half = 16; half >= 1; half /= 2) {
-    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, half));
-  }
-  for (int i = LaneId(); i < n; i += 32) {
-    const float below = __fsub_rn(logits[i], top);
-    scores[i] = isnan(below) ? below : ExpAsOnCpu(below);
-  }
-  __syncwarp();  // every lane's exponentials are there before they are summed
-  const float sum = SumRow(scores, n);
-  for (int i = LaneId(); i < n; i += 32) scores[i] = __fdiv_rn(scores[i], sum);
-}
-
-__device__ void SigmoidRow(const float* logits, int n, float* scores) {
-  for (int i = LaneId(); i < n; i += 32) scores[i] = Sigmoid(logits[i]);
-}
-
-// ---- Choosing ----
-
-// Orders as the values do, from 1 up; NaN as -inf and -0 as 0. 0 is below all of them: not there.
-__device__ uint32_t RankOf(float value) {
-  if (isnan(value)) value = -INFINITY;
-  const uint32_t bits = __float_as_uint(value == 0.0f ? 0.0f : value);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-// Takes the highest rank that is left in the warp, the lower number of equal ones: slot s of lane l
-// holds number 32 s + l. At least one is left.
-template <int kSlots>
-__device__ int TakeHighest(uint32_t (&ranks)[kSlots]) {
-  uint32_t highest = 0;
-  unsigned number = 0xffffffffu;
-#pragma unroll
-  for (int s = 0; s < kSlots; ++s) {
-    if (ranks[s] > highest) {
-      highest = ranks[s];
-      number = static_cast<unsigned>(32 * s + LaneId());
-    }
-  }
-  const uint32_t most = __reduce_max_sync(kAllLanes, highest);
-  const unsigned taken = __reduce_min_sync(kAllLanes, highest == most ? number : 0xffffffffu);
-#pragma unroll
-  for (int s = 0; s < kSlots; ++s) {
-    if (static_cast<unsigned>(32 * s + LaneId()) == taken) ranks[s] = 0;
-  }
-  return static_cast<int>(taken);
-}
-
-__device__ float GroupScore(ExpertSelection selection, const float* scores, int count) {
-  float first = -INFINITY;
-  float second = first;
-  for (int i = 0; i < count; ++i) {
-    if (scores[i] > first) {
-      second = first;
-      first = scores[i];
-    } else if (scores[i] > second) {
-      second = scores[i];
-    }
-  }
-  return selection == ExpertSelection::kGroupMax ? first : __fadd_rn(first, second);
-}
-
-// A bit per group that is kept, the same in all lanes.
-__device__ uint64_t KeptGroups(const RouteShape& shape, const float* biased) {
-  constexpr int kSlots = kMaxExpertGroups / 32;
-  const int group_size = shape.num_experts / shape.num_groups;
-  uint32_t ranks[kSlots];
-#pragma unroll
-  for (int s = 0; s < kSlots; ++s) {
-    const int group = 32 * s + LaneId();
-    ranks[s] = group < shape.num_groups
-                   ? RankOf(GroupScore(shape.selection, biased + group * group_size, group_size))
-                   : 0;
-  }
-  uint64_t kept = 0;
-  for (int i = 0; i < shape.top_groups; ++i) kept |= uint64_t{1} << TakeHighest(ranks);
-  return kept;
-}
 
 struct RouteRows {
   Rows<const float> logits;
@@ -120,6 +24,14 @@ struct RouteRows {
   float* weights;
   int64_t num_tokens;
 };
+
+RouteRows RowsOfRoute(const RouteArgs& args) {
+  return {.logits = RowsOf<const float>(args.logits),
+          .bias = args.bias.data(),
+          .experts = args.experts.data(),
+          .weights = args.weights.data(),
+          .num_tokens = args.logits.dim(0)};
+}
 
 // kSlots * 32 >= num_experts.
 template <int kSlots>
@@ -130,47 +42,73 @@ __global__ void __launch_bounds__(kRouteWarps * 32)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t token = int64_t{blockIdx.x} * kRouteWarps + warp;
   if (token >= rows.num_tokens || !IsLive(live, token)) return;  // the whole warp
-  float* const scores = all_scores[warp];
-  float* const biased = all_biased[warp];
+  RouteToken<kSlots>(shape, rows.logits[token], rows.bias, all_scores[warp], all_biased[warp],
+                     rows.experts + token * shape.top_k, rows.weights + token * shape.top_k);
+}
 
+// ---- With the sort, for few choices ----
+
+// Segments of 32 choices: the fewer there are, the shorter the sums over them.
+constexpr int kMaxRoutedSegments = static_cast<int>(kMaxChoicesRouted) / 32;
+
+// The first `num_routing` warps choose, each for every num_routing-th token; then all sort.
+// choices.experts is set here.
+template <int kSlots>
+__global__ void __launch_bounds__(kSortWarps * 32)
+    RouteAndSortKernel(RouteShape shape, RouteRows rows, int num_routing, Choices choices,
+                       int32_t* offsets, int32_t* row_of, int32_t* used) {
+  __shared__ int32_t chosen[kMaxChoicesRouted];
+  // [kMaxRoutedSegments, num_experts], then [num_routing, 2, num_experts] scores, without and with
+  // the bias.
+  extern __shared__ int32_t counts[];
   const int n = shape.num_experts;
-  if (shape.score == ScoreFunction::kSoftmax) {
-    SoftmaxRow(rows.logits[token], n, scores);
-  } else {
-    SigmoidRow(rows.logits[token], n, scores);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  float* const scores = reinterpret_cast<float*>(counts + kMaxRoutedSegments * n) + warp * 2 * n;
+  const int64_t num_choices = choices.Count();
+  const int64_t num_tokens = num_choices / shape.top_k;
+  for (int64_t token = warp; warp < num_routing && token < num_tokens; token += num_routing) {
+    RouteToken<kSlots>(shape, rows.logits[token], rows.bias, scores, scores + n,
+                       chosen + token * shape.top_k, rows.weights + token * shape.top_k);
+    __syncwarp();  // all lanes have read their scores before the next token's are written
   }
-  __syncwarp();
-  for (int e = LaneId(); e < n; e += 32) {
-    biased[e] = rows.bias == nullptr ? scores[e] : __fadd_rn(scores[e], rows.bias[e]);
-  }
-  __syncwarp();  // groups read what other lanes wrote
+  __syncthreads();  // every choice is there before any is counted
+  for (int64_t i = threadIdx.x; i < num_choices; i += kSortWarps * 32) rows.experts[i] = chosen[i];
 
-  const bool grouped = shape.selection != ExpertSelection::kGreedy;
-  const int group_size = grouped ? n / shape.num_groups : n;
-  const uint64_t kept = grouped ? KeptGroups(shape, biased) : 1;
-  uint32_t ranks[kSlots];
-#pragma unroll
-  for (int s = 0; s < kSlots; ++s) {
-    const int e = 32 * s + LaneId();
-    ranks[s] = e < n && (kept >> (e / group_size) & 1) != 0 ? RankOf(biased[e]) : 0;
-  }
+  choices.experts = chosen;
+  const int64_t num_segments = CeilDiv(num_choices, int64_t{32});
+  const int64_t begin = int64_t{warp} * 32;
+  const int64_t end = begin + 32 < num_choices ? begin + 32 : num_choices;
+  int32_t* const mine = counts + warp * n;
+  if (warp < num_segments) CountSegment(choices, begin, end, mine);
+  __syncthreads();  // all segments are counted before experts are summed
+  ScanCounts(counts, num_segments, n, offsets, used);
+  __syncthreads();  // every segment's rows are known before any is placed
+  if (warp < num_segments) PlaceSegment(choices, begin, end, mine, row_of);
+}
 
-  float sum = 0.0f;
-  int32_t chosen[kMaxTopK / 32] = {};  // lane l keeps choices l and l + 32
-  for (int j = 0; j < shape.top_k; ++j) {
-    const int e = TakeHighest(ranks);
-    sum = __fadd_rn(sum, scores[e]);
-    if (j % 32 == LaneId()) (j < 32 ? chosen[0] : chosen[1]) = e;
-  }
-  const float divisor = shape.normalize ? __fadd_rn(sum, 1e-20f) : 1.0f;
-#pragma unroll
-  for (int s = 0; s < kMaxTopK / 32; ++s) {
-    const int j = 32 * s + LaneId();
-    if (j >= shape.top_k) break;
-    rows.experts[token * shape.top_k + j] = chosen[s];
-    rows.weights[token * shape.top_k + j] =
-        __fmul_rn(__fdiv_rn(scores[chosen[s]], divisor), shape.scale);
-  }
+template <int kSlots>
+void LaunchRouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort,
+                        const Stream& stream) {
+  const int64_t num_tokens = route.logits.dim(0);
+  const int num_routing = static_cast<int>(std::min<int64_t>(num_tokens, kSortWarps));
+  const auto shared = [](int warps, int num_experts) {
+    return (kMaxRoutedSegments + 2 * warps) * num_experts * static_cast<int>(sizeof(int32_t));
+  };
+  Check(
+      cudaFuncSetAttribute(RouteAndSortKernel<kSlots>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           shared(kSortWarps, kSlots * 32)),
+      "route_and_sort: shared memory");
+  const Choices choices = {.experts = nullptr,
+                           .num_experts = sort.num_experts,
+                           .top_k = sort.top_k,
+                           .capacity = std::ssize(sort.experts),
+                           .live = sort.live,
+                           .status = sort.status};
+  RouteAndSortKernel<kSlots>
+      <<<1, kSortWarps * 32, static_cast<size_t>(shared(num_routing, sort.num_experts)),
+         stream.get()>>>(route.shape, RowsOfRoute(route), num_routing, choices, sort.offsets.data(),
+                         sort.row_of.data(), sort.used);
+  CheckLaunch("route_and_sort");
 }
 
 }  // namespace
@@ -179,11 +117,7 @@ void Route(const RouteArgs& args, LiveRows live, const Stream& stream) {
   Validate(args);
   const int64_t num_tokens = args.logits.dim(0);
   if (num_tokens == 0) return;
-  const RouteRows rows = {.logits = RowsOf<const float>(args.logits),
-                          .bias = args.bias.data(),
-                          .experts = args.experts.data(),
-                          .weights = args.weights.data(),
-                          .num_tokens = num_tokens};
+  const RouteRows rows = RowsOfRoute(args);
   const auto grid = static_cast<unsigned>(CeilDiv(num_tokens, int64_t{kRouteWarps}));
   const int threads = kRouteWarps * 32;
   if (args.shape.num_experts <= 8 * 32) {
@@ -194,6 +128,20 @@ void Route(const RouteArgs& args, LiveRows live, const Stream& stream) {
     RouteKernel<kMaxExperts / 32><<<grid, threads, 0, stream.get()>>>(args.shape, rows, live);
   }
   CheckLaunch("route");
+}
+
+void RouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort, const Stream& stream) {
+  Validate(route, sort);
+  if (!RoutesAtOnce(route.shape, route.logits.dim(0))) {
+    Route(route, sort.live, stream);
+    SortByExpert(sort, stream);
+  } else if (route.shape.num_experts <= 4 * 32) {
+    LaunchRouteAndSort<4>(route, sort, stream);
+  } else if (route.shape.num_experts <= 8 * 32) {
+    LaunchRouteAndSort<8>(route, sort, stream);
+  } else {
+    LaunchRouteAndSort<kMaxExpertsRouted / 32>(route, sort, stream);
+  }
 }
 
 }  // namespace quire::cuda

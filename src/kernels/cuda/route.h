@@ -2,6 +2,7 @@
 //
 //   Route         logits -> experts and weights, as kernels/row_ops.h defines them, bit for bit
 //   SortByExpert  gives every choice a row: rows of one expert together, in the order of tokens
+//   RouteAndSort  both; in one launch for few choices
 //   GatherRows    copies every token's row to the rows of its choices
 //
 // A choice is (token, place among its top_k), numbered token * top_k + place. All spans and views are
@@ -55,8 +56,19 @@ struct GatherRowsArgs {
 // device memory.
 void Validate(const SortByExpertArgs& args);
 void Validate(const GatherRowsArgs& args);
+void Validate(const RouteArgs& route, const SortByExpertArgs& sort);
 
 void SortByExpert(const SortByExpertArgs& args, const Stream& stream);
+
+// One CTA routes and sorts up to so many choices among so many experts. More of either is faster with
+// more CTAs, or has no room in one.
+inline constexpr int64_t kMaxChoicesRouted = 512;
+inline constexpr int32_t kMaxExpertsRouted = 384;
+bool RoutesAtOnce(const RouteShape& shape, int64_t num_tokens);
+
+// Route and then SortByExpert: the same in every array, and with RoutesAtOnce in one launch.
+// `sort.experts` are `route.experts`; `sort.live` counts for both.
+void RouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort, const Stream& stream);
 void GatherRows(const GatherRowsArgs& args, const Stream& stream);
 
 }  // namespace quire::cuda

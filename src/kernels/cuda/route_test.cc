@@ -277,6 +277,124 @@ TEST_F(CudaRouteTest, AnExpertThatIsNotThereIsReportedAndCountsAsTheFirst) {
   EXPECT_EQ(Reported(), (Fault{DeviceFault::kExpert, 1}));
 }
 
+// ---- Both at once ----
+
+// All that routing and sorting write, with one value more than there is in each array.
+struct RoutedAndSorted {
+  std::vector<int32_t> experts, offsets, row_of, used;
+  std::vector<float> weights;
+};
+
+enum class Launches { kTwo, kRouteAndSort };
+
+RoutedAndSorted RouteThenSort(const RouteShape& shape, const std::vector<float>& logits,
+                              const std::vector<float>& bias, LiveRows live, Launches launches,
+                              StatusWord status, const Stream& stream) {
+  const int64_t num_tokens = std::ssize(logits) / shape.num_experts;
+  const size_t choices = static_cast<size_t>(num_tokens * shape.top_k);
+  const size_t num_offsets = static_cast<size_t>(shape.num_experts) + 1;
+  TestRows<float> rows(logits, shape.num_experts, Lie::kCrooked);
+  const DeviceVector<float> device_bias(bias), weights(std::vector<float>(choices + 1, -7.0f));
+  const DeviceVector<int32_t> experts(std::vector<int32_t>(choices + 1, -7)),
+      row_of(std::vector<int32_t>(choices + 1, -7)),
+      offsets(std::vector<int32_t>(num_offsets + 1, -7)), used({-7, -7});
+  const int64_t needed = SortWorkspace(std::ssize(experts.span()), shape.num_experts);
+  const DeviceVector<int32_t> workspace(std::vector<int32_t>(static_cast<size_t>(needed) + 1, -7));
+  const RouteArgs route = {.shape = shape,
+                           .logits = rows.view(),
+                           .bias = bias.empty() ? std::span<const float>() : device_bias.span(),
+                           .experts = experts.span().first(choices),
+                           .weights = weights.span().first(choices)};
+  const SortByExpertArgs sort = {.num_experts = shape.num_experts,
+                                 .top_k = shape.top_k,
+                                 .experts = route.experts,
+                                 .offsets = offsets.span().first(num_offsets),
+                                 .row_of = row_of.span().first(choices),
+                                 .used = used.span().data(),
+                                 .workspace = workspace.span(),
+                                 .live = live,
+                                 .status = status};
+  if (launches == Launches::kTwo) {
+    Route(route, live, stream);
+    SortByExpert(sort, stream);
+  } else {
+    RouteAndSort(route, sort, stream);
+  }
+  return {.experts = experts.Values(stream),
+          .offsets = offsets.Values(stream),
+          .row_of = row_of.Values(stream),
+          .used = used.Values(stream),
+          .weights = weights.Values(stream)};
+}
+
+class CudaRouteAndSortTest : public CudaRouteTest {
+ protected:
+  void ExpectTheSame(const RouteShape& shape, const std::vector<float>& logits,
+                     const std::vector<float>& bias, LiveRows live = {}) {
+    const RoutedAndSorted expected =
+        RouteThenSort(shape, logits, bias, live, Launches::kTwo, status(), stream());
+    const RoutedAndSorted actual =
+        RouteThenSort(shape, logits, bias, live, Launches::kRouteAndSort, status(), stream());
+    EXPECT_EQ(actual.experts, expected.experts);
+    EXPECT_EQ(actual.offsets, expected.offsets);
+    EXPECT_EQ(actual.row_of, expected.row_of);
+    EXPECT_EQ(actual.used, expected.used);
+    EXPECT_EQ(BitMismatch(actual.weights, expected.weights), "");
+    EXPECT_EQ(Reported(), kNothing);
+  }
+};
+
+TEST_F(CudaRouteAndSortTest, RandomShapesAndTieStormsHaveTheBitsOfTwoLaunches) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    std::mt19937_64 random(seed);
+    const RouteShape shape = RandomRouteShape(random);
+    std::vector<float> logits, bias;
+    for (int64_t token = 0; token < 1 + static_cast<int64_t>(seed % 40); ++token) {
+      const std::vector<float> row = seed % 3 != 0
+                                         ? TieStorm(random, shape.num_experts, 1 + seed % 5)
+                                         : MadeUpValues(seed, token, shape.num_experts);
+      logits.insert(logits.end(), row.begin(), row.end());
+    }
+    if (seed % 2 == 0) bias = TieStorm(random, shape.num_experts, 1 + seed % 3);
+    ExpectTheSame(shape, logits, bias);
+  }
+}
+
+// More tokens than warps, the most choices and experts of one launch, and one more of each.
+TEST_F(CudaRouteAndSortTest, EveryNumberOfTokensAndExpertsHasTheBitsOfTwoLaunches) {
+  struct Case {
+    int32_t num_experts, top_k;
+    int64_t num_tokens;
+    bool at_once;
+  };
+  for (const Case& c :
+       {Case{1, 1, 1, true}, Case{64, 6, 1, true}, Case{64, 6, 5, true}, Case{64, 6, 33, true},
+        Case{64, 6, 85, true}, Case{64, 6, 86, false}, Case{128, 8, 64, true},
+        Case{129, 8, 64, true}, Case{256, 8, 31, true}, Case{257, 8, 64, true},
+        Case{384, 8, 64, true}, Case{384, 8, 65, false}, Case{384, 64, 8, true},
+        Case{384, 1, 512, true}, Case{385, 8, 1, false}, Case{256, 8, 1025, false}}) {
+    SCOPED_TRACE(fmt::format("{} experts, {} tokens", c.num_experts, c.num_tokens));
+    const RouteShape shape = {.num_experts = c.num_experts,
+                              .top_k = c.top_k,
+                              .score = ScoreFunction::kSigmoid,
+                              .normalize = true,
+                              .scale = 2.5f};
+    EXPECT_EQ(RoutesAtOnce(shape, c.num_tokens), c.at_once);
+    ExpectTheSame(shape, MadeUpRows(21, c.num_tokens, c.num_experts),
+                  MadeUpValues(22, 0, c.num_experts));
+  }
+}
+
+TEST_F(CudaRouteAndSortTest, OnlyLiveTokensAreTouched) {
+  const RouteShape shape = {.num_experts = 64, .top_k = 6};
+  for (const int32_t live : {0, 1, 6, 39, 40, 100}) {
+    SCOPED_TRACE(live);
+    const DeviceVector<int32_t> count({live});
+    ExpectTheSame(shape, MadeUpRows(23, 40, 64), {}, {.count = count.span().data()});
+  }
+}
+
 TEST_F(CudaRouteTest, RowsAreCopiedToTheRowsOfTheirChoices) {
   for (int64_t width : {1, 7, 64, 2056, 7168}) {
     for (Lie lie : {Lie::kAligned, Lie::kCrooked}) {
@@ -322,6 +440,20 @@ TEST(CudaRouteArgsTest, WrongArgumentsAreRefused) {
   args.num_experts = 5;
   EXPECT_EQ(ErrorMessage([&] { Validate(args); }),
             "sort_by_expert.offsets: expected 6 values, got 5");
+  std::vector<float> floats(12);
+  RouteArgs route = {.shape = {.num_experts = 4, .top_k = 2},
+                     .logits = ConstTensorView(floats.data(), {3, 4}),
+                     .experts = std::span(memory).first(6),
+                     .weights = std::span(floats).first(6)};
+  args.num_experts = 4;
+  EXPECT_EQ(ErrorMessage([&] { Validate(route, args); }), "no error");
+  route.experts = std::span(memory).subspan(1, 6);
+  EXPECT_EQ(ErrorMessage([&] { Validate(route, args); }),
+            "route_and_sort: expected to sort the 6 choices that are routed, got 6 others");
+  route.shape.num_experts = 3;
+  route.logits = ConstTensorView(floats.data(), {3, 3});
+  EXPECT_EQ(ErrorMessage([&] { Validate(route, args); }),
+            "route_and_sort: expected to sort 2 of 3 experts, got 2 of 4");
   EXPECT_EQ(SortWorkspace(8192, 384), 0);
   EXPECT_EQ(SortWorkspace(8193, 384), 33 * 384);
   std::vector<float> wide(8);

@@ -27,19 +27,37 @@ int64_t WidestInput(const ModelConfig& config) {
                             int64_t{config.num_heads} * config.value_dim, MlpWidth(config)});
 }
 
+// And beside others: that of kv_down and of the shared experts.
+int64_t WidestSideInput(const ModelConfig& config) {
+  return std::max<int64_t>(config.hidden_size, config.moe.shared_width);
+}
+
 // How ops reach the device: launched there, or, where the pass is only planned, left out but for the
 // shapes of their products.
 class Launcher {
  public:
-  Launcher(const GemmPlanner& gemms, const Stream& stream, StatusWord status, PartMarks* marks)
-      : gemms_(&gemms), stream_(&stream), status_(status), marks_(marks) {}
+  Launcher(const GemmPlanner& gemms, const Stream& stream, Branch* branch, StatusWord status,
+           PartMarks* marks)
+      : gemms_(&gemms), stream_(&stream), branch_(branch), status_(status), marks_(marks) {}
   explicit Launcher(GemmPlanner& planned) : planned_(&planned) {}
 
   StatusWord status() const { return status_; }
 
+  // From Fork to Join, what the launcher that Fork returns launches runs beside what this one does.
+  Launcher Fork() const {
+    if (branch_ == nullptr) return *this;
+    branch_->Fork(*stream_);
+    Launcher side(*gemms_, branch_->stream(), /*branch=*/nullptr, status_, /*marks=*/nullptr);
+    side.lane_ = GemmLane::kSide;
+    return side;
+  }
+  void Join() const {
+    if (branch_ != nullptr) branch_->Join(*stream_);
+  }
+
   void Product(const GemmArgs& args) const {
     if (planned_ == nullptr) {
-      gemms_->Gemm(args, *stream_);
+      gemms_->Gemm(args, *stream_, lane_);
     } else if (CublasLtTakes(args)) {
       planned_->Plan(ShapeOf(args));
     }
@@ -57,6 +75,8 @@ class Launcher {
  private:
   const GemmPlanner* gemms_ = nullptr;
   const Stream* stream_ = nullptr;
+  Branch* branch_ = nullptr;
+  GemmLane lane_ = GemmLane::kMain;
   GemmPlanner* planned_ = nullptr;
   StatusWord status_ = {};
   PartMarks* marks_ = nullptr;
@@ -75,6 +95,7 @@ class Pass {
         table_cos_(cos),
         table_sin_(sin),
         launcher_(launcher),
+        codes_(buffers_.codes),
         hidden_(buffers_.hidden.data(), {num_tokens_, config.hidden_size}),
         normed_(Rows(buffers_.normed, config.hidden_size)),
         update_(Rows(buffers_.update, config.hidden_size)),
@@ -124,6 +145,15 @@ class Pass {
   }
 
  private:
+  // `pass`, launched beside it.
+  Pass(const Pass& pass, const Launcher& side) : Pass(pass) {
+    launcher_ = side;
+    codes_ = buffers_.side_codes;
+  }
+  // The pass as it runs beside this one until Join: the two write nothing in common.
+  Pass Fork() const { return Pass(*this, launcher_.Fork()); }
+  void Join() const { launcher_.Join(); }
+
   TensorView Rows(std::span<Bf16> buffer, int64_t width) const {
     return {buffer.data(), {num_tokens_, width}};
   }
@@ -154,7 +184,7 @@ class Pass {
       launcher_.Product({.x = x, .w = w, .y = y, .bias = bias});
       return;
     }
-    const QuantisedRows codes = FirstRows(buffers_.codes, num_tokens_, x.dim(1));
+    const QuantisedRows codes = FirstRows(codes_, num_tokens_, x.dim(1));
     launcher_.Run([&](const Stream& stream) { QuantiseRows({.x = x, .to = codes}, stream); });
     launcher_.Product({.x_codes = codes, .w = w, .y = y, .bias = bias});
   }
@@ -162,22 +192,10 @@ class Pass {
   void Attention(const AttentionWeights& weights, const KvStore& store) const {
     const int64_t heads = config_.num_heads;
     const int64_t row = config_.latent_dim + config_.rope_dim;
+    Fork().KeysAndValues(weights, store);
     Queries(weights);
-    const TensorView kv(buffers_.kv.data(), {num_tokens_, row});
-    Product(normed_, weights.kv_down, kv, weights.kv_down_bias);
-    launcher_.Run([&](const Stream& stream) {
-      RopeStore({.store = store,
-                 .slots = args_.slots,
-                 .positions = args_.positions,
-                 .kv = kv,
-                 .norm_weight = weights.kv_norm,
-                 .eps = static_cast<float>(config_.latent_norm_eps),
-                 .cos = table_cos_,
-                 .sin = table_sin_,
-                 .pairs = config_.rope.pairs},
-                stream, launcher_.status());
-    });
     QueriesToLatent(weights);
+    Join();
     launcher_.End(ForwardPart::kProjections);
     launcher_.Run([&](const Stream& stream) {
       MlaAttention({.plan = args_.plan,
@@ -191,6 +209,24 @@ class Pass {
     launcher_.End(ForwardPart::kAttention);
     LatentToOutput(weights);
     launcher_.End(ForwardPart::kProjections);
+  }
+
+  // The tokens' own rows, to the store.
+  void KeysAndValues(const AttentionWeights& weights, const KvStore& store) const {
+    const TensorView kv(buffers_.kv.data(), {num_tokens_, config_.latent_dim + config_.rope_dim});
+    Product(normed_, weights.kv_down, kv, weights.kv_down_bias);
+    launcher_.Run([&](const Stream& stream) {
+      RopeStore({.store = store,
+                 .slots = args_.slots,
+                 .positions = args_.positions,
+                 .kv = kv,
+                 .norm_weight = weights.kv_norm,
+                 .eps = static_cast<float>(config_.latent_norm_eps),
+                 .cos = table_cos_,
+                 .sin = table_sin_,
+                 .pairs = config_.rope.pairs},
+                stream, launcher_.status());
+    });
   }
 
   void Queries(const AttentionWeights& weights) const {
@@ -242,21 +278,26 @@ class Pass {
   void Mlp(const MlpWeights& weights, int64_t width, TensorView y) const {
     const TensorView gate_up = Rows(buffers_.gate_up, 2 * width);
     const TensorView activated = Rows(buffers_.activated, width);
-    Product(normed_, weights.gate, gate_up.Columns(0, width));
-    Product(normed_, weights.up, gate_up.Columns(width, width));
+    if (weights.gate_up.empty()) {
+      Product(normed_, weights.gate, gate_up.Columns(0, width));
+      Product(normed_, weights.up, gate_up.Columns(width, width));
+    } else {
+      Product(normed_, weights.gate_up, gate_up);
+    }
     launcher_.Run(
         [&](const Stream& stream) { cuda::SiluMul({.gate_up = gate_up, .y = activated}, stream); });
     Product(activated, weights.down, y);
   }
 
   void Experts(const LayerWeights& layer, size_t number) const {
-    Route(layer, number);
-    RunExperts(layer.experts);
     TensorView shared = {};
     if (!layer.mlp.gate.empty()) {
       shared = Rows(buffers_.shared, config_.hidden_size);
-      Mlp(layer.mlp, config_.moe.shared_width, shared);
+      Fork().Mlp(layer.mlp, config_.moe.shared_width, shared);
     }
+    Route(layer, number);
+    RunExperts(layer.experts);
+    if (!shared.empty()) Join();
     const int64_t choices = num_tokens_ * config_.moe.route.top_k;
     launcher_.Run([&](const Stream& stream) {
       cuda::Combine(
@@ -275,13 +316,12 @@ class Pass {
     const TensorView logits(buffers_.route_logits.data(), {num_tokens_, route.num_experts});
     launcher_.Product({.x = normed_, .w = layer.router, .y = logits});
     launcher_.Run([&](const Stream& stream) {
-      cuda::Route({.shape = route,
-                   .logits = logits,
-                   .bias = layer.router_bias,
-                   .experts = buffers_.route_experts,
-                   .weights = buffers_.route_weights},
-                  {}, stream);
-      SortByExpert({.num_experts = route.num_experts,
+      RouteAndSort({.shape = route,
+                    .logits = logits,
+                    .bias = layer.router_bias,
+                    .experts = buffers_.route_experts,
+                    .weights = buffers_.route_weights},
+                   {.num_experts = route.num_experts,
                     .top_k = route.top_k,
                     .experts = buffers_.route_experts,
                     .offsets = buffers_.expert_offsets,
@@ -335,7 +375,8 @@ class Pass {
   const float softmax_scale_;
   const ConstTensorView table_cos_;
   const ConstTensorView table_sin_;
-  const Launcher& launcher_;
+  Launcher launcher_;
+  QuantisedRows codes_;
   const TensorView hidden_;
   const TensorView normed_;
   const TensorView update_;
@@ -415,6 +456,7 @@ ForwardBuffers LayOutForward(const ModelConfig& config, const StepCapacity& capa
   buffers.expert_out = bf16(choices * config.hidden_size);
   if (config.fp8_blocks) {
     buffers.codes = TakeQuantisedRows(carver, tokens, WidestInput(config));
+    buffers.side_codes = TakeQuantisedRows(carver, tokens, WidestSideInput(config));
     if (has_experts) {
       buffers.expert_codes =
           TakeQuantisedRows(carver, choices, std::max(config.hidden_size, config.moe.expert_width));
@@ -454,14 +496,15 @@ Model::Model(ModelConfig config, ModelWeights weights, TokenCount context, Carve
 }
 
 void Model::Forward(const ForwardArgs& args, const GemmPlanner& gemms, const Stream& stream,
-                    StatusWord status) const {
+                    Branch& branch, StatusWord status) const {
   RunForward(config_, weights_, args, softmax_scale_, cos_, sin_,
-             Launcher(gemms, stream, status, args.marks));
+             Launcher(gemms, stream, &branch, status, args.marks));
 }
 
 void Model::Logits(const LogitsArgs& args, const GemmPlanner& gemms, const Stream& stream,
                    StatusWord status) const {
-  RunLogits(config_, weights_, args, Launcher(gemms, stream, status, args.marks));
+  RunLogits(config_, weights_, args,
+            Launcher(gemms, stream, /*branch=*/nullptr, status, args.marks));
 }
 
 void Model::PlanForward(const ForwardArgs& args, GemmPlanner& gemms) const {

@@ -53,6 +53,7 @@ struct ForwardBuffers {
   std::span<Bf16> expert_activated = {};   // [tokens * top_k, expert_width]
   std::span<Bf16> expert_out = {};         // [tokens * top_k, hidden]
   QuantisedRows codes = {};                // of the widest input, with e4m3 weights
+  QuantisedRows side_codes = {};           // the same, of what runs beside
   QuantisedRows expert_codes = {};
   std::span<std::byte> attention = {};
 };
@@ -92,8 +93,10 @@ class Model {
   const ModelConfig& config() const { return config_; }
 
   // Launches a step. The last layer's output is in buffers.hidden; the tokens' rows are in the stores.
+  // What does not wait for each other runs side by side, partly on `branch`, which is joined in the
+  // end; that changes no bit.
   void Forward(const ForwardArgs& args, const GemmPlanner& gemms, const Stream& stream,
-               StatusWord status) const;
+               Branch& branch, StatusWord status) const;
   void Logits(const LogitsArgs& args, const GemmPlanner& gemms, const Stream& stream,
               StatusWord status) const;
 

@@ -81,7 +81,7 @@ class Loader {
     layer.attention = Attention(prefix + "self_attn.");
     layer.mlp_norm = Vector(prefix + "post_attention_layernorm.weight", config_.hidden_size);
     if (kind == LayerKind::kDense) {
-      layer.mlp = Mlps({prefix + "mlp."}, config_.dense_width);
+      layer.mlp = Mlp(prefix + "mlp.", config_.dense_width);
     } else {
       LoadExperts(prefix + "mlp.", layer);
     }
@@ -141,7 +141,40 @@ class Loader {
       experts.push_back(fmt::format("{}experts.{}.", prefix, e));
     }
     layer.experts = Mlps(experts, moe.expert_width);
-    if (moe.shared_width > 0) layer.mlp = Mlps({prefix + "shared_experts."}, moe.shared_width);
+    if (moe.shared_width > 0) layer.mlp = Mlp(prefix + "shared_experts.", moe.shared_width);
+  }
+
+  MlpWeights Mlp(const std::string& prefix, int64_t width) {
+    const std::string gate = prefix + "gate_proj.weight", up = prefix + "up_proj.weight";
+    if (!CanJoin(gate, up, width)) return Mlps({prefix}, width);
+    MlpWeights mlp;
+    const WeightView two = Matrices({gate, up}, {width, config_.hidden_size});
+    if (!two.empty()) {
+      mlp.gate = PartOf(two, 0, 1);
+      mlp.up = PartOf(two, 1, 1);
+      mlp.gate_up = PartOf(two, 0, 2);
+    }
+    mlp.down = Matrix(prefix + "down_proj.weight", {config_.hidden_size, width});
+    return mlp;
+  }
+
+  // Whether the two, one behind the other, are one matrix: no block of scales is of both.
+  bool CanJoin(const std::string& gate, const std::string& up, int64_t width) {
+    const MatrixShape shape{width, config_.hidden_size};
+    const WeightFormat format = DeviceFormat(source_.Format(gate, shape));
+    if (DeviceFormat(source_.Format(up, shape)) != format) return false;
+    return format != WeightFormat::kFp8Block || width % kBlock == 0;
+  }
+
+  // `count` of contiguous matrices, from `first` on, as one.
+  static WeightView PartOf(const WeightView& matrices, int64_t first, int64_t count) {
+    const MatrixShape shape{count * matrices.shape.outputs, matrices.shape.inputs};
+    const int64_t element = first * matrices.matrix_stride;
+    if (matrices.format != WeightFormat::kFp8Block) {
+      return DenseWeights(reinterpret_cast<const Bf16*>(matrices.data) + element, shape);
+    }
+    return Fp8Weights(reinterpret_cast<const Fp8E4m3*>(matrices.data) + element,
+                      matrices.scales + first * matrices.scale_matrix_stride, shape);
   }
 
   MlpWeights Mlps(const std::vector<std::string>& prefixes, int64_t width) {

@@ -22,6 +22,7 @@ namespace quire::cuda {
 struct MlpWeights {
   WeightView gate = {};
   WeightView up = {};
+  WeightView gate_up = {};  // of one MLP: both as one matrix, gate first; empty if they cannot be
   WeightView down = {};
 };
 

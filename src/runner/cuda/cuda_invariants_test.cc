@@ -13,6 +13,7 @@
 
 #include "device/cuda/cuda.h"
 #include "io/json.h"
+#include "model/config.h"
 #include "runner/cuda/test_runner.h"
 #include "testing/step_jobs.h"
 
@@ -148,25 +149,36 @@ TEST(CudaRunnerPages, MorePagesThanOneStepBringsChangeNoBit) {
 
 // ---- Parity ----
 
-// Weights and what lies between products are rounded to bf16: at most 2^-8 of a value, and less than
-// 2^-9 in the mean of squares (evenly over half an ulp either way). Roundings are independent, so the errors of a path add as their squares: eight tensors of a layer (norm, query,
-// latent query, attention, output; norm, gate and up, activated) and two of the head, each rounded
-// itself and multiplied by rounded weights. A log-probability, whose spread is that of the logits,
-// errs by 2^-9 sqrt(2 (8 layers + 2)) of that spread in the mean of squares. Four times that leaves
-// room for experts that change places near a tie.
-double ExpectedError(int64_t num_layers, double spread) {
-  return std::ldexp(1.0, -9) * std::sqrt(2.0 * (8.0 * static_cast<double>(num_layers) + 2)) *
-         spread;
+// In bf16 nobody has the log-probabilities of float32. expected.json says how far off transformers
+// itself is, when it must choose the experts that float32 chooses, and where those choices are so
+// close that another order of roundings makes another: a log-probability jumps there, whoever
+// computes it, so only the median counts such places. Elsewhere our roundings, which are others but
+// no more, may cost twice what those of transformers do.
+//
+// Three times, if experts are chosen before the last layer: what another choice there leaves in the
+// cache, later positions read. Mistakes cost more: docs/numerics.md.
+double Slack(const ModelConfig& config) {
+  const auto last = config.layers.end() - 1;
+  return std::find(config.layers.begin(), last, LayerKind::kMoe) == last ? 2 : 3;
 }
 
-double Spread(const std::vector<double>& values) {
-  double sum = 0, squares = 0;
-  for (const double value : values) {
-    sum += value;
-    squares += value * value;
+struct Errors {
+  double rms = 0;     // without near ties
+  double median = 0;  // of all, absolute
+};
+
+Errors MeasureErrors(const JobReport& report, const std::vector<double>& expected,
+                     const std::vector<size_t>& near_ties) {
+  double squares = 0;
+  std::vector<double> all;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double error = report.tokens[i].chosen.logprob - expected[i];
+    all.push_back(std::abs(error));
+    if (!std::ranges::binary_search(near_ties, i)) squares += error * error;
   }
-  const auto count = static_cast<double>(values.size());
-  return std::sqrt(std::max(0.0, squares / count - sum / count * (sum / count)));
+  std::ranges::sort(all);
+  return {.rms = std::sqrt(squares / static_cast<double>(expected.size() - near_ties.size())),
+          .median = all[all.size() / 2]};
 }
 
 std::vector<std::string> Fixtures() {
@@ -184,11 +196,13 @@ TEST_P(CudaHfTest, LogProbabilitiesAreThoseOfTransformersWithinBf16) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const std::filesystem::path folder = kTestData / "hf" / GetParam();
   const Json json = ReadJsonFile(folder / "expected.json");
-  std::vector<double> expected;
-  for (const Json& logprob : json.at("logprobs")) {
-    if (!logprob.is_null()) expected.push_back(logprob);
-  }
-  const auto layers = ReadModelConfig(folder).num_layers();
+  const auto expected = json.at("logprobs").get<std::vector<double>>();
+  const Json& bf16 = json.at("bf16");
+  const auto near_ties = bf16.at("near_ties").get<std::vector<size_t>>();
+  ASSERT_GE(expected.size(), near_ties.size() + 16) << "too few choices are sure";
+  const double slack = Slack(ReadModelConfig(folder));
+  const Errors most{.rms = slack * bf16.at("rms_error").get<double>(),
+                    .median = slack * bf16.at("median_error").get<double>()};
   for (const KvFormat format : {KvFormat::kLatentF32, KvFormat::kLatentBf16}) {
     const auto runner = MakeDeviceRunner(folder, {.page_size = PageSize(16),
                                                   .max_seqs = 1,
@@ -198,15 +212,11 @@ TEST_P(CudaHfTest, LogProbabilitiesAreThoseOfTransformersWithinBf16) {
     const JobReport report =
         RunJob(*runner, {.prompt = json.at("tokens").get<std::vector<int32_t>>(), .chunk = 13});
     ASSERT_EQ(report.tokens.size(), expected.size());
-    double squares = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      const double error = report.tokens[i].chosen.logprob - expected[i];
-      squares += error * error;
-    }
-    const double error = std::sqrt(squares / static_cast<double>(expected.size()));
-    const double bound = 4 * ExpectedError(layers, Spread(expected));
-    RecordProperty(KvFormatName(format), fmt::format("{} of {}", error, bound));
-    EXPECT_LT(error, bound) << KvFormatName(format);
+    const Errors errors = MeasureErrors(report, expected, near_ties);
+    RecordProperty(KvFormatName(format), fmt::format("rms {} of {}, median {} of {}", errors.rms,
+                                                     most.rms, errors.median, most.median));
+    EXPECT_LT(errors.rms, most.rms) << KvFormatName(format);
+    EXPECT_LT(errors.median, most.median) << KvFormatName(format);
   }
 }
 

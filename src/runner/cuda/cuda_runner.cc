@@ -71,7 +71,7 @@ CudaRunner::CudaRunner(const ModelConfig& config, WeightSource& source,
     : options_(options),
       plan_(plan),
       properties_(QueryDevice()),
-      work_(MlaWorkShape(AttentionShape(config), properties_.num_sms)),
+      work_(MlaWorkShape(AttentionShape(config), properties_.num_sms, options.deterministic)),
       arena_(ZeroedArena(plan.arena())),
       pinned_("steps, on their way", PinnedBytes(config, plan.limits, options, work_)),
       carver_(DeviceCarver(arena_)),
@@ -82,7 +82,8 @@ CudaRunner::CudaRunner(const ModelConfig& config, WeightSource& source,
         Carver pinned(pinned_.bytes());
         return LayOutSteps(config, plan.limits, options, work_, carver_, pinned);
       }()),
-      gemms_(options.deterministic ? GemmBackend::kTiles : GemmBackend::kCublasLt, memory_.gemm),
+      gemms_(options.deterministic ? GemmBackend::kTiles : GemmBackend::kCublasLt, memory_.gemm,
+             memory_.side_gemm),
       book_(plan.limits.max_seqs, memory_.page_rows->width()),
       ids_(Size(plan.limits.max_seqs)),
       logit_rows_(Size(plan.limits.max_step_tokens.raw())),
@@ -106,9 +107,7 @@ CudaRunner::CudaRunner(const ModelConfig& config, WeightSource& source,
 }
 
 // What the device still does reads memory that is about to go.
-CudaRunner::~CudaRunner() {
-  if (!lost_) cudaStreamSynchronize(stream_.get());
-}
+CudaRunner::~CudaRunner() { WaitQuietly(); }
 
 // ---- Getting ready ----
 
@@ -218,6 +217,13 @@ void CudaRunner::Remember(const DeviceError& error) {
   if (error.is_sticky()) lost_ = error;
 }
 
+// For all that was launched, well or not. A pass that failed may have left its branch unjoined.
+void CudaRunner::WaitQuietly() {
+  if (lost_) return;
+  cudaStreamSynchronize(stream_.get());
+  cudaStreamSynchronize(branch_.stream().get());
+}
+
 // ---- A step ----
 
 void CudaRunner::Submit(const StepBatch& batch) {
@@ -230,7 +236,7 @@ void CudaRunner::Submit(const StepBatch& batch) {
   } catch (const DeviceError& error) {
     Remember(error);
     book_.ForgetPages();  // a step that was packed may not have been launched
-    if (!lost_) cudaStreamSynchronize(stream_.get());  // what was launched reads pinned memory
+    WaitQuietly();        // what was launched reads pinned memory
     throw;
   }
 }

@@ -110,6 +110,7 @@ class CudaRunner final : public MeteredRunner {
   void AddTimes();
   void ThrowIfLost() const;
   void Remember(const DeviceError& error);
+  void WaitQuietly();
 
   const RunnerOptions options_;
   MemoryPlan plan_;
@@ -118,6 +119,7 @@ class CudaRunner final : public MeteredRunner {
   DeviceBuffer arena_;
   PinnedBuffer pinned_;
   Stream stream_;
+  Branch branch_;  // off it, within the forward pass
   Status status_;
   Carver carver_;  // over the arena: weights, angles, KV, steps
   WeightReads reads_;

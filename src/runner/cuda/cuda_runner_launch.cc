@@ -84,9 +84,8 @@ void CudaRunner::Upload(const Bucket& bucket) {
 void CudaRunner::LaunchBucket(const Bucket& bucket, PartMarks* marks) {
   bucket.plan->Launch(stream_, status_.word());
   if (marks != nullptr) marks->Begin(stream_);
-  model_.Forward(ForwardOf(bucket, marks), gemms_, stream_, status_.word());
-  model_.Logits(LogitsOf(bucket, bucket.device.logit_rows, marks), gemms_, stream_,
-                status_.word());
+  model_.Forward(ForwardOf(bucket, marks), gemms_, stream_, branch_, status_.word());
+  model_.Logits(LogitsOf(bucket, bucket.device.logit_rows, marks), gemms_, stream_, status_.word());
 }
 
 void CudaRunner::LaunchTimed(Bucket& bucket) {
@@ -226,8 +225,8 @@ void CudaRunner::AddTimes() {
     times_[StepPartOf(part)] += seconds;
     rest -= seconds;
   });
-  times_[StepPart::kPlan] = timing_->host_seconds +
-                            timing_->planned.SecondsSince(timing_->begin) + std::max(0.0, rest);
+  times_[StepPart::kPlan] =
+      timing_->host_seconds + timing_->planned.SecondsSince(timing_->begin) + std::max(0.0, rest);
   times_[StepPart::kSampling] = timing_->sampled.SecondsSince(timing_->computed);
 }
 

@@ -100,8 +100,7 @@ void LayOutBucketInputs(const RunnerLimits& limits, Carver& carver, MemorySide s
 
 // ---- Tables ----
 
-void LayOutPlans(const RunnerLimits& limits, const WorkShape& work, Carver& device, Carver& pinned,
-                 StepMemory& memory) {
+void LayOutPlans(const RunnerLimits& limits, Carver& device, Carver& pinned, StepMemory& memory) {
   const PageCount width = limits.page_size.PagesFor(limits.context);
   const std::span<PageId> pages = device.Take<PageId>(PageRows::Entries(limits.max_seqs, width));
   if (!device.counting()) {
@@ -109,11 +108,11 @@ void LayOutPlans(const RunnerLimits& limits, const WorkShape& work, Carver& devi
   }
   for (Bucket& bucket : memory.buckets) {
     if (device.counting()) {
-      const PlanStorageMemory need = PlanStorageBytes(bucket.capacity, work, kNewPages);
+      const PlanStorageMemory need = PlanStorageBytes(bucket.capacity, bucket.work, kNewPages);
       device.TakeBytes(need.device);
       pinned.TakeBytes(need.pinned);
     } else {
-      bucket.plan = std::make_unique<PlanStorage>(bucket.capacity, work, kNewPages,
+      bucket.plan = std::make_unique<PlanStorage>(bucket.capacity, bucket.work, kNewPages,
                                                   *memory.page_rows, device, pinned);
     }
   }
@@ -130,19 +129,18 @@ void MakePackers(const RunnerLimits& limits, StepMemory& memory) {
 
 // ---- Workspace ----
 
-void LayOutActivations(const ModelConfig& config, const WorkShape& work, Carver& device,
-                       StepMemory& memory) {
+void LayOutActivations(const ModelConfig& config, Carver& device, StepMemory& memory) {
   ByteOffset largest{0};
   for (const Bucket& bucket : memory.buckets) {
     Carver counter;
-    cuda::LayOutForward(config, bucket.capacity, work, counter);
+    cuda::LayOutForward(config, bucket.capacity, bucket.work, counter);
     largest = Max(largest, counter.used());
   }
   memory.activations = device.TakeBytes(largest);
   if (device.counting()) return;
   for (Bucket& bucket : memory.buckets) {
     Carver region(memory.activations, MemorySide::kDevice);
-    bucket.forward = cuda::LayOutForward(config, bucket.capacity, work, region);
+    bucket.forward = cuda::LayOutForward(config, bucket.capacity, bucket.work, region);
   }
 }
 
@@ -169,7 +167,9 @@ void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
   const KvLayout layout(options.kv_format, AttentionShape(config).dims, limits.page_size);
   memory.copy_rows = device.TakeBytes(
       StoreMoveWorkspace(layout, limits.page_size.TokensIn(PageCount(limits.max_seqs)).raw()));
-  if (!options.deterministic) memory.gemm = TakeGemmWorkspace(device);
+  if (options.deterministic) return;
+  memory.gemm = TakeGemmWorkspace(device);
+  memory.side_gemm = TakeGemmWorkspace(device);
 }
 
 }  // namespace
@@ -205,11 +205,14 @@ StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
     Bucket bucket;
     bucket.size = size;
     bucket.capacity = CapacityOfBucket(size, limits);
+    bucket.work = work;
+    // With one token each no two queries can share their keys.
+    if (IsDecode(size)) bucket.work.query_tile = TokenCount(1);
     bucket.head_rows = std::min(size.num_seqs, limits.max_seqs);
     memory.buckets.push_back(std::move(bucket));
   }
   const ByteOffset begin = device.used();
-  LayOutPlans(limits, work, device, pinned, memory);
+  LayOutPlans(limits, device, pinned, memory);
   memory.device_rare = LayOutRare(limits, device, MemorySide::kDevice);
   memory.pinned_rare = LayOutRare(limits, pinned, MemorySide::kHost);
   LayOutBucketInputs(limits, device, MemorySide::kDevice, memory.device_rare, &Bucket::device,
@@ -219,7 +222,7 @@ StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
   memory.device_results = LayOutResults(limits, config.num_layers(), device, MemorySide::kDevice);
   memory.pinned_results = LayOutResults(limits, config.num_layers(), pinned, MemorySide::kHost);
   const ByteOffset tables_end = device.used();
-  LayOutActivations(config, work, device, memory);
+  LayOutActivations(config, device, memory);
   LayOutWorkspace(config, limits, options, device, memory);
   memory.table_bytes = tables_end - begin;
   memory.workspace_bytes = device.used() - tables_end;

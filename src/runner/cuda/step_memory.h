@@ -63,15 +63,16 @@ struct RareInputs {
 // What comes back, in one copy: up to the last score block that was used.
 struct Results {
   std::span<int32_t> experts_used = {};  // [num_layers]
-  SampleResults next = {};            // [max_samples]
-  std::vector<SampleResults> scores;  // [score blocks], kLogitBlock each
-  std::vector<ByteOffset> ends;       // [score blocks + 1]: where the piece before ends
+  SampleResults next = {};               // [max_samples]
+  std::vector<SampleResults> scores;     // [score blocks], kLogitBlock each
+  std::vector<ByteOffset> ends;          // [score blocks + 1]: where the piece before ends
   std::span<std::byte> bytes = {};
 };
 
 struct Bucket {
   BucketSize size = {};
   StepCapacity capacity = {};
+  WorkShape work = {};
   int32_t head_rows = 0;  // rows of logits that its graph computes
   BucketInputs device = {};
   BucketInputs pinned = {};
@@ -100,6 +101,7 @@ struct StepMemory {
   SampleScratch sample_scratch = {};
   std::span<std::byte> copy_rows = {};  // of moved pages
   std::span<std::byte> gemm = {};
+  std::span<std::byte> side_gemm = {};  // of products beside others
 
   ByteOffset table_bytes = {};      // of the device: page rows, plans, inputs and results
   ByteOffset workspace_bytes = {};  // of the device: everything else

@@ -146,8 +146,12 @@ void CheckSchedule(const Trial& trial, const Plan& plan, const StepCapacity& cap
     if (first_cut == workers.end()) continue;
     trial.facts.set(kCutTile);
     ++partials_of[Index(workers.front())];
-    for (auto it = first_cut; it != workers.end(); ++it) ++partials_of[Index(*it)];
-    const int64_t partials = 1 + (workers.end() - first_cut);
+    int64_t partials = 1;
+    for (auto it = first_cut; it != workers.end(); ++it) {
+      if (!plan.work.exact && *it == *(it - 1)) continue;  // one of each worker
+      ++partials_of[Index(*it)];
+      ++partials;
+    }
     ASSERT_LT(merge, plan.merges.size());
     const Merge expected{.tile = ToInt32(i),
                          .first_partial = ToInt32(num_partials),

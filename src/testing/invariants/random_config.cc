@@ -196,6 +196,7 @@ RandomConfig DrawConfig(uint64_t seed) {
                  .num_workers = static_cast<int32_t>(random.Between(1, 12))};
   config.uses_threads = is_long || random.OneIn(16);
   config.runs_attention = config.scale == ConfigScale::kSmall && random.OneIn(12);
+  config.work.exact = !random.OneIn(3);
   return config;
 }
 
