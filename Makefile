@@ -66,16 +66,18 @@ eval-matrix: build/release/.configured build/dev/.configured  ## the bundled mod
 	cmake --build --preset dev -j $(JOBS) --target quire
 	tools/eval_matrix.py build/release/quire --faulty build/dev/quire --output docs/results/eval-matrix.md
 
-cuda: build/cuda/.configured  ## build the CUDA targets, their tests and benchmarks (needs nvcc)
-	cmake --build --preset cuda -j $(JOBS) --target quire_cuda
+cuda: build/cuda/.configured  ## build/cuda/quire, and the tests and benchmarks of CUDA (needs nvcc 13)
+	cmake --build --preset cuda -j $(JOBS) --target quire_cuda quire
 
 test-cuda: build/cuda/.configured  ## the tests of the CUDA targets (skipped without a Hopper GPU)
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda_tests
 	ctest --preset cuda -L cuda
 
 bench-cuda: build/cuda/.configured  ## the benchmarks of the CUDA targets (needs a Hopper GPU)
-	cmake --build --preset cuda -j $(JOBS) --target quire_cuda_benches
+	cmake --build --preset cuda -j $(JOBS) --target quire_cuda_benches quire
 	build/cuda/bench/quire_cuda_bench $(BENCH_FLAGS)
+	build/cuda/bench/quire_cuda_export_bench $(BENCH_FLAGS)
+	build/cuda/quire bench bench/models/v2_lite --load-format dummy --device cuda --batch 1,64 --input-len 1024
 
 install: build/release/.configured  ## install quire, the libraries and headers (PREFIX=/usr/local)
 	cmake --build --preset release -j $(JOBS) --target quire_installed

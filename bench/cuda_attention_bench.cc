@@ -113,7 +113,8 @@ class AttentionStep {
                .q_len = TokenCount(shape.q_len),
                .kv_len = TokenCount(shape.kv_len),
                .page_size = PageSize(shape.page_size)}),
-        work_(MlaWorkShape(shape_, num_sms, shape.exact)),
+        work_(MlaWorkShape(shape_, num_sms, shape.q_len == 1 ? MlaStep::kDecode : MlaStep::kAny,
+                           shape.exact)),
         plans_(seqs_.capacity(), work_),
         host_plan_(plans_.Make(seqs_.steps(), executor_)),
         plan_(host_plan_),
@@ -230,9 +231,12 @@ void RegisterCudaAttention(Effort effort) {
   const auto roofs = std::make_shared<std::unique_ptr<Roofs>>();
   for (const AttentionShape& shape : kShapes) {
     if (effort < shape.least_effort) continue;
-    const std::string name = fmt::format(
-        "attention/{}h_q{}_b{}_s{}{}/p{}", shape.num_heads, shape.q_len, shape.num_seqs,
-        shape.kv_len, shape.format == KvFormat::kLatentFp8 ? "_fp8" : "", shape.page_size);
+    const std::string name =
+        fmt::format("attention/{}h_q{}_b{}_s{}{}/p{}", shape.num_heads, shape.q_len, shape.num_seqs,
+                    shape.kv_len,
+                    std::string(shape.format == KvFormat::kLatentFp8 ? "_fp8" : "") +
+                        (shape.exact ? "_exact" : ""),
+                    shape.page_size);
     benchmark::RegisterBenchmark(
         name.c_str(), [roofs, shape](benchmark::State& state) { Run(shape, roofs, state); })
         ->UseManualTime()

@@ -99,18 +99,16 @@ class Pools {
       block[i] = static_cast<uint16_t>(0x3f00 | (bits & 0x80f7));
     }
     const size_t bytes = 2 * block.size();
-    Check(cudaMemcpy(weights.data(), block.data(), bytes, cudaMemcpyHostToDevice), "block");
+    CopyAndWait(weights.data(), block.data(), bytes, "block");
     for (const DeviceBuffer* pool : {&weights, &x, &y}) {
       const auto size = static_cast<size_t>(pool->size().raw());
       for (size_t at = pool == &weights ? bytes : 0; at < size; at += bytes) {
-        Check(cudaMemcpy(pool->data() + at, weights.data(), std::min(bytes, size - at),
-                         cudaMemcpyDeviceToDevice),
-              "filling a pool");
+        CopyAndWait(pool->data() + at, weights.data(), std::min(bytes, size - at),
+                    "filling a pool");
       }
     }
     const std::vector<float> ones(size_t{1} << 20, 0.01f);
-    Check(cudaMemcpy(scales.data(), ones.data(), 4 * ones.size(), cudaMemcpyHostToDevice),
-          "scales");
+    CopyAndWait(scales.data(), ones.data(), 4 * ones.size(), "scales");
   }
 
   // The weights of experts of V3: 256 x 2048 x 7168 of bf16, gate and up.
@@ -183,9 +181,7 @@ class GemmBench {
       offsets.push_back(offsets.back() + count);
       chosen += count > 0 ? 1 : 0;
     }
-    Check(cudaMemcpy(pools_.offsets.data(), offsets.data(), 4 * offsets.size(),
-                     cudaMemcpyHostToDevice),
-          "offsets");
+    CopyAndWait(pools_.offsets.data(), offsets.data(), 4 * offsets.size(), "offsets");
     args.offsets = reinterpret_cast<const int32_t*>(pools_.offsets.data());
     const int64_t arrays = shape.gated ? 2 : 1;
     const int64_t layer_bytes =

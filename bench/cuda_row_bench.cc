@@ -85,22 +85,12 @@ class RowBench {
                         .experts = Ints(0, choices),
                         .offsets = Ints(2 * choices, kNumExperts + 1),
                         .row_of = RowOf(choices),
+                        .token_of = Ints(3 * choices + 4096, choices),
                         .workspace = Ints(4 * choices + 4096, 1 << 20)},
                        stream);
         });
   }
   // Behind RouteAndSort, which leaves the rows.
-  Job Gather(int64_t rows) {
-    const auto choices = static_cast<size_t>(rows * kTopK);
-    RouteAndSort(rows).launch(0, stream_);
-    return Make(static_cast<double>(rows * kWidth) * 2 * (1 + kTopK), rows * kTopK * kWidth * 2,
-                [this, rows, choices](int64_t at, const Stream& stream) {
-                  GatherRows({.x = View<Bf16>(in_, at / kTopK, rows, kWidth),
-                              .row_of = RowOf(choices),
-                              .y = View<Bf16>(out_, at, rows * kTopK, kWidth)},
-                             stream);
-                });
-  }
   Job CombineRows(int64_t rows) {
     const auto choices = static_cast<size_t>(rows * kTopK);
     RouteAndSort(rows).launch(0, stream_);
@@ -124,8 +114,7 @@ class RowBench {
     for (int32_t row = 0; row < rows; ++row) {
       packer.Add({.row = row, .params = params, .position = TokenCount(row)});
     }
-    Check(cudaMemcpy(small_.data(), pinned_.data(), pinned_.bytes().size(), cudaMemcpyHostToDevice),
-          "inputs");
+    CopyAndWait(small_.data(), pinned_.data(), pinned_.bytes().size(), "inputs");
     const SampleWork work = packer.needs_search() ? SampleWork::kAll : SampleWork::kScan;
     return Make(static_cast<double>(rows) * 4 * kVocab, rows * kVocab * 4,
                 [this, capacity, work](int64_t at, const Stream& stream) {
@@ -197,7 +186,7 @@ class RowBench {
     const size_t bytes = 4 * block.size();
     for (const DeviceBuffer* pool : {&in_, &out_}) {
       for (int64_t at = 0; at < kPoolBytes; at += static_cast<int64_t>(bytes)) {
-        Check(cudaMemcpy(pool->data() + at, block.data(), bytes, cudaMemcpyHostToDevice), "fill");
+        CopyAndWait(pool->data() + at, block.data(), bytes, "fill");
       }
     }
   }
@@ -254,7 +243,6 @@ void RegisterCudaRows(Effort effort) {
   constexpr Op kOps[] = {{"add_rms_norm", &RowBench::AddNorm},
                          {"silu_mul", &RowBench::Silu},
                          {"route_and_sort", &RowBench::RouteAndSort},
-                         {"gather_rows", &RowBench::Gather},
                          {"combine", &RowBench::CombineRows}};
   for (const Op& op : kOps) {
     for (int64_t rows : {1, 64, 256, 2048}) {

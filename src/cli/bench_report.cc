@@ -86,8 +86,9 @@ std::string ExpertsText(const BenchReport& report) {
   std::string text;
   for (const Measurement& m : report.decode) {
     if (m.fewest_experts == 0) continue;
-    text += fmt::format("batch {}, context {}: at least {} of {} experts with rows in every layer\n",
-                        m.batch, m.length, m.fewest_experts, report.config.moe.route.num_experts);
+    text +=
+        fmt::format("batch {}, context {}: at least {} of {} experts with rows in every layer\n",
+                    m.batch, m.length, m.fewest_experts, report.config.moe.route.num_experts);
   }
   return text;
 }
@@ -113,9 +114,9 @@ std::string DecodeTable(const BenchReport& report) {
 }
 
 // In the order of the columns.
-constexpr StepPart kParts[] = {
-    StepPart::kEmbedding, StepPart::kProjections, StepPart::kAttention, StepPart::kMlp,
-    StepPart::kHead,      StepPart::kPlan,        StepPart::kSampling,  StepPart::kOther};
+constexpr StepPart kParts[] = {StepPart::kEmbedding, StepPart::kProjections, StepPart::kAttention,
+                               StepPart::kMlp,       StepPart::kHead,        StepPart::kPlan,
+                               StepPart::kSampling,  StepPart::kOther};
 
 std::string PartsRow(const char* kind, const Measurement& m) {
   const auto steps = static_cast<double>(m.steps);
@@ -146,11 +147,10 @@ std::string ContextTable(const BenchReport& report) {
   for (const Measurement& m : report.contexts) {
     const auto steps = static_cast<double>(m.steps);
     const ByteOffset kv_read(static_cast<int64_t>(m.kv_bytes / steps));
-    text += fmt::format("{:>8} {:>9} {:>13} {:>11} {:>9} {:>6}\n", m.length,
-                        FormatDigits(m.SecondsPerStep() * 1e3),
-                        FormatDigits(m.part_seconds[StepPart::kAttention] / steps * 1e3),
-                        FormatBytes(kv_read), FormatDigits(m.BytesPerSecond() * 1e-9),
-                        Percent(OfRoof(m, report.roofs)));
+    text += fmt::format(
+        "{:>8} {:>9} {:>13} {:>11} {:>9} {:>6}\n", m.length, FormatDigits(m.SecondsPerStep() * 1e3),
+        FormatDigits(m.part_seconds[StepPart::kAttention] / steps * 1e3), FormatBytes(kv_read),
+        FormatDigits(m.BytesPerSecond() * 1e-9), Percent(OfRoof(m, report.roofs)));
   }
   return text;
 }

@@ -6,10 +6,10 @@
 #define QUIRE_MODEL_FORWARD_H_
 
 #include <array>
-#include <iterator>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 #include "attn/capacity.h"

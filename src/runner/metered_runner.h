@@ -21,7 +21,8 @@ struct StepStats {
   TokenCount padded_tokens{0};
   int32_t logit_rows = 0;
   int32_t copied_pages = 0;
-  int32_t fewest_experts = 0;  // that had rows, of any layer with experts; 0 where nobody counts them
+  int32_t fewest_experts =
+      0;  // that had rows, of any layer with experts; 0 where nobody counts them
 };
 
 // Where the time of steps goes.

@@ -9,18 +9,21 @@
 
 #include "attn/cuda/plan_build.h"
 #include "attn/cuda/step_pack.h"
-#include "attn/page_ranges.h"
 #include "base/host_device.h"
 #include "base/units.h"
 
 namespace quire::cuda {
+
+// Entries that a CTA fills at once. A context of 128k tokens in pages of 64, and what is drafted behind
+// it, are two of these.
+inline constexpr int32_t kFillRange = 1056;
 
 struct PageFill {
   PackedStep step;
   PlanBounds bounds;
   PageId* rows = nullptr;   // [page_rows, row_width]
   PageId* table = nullptr;  // [num_seqs, table_width]
-  int32_t cells = 1;        // CTAs per row: of every kMaxPagesPerRange entries one, or in turns
+  int32_t cells = 1;        // CTAs per row: of every kFillRange entries one, or in turns
 };
 
 // What is to be done for one row of the step.
@@ -83,11 +86,11 @@ QUIRE_HD void FillPageTable(const PageFill& fill, int32_t b, int32_t cell, int32
   const int32_t page_row = row.seq.row == kNoRow ? 0 : row.seq.row;
   PageId* pages = fill.rows + int64_t{page_row} * fill.bounds.row_width;
   PageId* table = fill.table + int64_t{b} * fill.bounds.table_width;
-  constexpr int kBatch = 4;
+  constexpr int kBatch = 5;
   bool is_good = true;
-  constexpr auto kRange = static_cast<int32_t>(kMaxPagesPerRange.raw());
-  for (int32_t begin = row.begin + kRange * cell; begin < row.end; begin += kRange * fill.cells) {
-    const int32_t end = row.end - begin < kRange ? row.end : begin + kRange;
+  for (int32_t begin = row.begin + kFillRange * cell; begin < row.end;
+       begin += kFillRange * fill.cells) {
+    const int32_t end = row.end - begin < kFillRange ? row.end : begin + kFillRange;
     for (int32_t first = begin + thread; first < end; first += kBatch * threads) {
       // All loads, then all stores: they may not pass each other, and would wait one by one.
       PageId page[kBatch];

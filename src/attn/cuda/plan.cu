@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kPlanThreads)
             StepReporter{.status = status, .launch = Launch::kPlan});
 }
 
-// kMaxPagesPerRange entries in one batch of four per thread.
+// kFillRange entries in one batch of five per thread.
 constexpr int kFillThreads = 256;
 
 __global__ void __launch_bounds__(kFillThreads)

@@ -4,7 +4,6 @@
 
 #include "attn/checks.h"
 #include "attn/cuda/plan_view.cuh"
-#include "attn/page_ranges.h"
 #include "base/error.h"
 
 namespace quire::cuda {
@@ -115,8 +114,7 @@ PlanBuild BuildOf(const PlanArrays& arrays, const StepView& step, const WorkShap
 
 PageFill FillOf(const PlanArrays& arrays, const StepView& step, const PageRows& rows) {
   // A row may bring pages behind those of the table.
-  const PageGrid grid{.num_rows = step.bounds.num_seqs, .longest_row = rows.width()};
-  const int64_t ranges = std::max<int64_t>(1, grid.CellsPerRow());
+  const int64_t ranges = std::max<int64_t>(1, CeilDiv(rows.width(), PageCount(kFillRange)));
   const int64_t most = std::max<int64_t>(1, kMaxFillCtas / std::max(1, step.bounds.num_seqs));
   return {.step = step.step,
           .bounds = step.bounds,
@@ -141,7 +139,9 @@ Plan PlanOf(const PlanArrays& arrays, const StepCapacity& capacity, const WorkSh
   plan.tree_masks = arrays.tree_masks;
   plan.tiles = arrays.tiles;
   plan.workers = arrays.workers;
-  plan.merges = arrays.merges;
+  // A merge is of a query tile.
+  plan.merges = arrays.merges.first(
+      std::min(arrays.merges.size(), static_cast<size_t>(MaxQueryTiles(capacity, shape))));
   plan.num_partials = static_cast<int32_t>(MaxPartials(capacity, shape));
   plan.counts = arrays.counts.data();
   return plan;

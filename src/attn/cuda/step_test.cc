@@ -499,16 +499,15 @@ TEST(CudaExportTest, FormsEqualTheHostsAtEveryPageSize) {
         width = Max(width, PageCount(seq.pages.size()));
         pages += PageCount(seq.pages.size());
       }
-      Bench bench(
-          {.capacity = capacity,
-           .work = {.query_tile = TokenCount(2),
-                    .split = TokenCount(256),
-                    .num_workers = 7,
-                    .exact = false},
-           .new_pages = pages,
-           .num_rows = 8,
-           .row_width = Max(width, PageTableWidth(capacity)),
-           .threads = 3});
+      Bench bench({.capacity = capacity,
+                   .work = {.query_tile = TokenCount(2),
+                            .split = TokenCount(256),
+                            .num_workers = 7,
+                            .exact = false},
+                   .new_pages = pages,
+                   .num_rows = 8,
+                   .row_width = Max(width, PageTableWidth(capacity)),
+                   .threads = 3});
       bench.Make(batch.seqs);
       bench.ExpectPlan();
       for (int skew : {0, 1, 2, 3}) {

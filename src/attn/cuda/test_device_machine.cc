@@ -14,16 +14,14 @@ namespace {
 template <class T>
 std::vector<T> ToHost(std::span<const T> from) {
   std::vector<T> to(from.size());
-  Check(cudaMemcpy(to.data(), from.data(), from.size_bytes(), cudaMemcpyDeviceToHost),
-        "cudaMemcpy");
+  CopyAndWait(to.data(), from.data(), from.size_bytes(), "cudaMemcpy");
   return to;
 }
 
 // Garbage, so that what is not written shows.
 DeviceBuffer Filled(const char* name, ByteOffset bytes) {
   DeviceBuffer buffer(name, bytes);
-  Check(cudaMemset(buffer.data(), static_cast<int>(kUnwritten), buffer.bytes().size()),
-        "cudaMemset");
+  FillAndWait(buffer.bytes(), static_cast<int>(kUnwritten), "cudaMemset");
   Check(cudaDeviceSynchronize(), "cudaMemset");
   return buffer;
 }

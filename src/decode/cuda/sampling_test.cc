@@ -52,12 +52,9 @@ class Sampler {
                          SampleWork work = SampleWork::kAll) {
     const int64_t vocab = capacity_.vocab_size;
     TestRows<float> rows(Filled(logits), vocab, Lie::kCrooked);
-    Check(cudaMemcpy(inputs_.data(), host_inputs_.data(), host_inputs_.bytes().size(),
-                     cudaMemcpyHostToDevice),
-          "inputs");
+    CopyAndWait(inputs_.data(), host_inputs_.data(), host_inputs_.bytes().size(), "inputs");
     std::vector<std::byte> bytes(results_.bytes().size(), std::byte{0xA5});
-    Check(cudaMemcpy(results_.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice),
-          "results");
+    CopyAndWait(results_.data(), bytes.data(), bytes.size(), "results");
     Carver inputs = DeviceCarver(inputs_), scratch = DeviceCarver(scratch_),
            results = DeviceCarver(results_);
     Sample({.capacity = capacity_,
@@ -70,8 +67,7 @@ class Sampler {
            stream);
     rows.Values(stream);
     EXPECT_EQ(rows.Damage(), "");
-    Check(cudaMemcpy(bytes.data(), results_.data(), bytes.size(), cudaMemcpyDeviceToHost),
-          "results");
+    CopyAndWait(bytes.data(), results_.data(), bytes.size(), "results");
     const auto* chosen = reinterpret_cast<const TokenLogprob*>(bytes.data());
     const int64_t behind = (capacity_.items * int64_t{sizeof(TokenLogprob)} + 63) / 64 * 64;
     const auto* top = reinterpret_cast<const TokenLogprob*>(bytes.data() + behind);

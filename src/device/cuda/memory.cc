@@ -69,4 +69,14 @@ PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
   return *this;
 }
 
+void CopyAndWait(void* to, const void* from, size_t bytes, const char* what) {
+  Check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), what);
+  Check(cudaStreamSynchronize(nullptr), what);
+}
+
+void FillAndWait(std::span<std::byte> bytes, int value, const char* what) {
+  Check(cudaMemset(bytes.data(), value, bytes.size()), what);
+  Check(cudaStreamSynchronize(nullptr), what);
+}
+
 }  // namespace quire::cuda

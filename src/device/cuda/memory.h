@@ -49,6 +49,13 @@ class PinnedBuffer {
   ByteOffset size_;
 };
 
+// Copies to or from the device, at once: whatever any stream is given afterwards sees it. (What
+// cudaMemcpy and cudaMemset do alone may still be under way when they return, and our streams do not
+// wait for the default one.)
+void CopyAndWait(void* to, const void* from, size_t bytes, const char* what);
+// Sets every byte, likewise.
+void FillAndWait(std::span<std::byte> bytes, int value, const char* what);
+
 // Hands out the device's memory to the same functions that lay out the host's.
 inline Carver DeviceCarver(const DeviceBuffer& buffer) {
   return Carver(buffer.bytes(), MemorySide::kDevice);

@@ -70,12 +70,12 @@ TEST(CudaMemoryTest, ReachesPast32BitsAndMoves) {
   EXPECT_EQ(moved.data(), data);
   EXPECT_EQ(moved.size(), ByteOffset(bytes));
   int32_t last = 0;
-  Check(cudaMemset(moved.data(), 1, moved.bytes().size()), "memset");
+  FillAndWait(moved.bytes(), 1, "memset");
   Check(cudaDeviceSynchronize(), "memset");
   const std::span<int32_t> tail{reinterpret_cast<int32_t*>(moved.data() + bytes - 4), 1};
   AddToAll(tail, 1, stream);
   stream.Synchronize();
-  Check(cudaMemcpy(&last, tail.data(), 4, cudaMemcpyDeviceToHost), "memcpy");
+  CopyAndWait(&last, tail.data(), 4, "memcpy");
   EXPECT_EQ(last, 0x01010102);
 }
 

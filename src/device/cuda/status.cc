@@ -102,7 +102,7 @@ std::string Describe(const DeviceReport& report) {
 Status::Status() : word_("status word", kWordBytes), copy_("status word's copy", kWordBytes) {
   std::memset(copy_.data(), 0, copy_.bytes().size());
   // Waits: the first launch may be in any stream, and none of ours waits for the default one.
-  Check(cudaMemset(word_.data(), 0, word_.bytes().size()), "setting the status word to 0");
+  FillAndWait(word_.bytes(), 0, "setting the status word to 0");
   Check(cudaStreamSynchronize(nullptr), "setting the status word to 0");
 }
 

@@ -19,9 +19,8 @@ class DeviceVector {
  public:
   explicit DeviceVector(const std::vector<T>& values)
       : buffer_("test", ByteOffset(values.size() * sizeof(T))) {
-    Check(cudaMemcpy(buffer_.data(), values.data(), values.size() * sizeof(T),
-                     cudaMemcpyHostToDevice),
-          "a test's memory to the device");
+    CopyAndWait(buffer_.data(), values.data(), values.size() * sizeof(T),
+                "a test's memory to the device");
   }
 
   std::span<T> span() const {
@@ -33,9 +32,8 @@ class DeviceVector {
   std::vector<T> Values(const Stream& stream) const {
     stream.Synchronize();
     std::vector<T> values(span().size());
-    Check(cudaMemcpy(values.data(), buffer_.data(), values.size() * sizeof(T),
-                     cudaMemcpyDeviceToHost),
-          "a test's memory from the device");
+    CopyAndWait(values.data(), buffer_.data(), values.size() * sizeof(T),
+                "a test's memory from the device");
     return values;
   }
 

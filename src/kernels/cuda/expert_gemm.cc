@@ -1,5 +1,7 @@
 #include "kernels/cuda/expert_gemm.h"
 
+#include <iterator>
+
 #include "base/error.h"
 #include "base/maths.h"
 
@@ -26,6 +28,11 @@ void RequireSameWeights(const WeightView& up, const WeightView& gate) {
       gate.scale_matrix_stride, up.scale_stride, up.scale_matrix_stride);
 }
 
+int64_t XRowsOf(const ExpertGemmArgs& args) {
+  if (!args.x_codes.empty()) return args.x_codes.rows;
+  return args.x.rank() == 2 ? args.x.dim(0) : 0;
+}
+
 void RequireTiles(int64_t rows, int64_t num_experts, int64_t tile_rows) {
   const int64_t tiles = MaxRowTiles(rows, num_experts, tile_rows);
   Require(tiles <= kMaxRowTiles, "rows: expected at most {} tiles of {} rows, got {} ({} rows)",
@@ -39,11 +46,17 @@ void Validate(const ExpertGemmArgs& args) {
   Require(args.w.count <= kMaxExperts, "w.count: expected at most {} experts, got {}", kMaxExperts,
           args.w.count);
   if (!args.up.empty()) RequireSameWeights(args.up, args.w);
-  // The other conditions are those of a product of the first expert with all rows.
+  const int64_t rows = RequireY(args.y, args.w);
+  const int64_t x_rows = args.rows.empty() ? rows : XRowsOf(args);
+  // As in a product of the first expert.
   WeightView first = args.w;
   first.count = 1;
-  Validate(GemmArgs{.x = args.x, .x_codes = args.x_codes, .w = first, .y = args.y});
+  RequireX(args.x, args.x_codes, x_rows, first);
   Require(args.offsets != nullptr, "offsets: expected {} of them, got none", args.w.count + 1);
+  if (args.rows.empty()) return;
+  Require(std::ssize(args.rows) == rows, "rows: expected {} of them, got {}", rows,
+          args.rows.size());
+  Require(x_rows >= 1, "x: expected rows for the {} of y, got none", rows);
 }
 
 TileSize ExpertTileFor(int64_t rows, int64_t num_experts) {
@@ -62,6 +75,10 @@ void ExpertGemm(const ExpertGemmArgs& args, TileSize tile, const Stream& stream)
   }
   p.offsets = args.offsets;
   p.num_experts = static_cast<int32_t>(args.w.count);
+  if (!args.rows.empty()) {
+    p.x_index = args.rows.data();
+    p.x_rows = static_cast<int32_t>(XRowsOf(args));
+  }
   p.status = args.status;
   const TileLoads loads = LoadsOf(p);
   if (loads == TileLoads::kUnaligned) tile = TileSize::kMedium;

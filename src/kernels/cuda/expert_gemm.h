@@ -6,7 +6,8 @@
 // for the rows offsets[e] <= t < offsets[e + 1] of expert e. Rows are sorted by expert and the
 // offsets are in device memory: the host does not know how many rows an expert has, and does not
 // ask. The grid is the most that `rows` rows can need, and every CTA finds its expert and rows from
-// the offsets, so one recorded graph serves all routings.
+// the offsets, so one recorded graph serves all routings. With `rows`, x[rows[t], :] stands for
+// x[t, :]: rows of x lie as they like, and several experts read the same one.
 //
 // Sums are those of the tile kernel (kernels/cuda/gemm_tile.h) with one range of inputs; silu and the
 // product are f32, and y is rounded once. A row has the same bits beside any others.
@@ -14,6 +15,7 @@
 #define QUIRE_KERNELS_CUDA_EXPERT_GEMM_H_
 
 #include <cstdint>
+#include <span>
 
 #include "base/tensor_view.h"
 #include "device/cuda/cuda.h"
@@ -22,7 +24,7 @@
 namespace quire::cuda {
 
 struct ExpertGemmArgs {
-  ConstTensorView x = {};      // [rows, inputs] bf16, any row stride
+  ConstTensorView x = {};  // [rows, inputs] bf16, any row stride; with `rows`, any number of rows
   QuantisedRows x_codes = {};  // instead of x, with kFp8Block weights: e4m3 products
   WeightView w = {};           // count is the number of experts, 1..kMaxExperts
   WeightView up = {};          // of the same shape, count, format and strides; or empty
@@ -30,6 +32,9 @@ struct ExpertGemmArgs {
   // they are not read and their y is not written. An offset that descends or is past `rows` is
   // reported (kExpert, its index) and read as the nearest that is in order.
   const int32_t* offsets = nullptr;
+  // Empty, or the row of x of every row of y, in device memory; read up to the last offset. One that
+  // x does not have is reported (kExpert, the row of y) and read as row 0.
+  std::span<const int32_t> rows = {};
   TensorView y = {};  // [rows, outputs] bf16 or f32, any row stride; overlaps no x
   StatusWord status = {};
 };

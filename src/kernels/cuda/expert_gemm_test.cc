@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -82,7 +83,14 @@ class Experts {
   // y of all rows by the device; rows from the last offset on must stay untouched.
   std::vector<float> Run(const std::vector<float>& x, const std::vector<int32_t>& offsets,
                          DType dtype, TileSize tile, StatusWord status = {}) const {
-    const int64_t rows = std::ssize(x) / shape_.inputs;
+    return RunIndexed(x, {}, offsets, dtype, tile, status);
+  }
+
+  // The same, with row index[r] of x for row r; an empty index is none.
+  std::vector<float> RunIndexed(const std::vector<float>& x, const std::vector<int32_t>& index,
+                                const std::vector<int32_t>& offsets, DType dtype, TileSize tile,
+                                StatusWord status = {}) const {
+    const int64_t rows = index.empty() ? std::ssize(x) / shape_.inputs : std::ssize(index);
     const DeviceRows on_device(x, shape_.inputs, spread_);
     const DeviceOutput y(rows, shape_.outputs, dtype, spread_);
     const DeviceVector<int32_t> device_offsets(offsets);
@@ -91,6 +99,8 @@ class Experts {
                         .y = y.view(),
                         .status = status};
     if (op_ == Op::kGated) args.up = up_->view();
+    std::optional<DeviceVector<int32_t>> device_index;
+    if (!index.empty()) args.rows = device_index.emplace(index).span();
     std::optional<DeviceCodes> codes;
     if (form_ == Form::kFp8) {
       codes.emplace(on_device.view(), stream_);
@@ -233,31 +243,128 @@ TEST(CudaExpertGemmTest, ARowHasTheSameBitsWhateverOthersItsExpertHas) {
   }
 }
 
+// The rows of x that `index` names; row 0 for one that is not there, as the device reads it.
+std::vector<float> Gathered(const std::vector<float>& x, int64_t width,
+                            const std::vector<int32_t>& index) {
+  std::vector<float> rows;
+  for (int32_t row : index) {
+    const bool there = row >= 0 && row < std::ssize(x) / width;
+    const auto from = x.begin() + (there ? row : 0) * width;
+    rows.insert(rows.end(), from, from + width);
+  }
+  return rows;
+}
+
+// Rows from the last offset on are padding: what the index says of them is not read.
+constexpr int32_t kNoRow = 2'000'000'000;
+
+TEST(CudaExpertGemmTest, RowsOfAnIndexAreThoseGatheredBitForBit) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const MatrixShape shape{70, 264};  // three blocks of scales, of which the last is short
+  const Stream stream;
+  Status status;
+  status.Clear(stream);
+  stream.Synchronize();
+  const auto expect_same = [&](const Experts& experts, const RoutingCase& c, int64_t x_rows) {
+    const std::vector<int32_t> offsets = Offsets(c.counts);
+    const std::vector<float> x = MadeUpX(16, x_rows * shape.inputs);
+    std::vector<int32_t> index, named;
+    for (int64_t r = 0; r < offsets.back() + c.padding; ++r) {
+      named.push_back(static_cast<int32_t>((r * 7919 + x_rows - 1) % x_rows));
+      index.push_back(r < offsets.back() ? named.back() : kNoRow);
+    }
+    const std::vector<float> gathered = Gathered(x, shape.inputs, named);
+    for (TileSize tile : kTileSizes) {
+      const std::vector<float> y =
+          experts.RunIndexed(x, index, offsets, DType::kBf16, tile, status.word());
+      EXPECT_EQ(BitMismatch(y, experts.Run(gathered, offsets, DType::kBf16, tile)), "")
+          << x_rows << " rows of x, tile " << static_cast<int>(tile);
+    }
+  };
+  for (const RoutingCase& c : kRoutingCases) {
+    for (Form form : kForms) {
+      for (Spread spread : {Spread::kAligned, Spread::kOdd}) {
+        SCOPED_TRACE(fmt::format("{}, form {}", c.name, static_cast<int>(form)));
+        const Experts experts(shape, std::ssize(c.counts), form, Op::kGated, spread);
+        // Fewer rows of x, named again and again; as many, in another order; more than are named.
+        const int64_t num_rows = Offsets(c.counts).back() + c.padding;
+        for (const int64_t x_rows : {int64_t{1}, num_rows / 3 + 1, num_rows, 2 * num_rows + 1}) {
+          expect_same(experts, c, x_rows);
+        }
+      }
+    }
+  }
+  status.Read(stream);
+  stream.Synchronize();
+  EXPECT_FALSE(status.report().has_value());
+}
+
+TEST(CudaExpertGemmTest, ARowThatXDoesNotHaveIsReportedAndReadAsTheFirst) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const MatrixShape shape{150, 256};  // tiles of several CTAs
+  const std::vector<int32_t> offsets = {0, 5, 5, 40};
+  const std::vector<float> x = MadeUpX(17, 6 * shape.inputs);
+  for (Form form : kForms) {
+    const Experts experts(shape, 3, form, Op::kGated, Spread::kAligned);
+    for (const int32_t bad : {-1, 6, INT32_MAX, INT32_MIN}) {
+      for (const size_t at : {size_t{0}, size_t{4}, size_t{5}, size_t{39}}) {
+        std::vector<int32_t> index(41);
+        for (size_t r = 0; r < index.size(); ++r) index[r] = static_cast<int32_t>(r % 6);
+        index[at] = bad;
+        const std::vector<float> gathered = Gathered(x, shape.inputs, index);
+        for (TileSize tile : kTileSizes) {
+          Status status;
+          const Stream stream;
+          status.Clear(stream);
+          stream.Synchronize();
+          EXPECT_EQ(
+              BitMismatch(experts.RunIndexed(x, index, offsets, DType::kBf16, tile, status.word()),
+                          experts.Run(gathered, offsets, DType::kBf16, tile)),
+              "");
+          status.Read(stream);
+          stream.Synchronize();
+          ASSERT_TRUE(status.report().has_value());
+          EXPECT_EQ(status.report()->fault, DeviceFault::kExpert);
+          EXPECT_EQ(status.report()->launch, static_cast<uint32_t>(Launch::kGemm));
+          EXPECT_EQ(status.report()->index, at);
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaExpertGemmTest, OneGraphServesEveryRouting) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const MatrixShape shape{64, 128};
   const Experts experts(shape, 3, Form::kBf16, Op::kPlain, Spread::kAligned);
-  const std::vector<float> x = MadeUpX(14, 40 * shape.inputs);
+  const std::vector<float> x = MadeUpX(14, 10 * shape.inputs);  // of 10 tokens with 4 choices each
   const DeviceRows on_device(x, shape.inputs, Spread::kAligned);
   const DeviceOutput y(40, shape.outputs, DType::kBf16, Spread::kAligned);
   const DeviceVector<int32_t> offsets({0, 0, 0, 0});
+  const DeviceVector<int32_t> rows(std::vector<int32_t>(40, 0));
   const Stream stream;
-  experts.Run(x, {0, 0, 0, 40}, DType::kBf16, TileSize::kDecode);  // the kernel is loaded now
+  const std::vector<int32_t> zeros(40, 0);
+  experts.RunIndexed(x, zeros, {0, 0, 0, 40}, DType::kBf16, TileSize::kDecode);  // it is loaded now
   const Graph graph = Graph::Capture(stream, [&] {
     ExpertGemm({.x = on_device.view(),
                 .w = experts.gate().view(),
                 .offsets = offsets.span().data(),
+                .rows = rows.span(),
                 .y = y.view()},
                stream);
   });
+  int32_t step = 1;
   for (const std::vector<int32_t>& routing :
        {std::vector<int32_t>{0, 40, 40, 40}, {0, 0, 1, 40}, {0, 13, 26, 40}}) {
-    Check(cudaMemcpy(offsets.bytes().data(), routing.data(), 16, cudaMemcpyHostToDevice),
-          "offsets");
+    CopyAndWait(offsets.bytes().data(), routing.data(), 16, "offsets");
+    std::vector<int32_t> index;
+    for (int32_t r = 0; r < 40; ++r) index.push_back(r * step % 40 / 4);
+    step += 2;
+    CopyAndWait(rows.bytes().data(), index.data(), 160, "rows");
     graph.Launch(stream);
-    EXPECT_EQ(
-        BitMismatch(y.Values(stream), experts.Run(x, routing, DType::kBf16, TileSize::kDecode)),
-        "");
+    EXPECT_EQ(BitMismatch(y.Values(stream), experts.Run(Gathered(x, shape.inputs, index), routing,
+                                                        DType::kBf16, TileSize::kDecode)),
+              "");
   }
 }
 
@@ -317,6 +424,21 @@ TEST(CudaExpertGemmTest, WrongArgumentsAreRefusedByName) {
               a.x = {x.data(), {3, 19}};
             }),
             "x: expected shape [3, 20], got [3, 19]");
+  // With an index, x may have any number of rows, and y has as many as the index.
+  const std::vector<int32_t> rows(4);
+  const auto indexed = [&](int64_t x_rows, int64_t inputs, size_t num_rows) {
+    return message([&](ExpertGemmArgs& a) {
+      a.x = {x.data(), {x_rows, inputs}};
+      a.rows = std::span(rows).first(num_rows);
+    });
+  };
+  ExpertGemmArgs one = good;
+  one.x = {x.data(), {1, 20}};
+  one.rows = std::span(rows).first(3);
+  Validate(one);
+  EXPECT_EQ(indexed(2, 20, 4), "rows: expected 3 of them, got 4");
+  EXPECT_EQ(indexed(2, 19, 3), "x: expected shape [2, 20], got [2, 19]");
+  EXPECT_EQ(indexed(0, 20, 3), "x: expected rows for the 3 of y, got none");
 }
 
 }  // namespace

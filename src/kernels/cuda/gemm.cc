@@ -122,6 +122,27 @@ void RequireQuantised(const char* name, const QuantisedRows& rows, int64_t num_r
           "{}: expected rows of at least {} scales, got {}", name, blocks, rows.scale_stride);
 }
 
+int64_t RequireY(const TensorView& y, const WeightView& w) {
+  const int64_t rows = y.rank() == 2 ? y.dim(0) : 0;
+  RequireRows(rows);
+  RequireShape("y", y, {rows, w.shape.outputs});
+  return rows;
+}
+
+void RequireX(const ConstTensorView& x, const QuantisedRows& x_codes, int64_t rows,
+              const WeightView& w) {
+  RequireRows(rows);
+  if (x_codes.empty()) {
+    RequireShape("x", x, {rows, w.shape.inputs});
+    RequireDType("x", x, DType::kBf16);
+    return;
+  }
+  Require(w.format == WeightFormat::kFp8Block && w.count == 1,
+          "x_codes: expected one fp8_block matrix, got {} of {}", w.count,
+          WeightFormatName(w.format));
+  RequireQuantised("x_codes", x_codes, rows, w.shape.inputs);
+}
+
 void Validate(const QuantiseRowsArgs& args) {
   Require(args.x.rank() == 2, "x: expected 2 dimensions, got {}", args.x.rank());
   RequireDType("x", args.x, DType::kBf16);
@@ -131,19 +152,8 @@ void Validate(const QuantiseRowsArgs& args) {
 
 void Validate(const GemmArgs& args) {
   RequireWeights("w", args.w);
-  const auto [outputs, inputs] = args.w.shape;
-  const int64_t rows = args.y.rank() == 2 ? args.y.dim(0) : 0;
-  RequireRows(rows);
-  RequireShape("y", args.y, {rows, outputs});
-  if (args.x_codes.empty()) {
-    RequireShape("x", args.x, {rows, inputs});
-    RequireDType("x", args.x, DType::kBf16);
-  } else {
-    Require(args.w.format == WeightFormat::kFp8Block && args.w.count == 1,
-            "x_codes: expected one fp8_block matrix, got {} of {}", args.w.count,
-            WeightFormatName(args.w.format));
-    RequireQuantised("x_codes", args.x_codes, rows, inputs);
-  }
+  const int64_t outputs = args.w.shape.outputs;
+  RequireX(args.x, args.x_codes, RequireY(args.y, args.w), args.w);
   Require(args.bias == nullptr || args.w.count == 1, "bias: expected one matrix, got {}",
           args.w.count);
   Require(args.w.count == 1 || (args.x_step >= 0 && args.y_step >= outputs),

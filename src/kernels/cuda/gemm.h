@@ -6,10 +6,10 @@
 // block, row-major as files hold it; sums are f32; y is bf16 or f32 (the logits). docs/numerics.md
 // derives the errors.
 //
-// Two ways to compute it. The tile kernel (Gemm) takes every shape and stride, and an element has the
+// Three ways to compute it. The tile kernel (Gemm) takes every shape and stride, and an element has the
 // same bits in any batch: order of summation in kernels/cuda/gemm_tile.h. cuBLASLt, through a
 // GemmPlanner (kernels/cuda/gemm_planner.h), is faster for many rows, and its bits are the same for
-// the same number of rows only.
+// the same number of rows only. Few rows times few outputs go to Gemv (kernels/cuda/gemv.h) there.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_H_
 #define QUIRE_KERNELS_CUDA_GEMM_H_
 
@@ -109,6 +109,11 @@ ByteOffset WeightViewBytes(const WeightView& w);
 void RequireWeights(const char* name, const WeightView& w);
 void RequireQuantised(const char* name, const QuantisedRows& rows, int64_t num_rows,
                       int64_t inputs);
+// x or its codes have `rows` rows and fit w.
+void RequireX(const ConstTensorView& x, const QuantisedRows& x_codes, int64_t rows,
+              const WeightView& w);
+// y is [rows, outputs]: returns the rows.
+int64_t RequireY(const TensorView& y, const WeightView& w);
 TileParams MakeTileParams(const ConstTensorView& x, const QuantisedRows& x_codes,
                           const WeightView& w, const TensorView& y);
 TileMath MathOf(const QuantisedRows& x_codes, const WeightView& w);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kernels/cuda/gemv.h"
 
 namespace quire::cuda {
 namespace {
@@ -114,7 +115,7 @@ GemmShape ShapeOf(const GemmArgs& args) {
 }
 
 bool CublasLtTakes(const GemmArgs& args) {
-  if (args.w.format != WeightFormat::kBf16 || args.bias != nullptr) return false;
+  if (args.w.format != WeightFormat::kBf16 || args.bias != nullptr || GemvTakes(args)) return false;
   const GemmShape s = ShapeOf(args);
   const int64_t y_align = 16 / DTypeBytes(s.y);
   return s.inputs % 8 == 0 && s.x_stride % 8 == 0 && s.w_stride % 8 == 0 && s.x_step % 8 == 0 &&
@@ -177,7 +178,9 @@ const GemmPlanner::Algorithm& GemmPlanner::Planned(const GemmShape& s) const {
 void GemmPlanner::Gemm(const GemmArgs& args, const Stream& stream, GemmLane lane) const {
   Validate(args);
   if (args.y.dim(0) == 0) return;
-  if (backend_ == GemmBackend::kTiles || !CublasLtTakes(args)) return cuda::Gemm(args, stream);
+  if (backend_ == GemmBackend::kTiles) return cuda::Gemm(args, stream);
+  if (GemvTakes(args)) return Gemv(args, stream);
+  if (!CublasLtTakes(args)) return cuda::Gemm(args, stream);
   const Algorithm& plan = Planned(ShapeOf(args));
   if (!plan.algorithm) return cuda::Gemm(args, stream);
   const std::span<std::byte> workspace = lane == GemmLane::kMain ? workspace_ : side_workspace_;

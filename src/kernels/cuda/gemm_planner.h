@@ -21,7 +21,7 @@
 namespace quire::cuda {
 
 enum class GemmBackend {
-  kCublasLt,  // where it takes the product; the tile kernel otherwise
+  kCublasLt,  // where it takes the product; Gemv for few rows and outputs, or the tile kernel
   kTiles,     // the tile kernel always: a row's bits do not depend on the number of rows
 };
 
@@ -44,8 +44,8 @@ GemmShape ShapeOf(const GemmArgs& args);
 // those of the branch off it.
 enum class GemmLane { kMain, kSide };
 
-// Whether products of this kind go to cuBLASLt: bf16 weights, no bias, and every row of x, w and y on
-// a multiple of 16 bytes.
+// Whether products of this kind go to cuBLASLt: bf16 weights, no bias, every row of x, w and y on a
+// multiple of 16 bytes, and more of them than Gemv takes.
 bool CublasLtTakes(const GemmArgs& args);
 
 class GemmPlanner {

@@ -3,11 +3,16 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
 #include "kernels/cuda/gemm_testing.h"
+#include "kernels/cuda/gemv.h"
 
 namespace quire::cuda {
 namespace {
@@ -114,13 +119,13 @@ TEST_F(CudaGemmPlannerTest, LanesSideBySideHaveTheBitsOfOneAfterTheOther) {
   const DeviceBuffer side("workspace", GemmPlanner::kWorkspaceBytes);
   GemmPlanner planner(GemmBackend::kCublasLt, memory_->bytes(), side.bytes());
   const MatrixShape shape{64, 8192};
-  const Product alone(shape, 4, DType::kBf16);
+  const Product alone(shape, 16, DType::kBf16);
   planner.Plan(ShapeOf(alone.args()));
   planner.Gemm(alone.args(), *stream_);
   const std::vector<float> expected = alone.y.Values(*stream_);
   Branch branch;
   for (int round = 0; round < 20; ++round) {
-    const Product main(shape, 4, DType::kBf16), beside(shape, 4, DType::kBf16);
+    const Product main(shape, 16, DType::kBf16), beside(shape, 16, DType::kBf16);
     branch.Fork(*stream_);
     for (int i = 0; i < 10; ++i) {
       planner.Gemm(beside.args(), branch.stream(), GemmLane::kSide);
@@ -154,12 +159,116 @@ TEST_F(CudaGemmPlannerTest, WhatCublasLtDoesNotTakeGoesToTheTiles) {
   Gemm(same.args(), *stream_);
   EXPECT_EQ(BitMismatch(odd.y.Values(*stream_), same.y.Values(*stream_)), "");
   // A bias too.
-  const Product biased({128, 256}, 8, DType::kBf16);
+  const Product biased({128, 256}, 16, DType::kBf16);
   const DeviceVector<float> bias(MadeUpValues(1, 128));
   GemmArgs args = biased.args();
   EXPECT_TRUE(CublasLtTakes(args));
   args.bias = bias.span().data();
   EXPECT_FALSE(CublasLtTakes(args));
+}
+
+// ---- Few rows and few outputs ----
+
+// docs/numerics.md: a thread's products, the tree of a warp, the warps, the bias.
+std::vector<double> GemvBounds(const GemmReference& reference, int64_t inputs, DType dtype) {
+  const double roundings = 8 * std::ceil(static_cast<double>(inputs) / 2048) + 5 + 7 + 1;
+  std::vector<double> bounds;
+  for (size_t i = 0; i < reference.y.size(); ++i) {
+    const double sum = roundings * (0x1p-24 * reference.magnitudes[i] + 0x1p-126);
+    const double rounded = 0x1p-8 * (std::abs(reference.y[i]) + sum);
+    bounds.push_back(dtype == DType::kF32 ? sum : sum + rounded);
+  }
+  return bounds;
+}
+
+// y of the first rows, odd in all its addresses; nothing was planned.
+std::vector<float> FewRows(const GemmPlanner& planner, const DeviceWeights& weights,
+                           std::span<const float> values, const float* bias, DType dtype,
+                           const Stream& stream) {
+  const MatrixShape shape = weights.view().shape;
+  const DeviceRows x({values.begin(), values.end()}, shape.inputs, Spread::kAligned);
+  const DeviceOutput y(std::ssize(values) / shape.inputs, shape.outputs, dtype, Spread::kOdd);
+  const GemmArgs args{.x = x.view(), .w = weights.view(), .y = y.view(), .bias = bias};
+  EXPECT_TRUE(GemvTakes(args));
+  planner.Gemm(args, stream);
+  return y.Values(stream);
+}
+
+// One, two and four outputs of a CTA, with some left over; less and more inputs than threads take at
+// once; and every number of rows has the bits of the most.
+TEST_F(CudaGemmPlannerTest, FewRowsAndOutputsAreWithinTheirBoundAndTheNumberOfRowsChangesNoBit) {
+  const GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  for (const MatrixShape shape :
+       {MatrixShape{1, 8}, MatrixShape{5, 72}, MatrixShape{64, 2048}, MatrixShape{132, 2056},
+        MatrixShape{133, 264}, MatrixShape{256, 7168}, MatrixShape{265, 4096},
+        MatrixShape{512, 2040}, MatrixShape{3072, 2048}, MatrixShape{2051, 1416}}) {
+    const int64_t most = shape.outputs <= kMaxGemvOutputs ? kMaxGemvRows : kFewGemvRows;
+    const MadeUpMatrix matrix({.format = WeightFormat::kBf16, .shape = shape});
+    const DeviceWeights weights(matrix, Spread::kAligned);
+    const std::vector<float> values = MadeUpX(4, most * shape.inputs);
+    const std::vector<float> bias = MadeUpValues(1, shape.outputs);
+    const DeviceVector<float> device_bias(bias);
+    for (DType dtype : {DType::kBf16, DType::kF32}) {
+      for (bool biased : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} x {}, {}, bias {}", shape.outputs, shape.inputs,
+                                 DTypeName(dtype), biased));
+        const GemmReference reference =
+            ReferenceGemm(matrix, shape, values, biased ? bias : std::vector<float>(), dtype);
+        const std::vector<double> bounds = GemvBounds(reference, shape.inputs, dtype);
+        const float* added = biased ? device_bias.span().data() : nullptr;
+        const std::vector<float> all = FewRows(planner, weights, values, added, dtype, *stream_);
+        EXPECT_EQ(Mismatch(all, reference.y, bounds), "");
+        for (int64_t rows = 1; rows < most; ++rows) {
+          const auto first = std::span(values).first(static_cast<size_t>(rows * shape.inputs));
+          const std::vector<float> some = FewRows(planner, weights, first, added, dtype, *stream_);
+          EXPECT_EQ(BitMismatch(some, std::span(all).first(some.size())), "") << rows << " rows";
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaGemmPlannerTest, FewRowsKeepNaNInTheirRow) {
+  const GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  const MatrixShape shape{64, 2048};
+  const DeviceWeights weights(MadeUpMatrix({.format = WeightFormat::kBf16, .shape = shape}),
+                              Spread::kAligned);
+  const std::vector<float> values = MadeUpX(4, 5 * shape.inputs);
+  const std::vector<float> before =
+      FewRows(planner, weights, values, nullptr, DType::kF32, *stream_);
+  for (int64_t row : {0, 2, 4}) {
+    std::vector<float> spoilt = values;
+    spoilt[static_cast<size_t>(row * shape.inputs + 77)] = std::numeric_limits<float>::quiet_NaN();
+    const std::vector<float> after =
+        FewRows(planner, weights, spoilt, nullptr, DType::kF32, *stream_);
+    for (int64_t t = 0; t < 5; ++t) {
+      const auto begin = static_cast<size_t>(t * shape.outputs);
+      const auto size = static_cast<size_t>(shape.outputs);
+      const std::span<const float> is = std::span(after).subspan(begin, size);
+      if (t == row) {
+        EXPECT_TRUE(std::all_of(is.begin(), is.end(), [](float v) { return std::isnan(v); }));
+      } else {
+        EXPECT_EQ(BitMismatch(is, std::span(before).subspan(begin, size)), "") << t;
+      }
+    }
+  }
+}
+
+TEST_F(CudaGemmPlannerTest, WhatIsNotFewOrNotAlignedIsNotForGemv) {
+  const auto takes = [](MatrixShape shape, int64_t rows, Spread spread = Spread::kAligned) {
+    return GemvTakes(Product(shape, rows, DType::kF32, spread).args());
+  };
+  EXPECT_TRUE(takes({512, 64}, 8));
+  EXPECT_FALSE(takes({513, 64}, 3));
+  EXPECT_TRUE(takes({513, 64}, 2));
+  EXPECT_FALSE(takes({8193, 64}, 1));
+  EXPECT_FALSE(takes({512, 64}, 9));
+  EXPECT_FALSE(takes({64, 60}, 1));
+  EXPECT_FALSE(takes({64, 64}, 1, Spread::kOdd));
+  const Product many({64, 64}, 9, DType::kF32), few({64, 64}, 8, DType::kF32);
+  EXPECT_THROW(Gemv(many.args(), *stream_), Error);
+  EXPECT_TRUE(CublasLtTakes(many.args()));
+  EXPECT_FALSE(CublasLtTakes(few.args()));
 }
 
 TEST_F(CudaGemmPlannerTest, TheTilesBackendNeedsNoPlanAndNoWorkspace) {

@@ -261,8 +261,7 @@ class DeviceCodes {
   static std::vector<T> Copy(const void* from, int64_t count, const Stream& stream) {
     stream.Synchronize();
     std::vector<T> values(static_cast<size_t>(count));
-    Check(cudaMemcpy(values.data(), from, values.size() * sizeof(T), cudaMemcpyDeviceToHost),
-          "codes from the device");
+    CopyAndWait(values.data(), from, values.size() * sizeof(T), "codes from the device");
     return values;
   }
 
@@ -273,6 +272,7 @@ class DeviceCodes {
 // What exact arithmetic gives for rows of x, and how far the device may be from it.
 struct GemmReference {
   std::vector<double> y, bounds;
+  std::vector<double> magnitudes;  // sums of the products' absolute values
 };
 
 // docs/numerics.md: 3 u per product, however the tensor cores cut their sums, and u for every chunk's
@@ -303,6 +303,7 @@ GemmReference ReferenceGemm(const MadeUpMatrix& matrix, MatrixShape shape, const
         magnitude += std::abs(product);
       }
       reference.y.push_back(sum);
+      reference.magnitudes.push_back(magnitude);
       reference.bounds.push_back(GemmBound(shape.inputs, magnitude, sum, dtype));
     }
   }

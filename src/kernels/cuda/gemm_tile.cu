@@ -5,14 +5,17 @@
 namespace quire::cuda {
 namespace {
 
-template <class T, TileLoads kLoads>
+template <class T, TileLoads kLoads, bool kIndexed>
 __global__ void __launch_bounds__(T::kThreads, T::kMinCtas)
     TileKernel(const __grid_constant__ TileParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
   const TilePlace at = FindPlace<T>(p);
   if (at.row >= at.row_end) return;  // a row tile that this step's rows do not fill
   const WarpPlace<T> warp;
-  const TileLoader<T, kLoads> loader(p, at);
+  const TileLoader<T, kLoads, kIndexed> loader(p, at);
+  // Of this thread's sums; read with kFp8 only, whose rows have scales.
+  const XRows<2 * T::kRowFragments, 8, kIndexed> sum_rows(p, at.row + warp.row + (warp.lane >> 2),
+                                                          at.row_end, /*reports=*/false);
   const uint32_t stages = SharedAddress(shared);
   const int begin = at.split * p.split_inputs;
   const int end = min(p.inputs, begin + p.split_inputs);
@@ -35,7 +38,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinCtas)
     if constexpr (T::kMath == TileMath::kBf16) {
       MultiplyStep<T>(stage, warp, total);
     } else {
-      const ChunkScales<T> scales(p, at, warp, begin / T::kInputs + step);
+      const ChunkScales<T> scales(p, at, sum_rows, begin / T::kInputs + step);
       MultiplyStep<T>(stage, warp, sums);
       FoldChunk<T>(scales, sums, total);
     }
@@ -49,9 +52,9 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinCtas)
   StoreSplitSums<T>(p, at, warp, total, reinterpret_cast<float*>(shared));
 }
 
-template <class T, TileLoads kLoads>
-void Launch(const TileParams& p, const Stream& stream) {
-  const auto kernel = TileKernel<T, kLoads>;
+template <class T, TileLoads kLoads, bool kIndexed>
+void LaunchKernel(const TileParams& p, const Stream& stream) {
+  const auto kernel = TileKernel<T, kLoads, kIndexed>;
   // Once per kernel and process: it is a property of the loaded code, not of a launch.
   static const cudaError_t raised =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes);
@@ -72,6 +75,12 @@ void Launch(const TileParams& p, const Stream& stream) {
   config.attrs = &cluster;
   config.numAttrs = p.num_splits > 1 ? 1 : 0;
   Check(cudaLaunchKernelEx(&config, kernel, p), "gemm: launch of the tile kernel");
+}
+
+template <class T, TileLoads kLoads>
+void Launch(const TileParams& p, const Stream& stream) {
+  if (p.x_index == nullptr) return LaunchKernel<T, kLoads, false>(p, stream);
+  LaunchKernel<T, kLoads, true>(p, stream);
 }
 
 template <TileMath kMath>

@@ -31,20 +31,18 @@ __device__ inline void CopyChunk(uint32_t to, const std::byte* from, int bytes) 
 // Brings a step's rows of x and w to a stage. Eight neighbouring threads take the 128 bytes of a
 // row; a thread's rows are kThreads / 8 apart, so its place in the exchanged chunks is always the
 // same. Rows past the end, and inputs past the last, become 0.
-template <class T, TileLoads kLoads>
+template <class T, TileLoads kLoads, bool kIndexed>
 class TileLoader {
  public:
   __device__ TileLoader(const TileParams& p, const TilePlace& at)
       : chunk_(static_cast<int>(threadIdx.x) % 8),
         row_(static_cast<int>(threadIdx.x) / 8),
         x_row_bytes_(p.x_row_bytes),
-        x_row_(at.row + row_),
-        x_end_(at.row_end),
+        // One thread of the grid reports a row.
+        x_rows_(p, at.row + row_, at.row_end, chunk_ == 0 && at.first_output == 0),
         w_end_(p.outputs) {
     const int64_t batch = at.batch;
-    // A thread whose first row does not exist copies nothing; its address is that of the last row.
-    x_ = p.x + (p.offsets == nullptr ? batch * p.x_batch_bytes : 0) +
-         min(x_row_, x_end_ - 1) * x_row_bytes_;
+    x_ = x_rows_.Origin(p.x + (p.offsets == nullptr ? batch * p.x_batch_bytes : 0), x_row_bytes_);
     // A gated tile's rows are 8 of gate, 8 of up, the next 8 of gate and so on: a thread of the
     // product then holds both sums of an output, in neighbouring fragments.
     const int which = p.gated ? (row_ >> 3) & 1 : 0;
@@ -65,9 +63,10 @@ class TileLoader {
       const int bytes = Clamp16(end * kXSize - from);
 #pragma unroll
       for (int i = 0; i < T::kRows / kRowStep; ++i) {
-        const bool there = x_row_ + i * kRowStep < x_end_ && bytes > 0;
+        const bool there = x_rows_.There(i) && bytes > 0;
         CopyChunk<kLoads>(to + panel * T::kRows * kRowBytes + i * kRowStep * kRowBytes,
-                          there ? x_ + i * kRowStep * x_row_bytes_ + from : x_, there ? bytes : 0);
+                          there ? x_ + x_rows_.Offset(i, x_row_bytes_) + from : x_,
+                          there ? bytes : 0);
       }
     }
     const int from = input * kWSize + chunk_ * 16;
@@ -88,7 +87,7 @@ class TileLoader {
 
   const int chunk_, row_;
   const int64_t x_row_bytes_;
-  const int x_row_, x_end_;
+  const XRows<T::kRows / kRowStep, kRowStep, kIndexed> x_rows_;
   const int w_end_;
   int w_row_, w_row_step_;
   int64_t w_step_bytes_;
@@ -220,18 +219,18 @@ struct ChunkScales {
   float x[2 * T::kRowFragments];
   float w[2];
 
-  __device__ ChunkScales(const TileParams& p, const TilePlace& at, const WarpPlace<T>& warp,
-                         int chunk) {
+  template <bool kIndexed>
+  __device__ ChunkScales(const TileParams& p, const TilePlace& at,
+                         const XRows<2 * T::kRowFragments, 8, kIndexed>& x_rows, int chunk) {
     const int64_t block =
         at.batch * p.w_scale_batch + at.first_output / kScaleBlock * p.w_scale_stride + chunk;
     w[0] = p.w_scales[0][block];
     w[1] = p.w_scales[1][block];
 #pragma unroll
     for (int i = 0; i < 2 * T::kRowFragments; ++i) {
-      const int row = at.row + warp.row + 8 * i + (warp.lane >> 2);
       x[i] = 1.0f;
       if constexpr (T::kMath == TileMath::kFp8) {
-        if (row < at.row_end) x[i] = p.x_scales[row * p.x_scale_stride + chunk];
+        if (x_rows.There(i)) x[i] = p.x_scales[x_rows[i] * p.x_scale_stride + chunk];
       }
     }
   }

@@ -81,7 +81,7 @@ struct TileParams {
   bool y_in_pairs = false;  // two neighbours of an even column can be written at once
   bool gated = false;
   const float* bias = nullptr;  // [outputs], or null
-  int32_t rows = 0;             // of x and y; the capacity where there are offsets
+  int32_t rows = 0;  // of y, and of x without x_index; the capacity where there are offsets
   int32_t outputs = 0;
   int32_t inputs = 0;
   int32_t split_inputs = 0;
@@ -89,6 +89,10 @@ struct TileParams {
   int32_t num_batches = 1;
   const int32_t* offsets = nullptr;  // [num_experts + 1] in device memory, or null
   int32_t num_experts = 0;
+  // [rows] in device memory, or null; with offsets only. Row r of y is of row x_index[r] of x, which
+  // has x_rows of them; one that is not there is reported and read as row 0.
+  const int32_t* x_index = nullptr;
+  int32_t x_rows = 0;
   StatusWord status = {};
 };
 

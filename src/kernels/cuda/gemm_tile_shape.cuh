@@ -40,10 +40,11 @@ struct Tile {
                                                               : 3;
   static constexpr int kSumBytes = kRows * kOutputs * 4;  // a range's sums, for the cluster
   static constexpr int kSharedBytes = std::max(kStages * kStageBytes, kSumBytes);
-  // Two sets of sums (kFp8) of the prefill tile need more registers than two CTAs leave.
-  static constexpr int kMinCtas = kSize != TileSize::kPrefill ? 3
-                                  : kMath == TileMath::kBf16  ? 2
-                                                              : 1;
+  // Two sets of sums (kFp8) of the prefill tile need more registers than two CTAs leave. Shared memory
+  // has no room for three CTAs of the medium one with two panels.
+  static constexpr int kMinCtas = kSize == TileSize::kPrefill ? (kMath == TileMath::kBf16 ? 2 : 1)
+                                  : 3 * kSharedBytes > 227 * 1024 ? 2
+                                                                  : 3;
 
   // What the index arithmetic below relies on.
   static_assert(kRows == kRowWarps * kWarpRows && kWarpRows == 16 * kRowFragments);
@@ -157,6 +158,56 @@ __device__ TilePlace FindPlace(const TileParams& p) {
   place.row_end = tile.row_end;
   return place;
 }
+
+// The rows of x for a thread's rows `first`, `first` + kStep, ... of y, as far as these are before
+// `end`: the same rows, or those of the index. A row that x does not have is row 0, and reported where
+// `reports` is set. Two classes and two kernels, as registers are scarce.
+template <int kCount, int kStep, bool kIndexed>
+class XRows {
+ public:
+  __device__ XRows(const TileParams&, int first, int end, bool /*reports*/)
+      : first_(first), end_(end) {}
+
+  __device__ bool There(int i) const { return first_ + i * kStep < end_; }
+  __device__ int operator[](int i) const { return first_ + i * kStep; }
+  // Row i begins Offset(i, stride) after Origin, which can be read whatever rows are there.
+  template <class Element>
+  __device__ const Element* Origin(const Element* x, int64_t stride) const {
+    return x + min(first_, end_ - 1) * stride;
+  }
+  __device__ int64_t Offset(int i, int64_t stride) const { return i * kStep * stride; }
+
+ private:
+  const int first_, end_;
+};
+
+template <int kCount, int kStep>
+class XRows<kCount, kStep, true> {
+ public:
+  __device__ XRows(const TileParams& p, int first, int end, bool reports) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int row = first + i * kStep;
+      rows_[i] = row < end ? p.x_index[row] : -1;
+      if (row >= end || (rows_[i] >= 0 && rows_[i] < p.x_rows)) continue;
+      rows_[i] = 0;
+      if (reports) {
+        Report(p.status, DeviceFault::kExpert, Launch::kGemm, static_cast<uint32_t>(row));
+      }
+    }
+  }
+
+  __device__ bool There(int i) const { return rows_[i] >= 0; }
+  __device__ int operator[](int i) const { return rows_[i]; }
+  template <class Element>
+  __device__ const Element* Origin(const Element* x, int64_t) const {
+    return x;
+  }
+  __device__ int64_t Offset(int i, int64_t stride) const { return rows_[i] * stride; }
+
+ private:
+  int rows_[kCount];  // -1: none
+};
 
 }  // namespace quire::cuda
 

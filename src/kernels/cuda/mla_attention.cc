@@ -14,7 +14,7 @@ namespace {
 // costs a few percent of its 16 tiles; 132 multiprocessors share a sequence of 128k. Otherwise a
 // split is no more than where a worker may begin.
 constexpr TokenCount kExactSplitKeys{1024};
-constexpr TokenCount kSplitKeys{128};
+constexpr TokenCount kSplitKeys{64};
 
 bool IsMultipleOf(int64_t value, int64_t of) { return value % of == 0; }
 bool IsAligned(const void* at, int64_t bytes) {
@@ -46,13 +46,20 @@ const char* TensorCoreProblem(const MlaAttentionArgs& args) {
 
 }  // namespace
 
-WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, bool exact) {
+WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, bool exact) {
   quire::Validate(shape);
   Require(num_sms >= 1, "num_sms: expected >= 1, got {}", num_sms);
+  if (step == MlaStep::kDecode && shape.num_heads <= kMlaFewRows) {
+    return {.query_tile = TokenCount(1),
+            .split = exact ? kExactSplitKeys : kSplitKeys,
+            .num_workers = 2 * num_sms,
+            .exact = exact};
+  }
   // One CTA fills a multiprocessor; a tile of more rows than a CTA holds takes several, side by
   // side so that they read the same keys at about the same time.
   const int32_t ctas = CeilDiv(shape.num_heads, kMlaRows);
-  return {.query_tile = TokenCount(std::max(1, kMlaRows / shape.num_heads)),
+  const int32_t queries = step == MlaStep::kDecode ? 1 : std::max(1, kMlaRows / shape.num_heads);
+  return {.query_tile = TokenCount(queries),
           .split = exact ? kExactSplitKeys : kSplitKeys,
           .num_workers = std::max(1, num_sms / ctas),
           .exact = exact};

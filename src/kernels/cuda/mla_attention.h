@@ -18,8 +18,13 @@ namespace quire::cuda {
 
 enum class MlaKernel { kPlain, kTensorCore };
 
-// How both kernels want their work cut, for a device of num_sms multiprocessors.
-WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, bool exact);
+// What a step is like. kDecode: every sequence has one query token at most, so no two of them share
+// keys, and 16 heads leave room for two CTAs on a multiprocessor.
+enum class MlaStep { kDecode, kAny };
+
+// How both kernels want their work cut, for a device of num_sms multiprocessors. A step of another
+// kind is computed right as well, only more slowly.
+WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, bool exact);
 
 // Enough for any plan of this capacity.
 ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& work,

@@ -40,10 +40,11 @@ struct Lanes {
 
 inline constexpr uint32_t kProducts = (kLatent + kRope) / 16;
 
-// Where the `line`th 64 values, those of four products, begin in row `row` of a tile.
-__device__ inline uint32_t LineOf(uint32_t tile, uint32_t row, uint32_t line) {
+// Where the `line`th 64 values, those of four products, begin in row `row` of a tile of kRows rows.
+template <int kRows>
+__device__ uint32_t LineOf(uint32_t tile, uint32_t row, uint32_t line) {
   return line < 8 ? tile + row * kLatentBytes + line * kLine
-                  : tile + kRopeBegin + row * kRopeBytes;
+                  : tile + kRows * kLatentBytes + row * kRopeBytes;
 }
 
 // With four groups: warp w has rows of group w / 2 and keys [32 (w % 2), + 32). Queries are read
@@ -55,19 +56,28 @@ struct WideScores {
   static __device__ uint32_t Group(const Lanes& at) { return at.warp / 2; }
   static __device__ uint32_t FirstKey(const Lanes& at) { return at.warp % 2 * 32; }
 
+  static constexpr bool kKeepsQueries = false;
   __device__ void LoadQueries(uint32_t, const Lanes&) {}
 
   __device__ void Multiply(uint32_t q, uint32_t keys, const Lanes& at, float (&s)[kKeyGroups][4]) {
+    const uint32_t row = Group(at) * 16 + at.lane % 16;
+    const uint32_t key = FirstKey(at) + at.lane % 8 + at.lane / 16 * 8;
+    // Of the line at hand; running, so that addresses of all lines do not fill registers.
+    Line line{.q = q + row * kLatentBytes + at.by_rows(),
+              .keys = keys + key * kLatentBytes + at.by_keys(),
+              .next_keys = 16 * kLatentBytes};
+    const Line rope{.q = q + kMlaRows * kLatentBytes + row * kRopeBytes + at.by_rows(),
+                    .keys = keys + kRopeBegin + key * kRopeBytes + at.by_keys(),
+                    .next_keys = 16 * kRopeBytes};
     float odd[kKeyGroups][4] = {};
     Operands operands[2];
-    operands[0].Load(q, keys, 0, 0, at);
-#pragma unroll 1  // addresses of all lines would take too many registers
-    for (uint32_t line = 0; line < kProducts / 4; ++line) {
+    line.Load(0, operands[0]);
+#pragma unroll 1
+    for (uint32_t i = 0; i < kLines; ++i) {
 #pragma unroll
       for (uint32_t j = 0; j < 4; ++j) {
-        // Past the last one, the first is read again: nobody needs it.
-        const uint32_t next = j < 3 ? line : line + 1 < kProducts / 4 ? line + 1 : 0;
-        operands[(j + 1) % 2].Load(q, keys, next, (j + 1) % 4, at);
+        if (j == 3) line = i + 2 < kLines ? line.Next() : rope;
+        if (j < 3 || i + 1 < kLines) line.Load((j + 1) % 4, operands[(j + 1) % 2]);
         const Operands& now = operands[j % 2];
 #pragma unroll
         for (int n = 0; n < kKeyGroups; ++n) {
@@ -80,22 +90,30 @@ struct WideScores {
   }
 
  private:
+  static constexpr uint32_t kLines = kProducts / 4;
+
   struct Operands {
     uint32_t a[4], b[8];
+  };
 
-    // Of product 4 line + j.
-    __device__ void Load(uint32_t q, uint32_t keys, uint32_t line, uint32_t j, const Lanes& at) {
-      const uint32_t row = Group(at) * 16 + at.lane % 16;
-      const uint32_t key = FirstKey(at) + at.lane % 8 + at.lane / 16 * 8;
-      const uint32_t from = (LineOf(keys, key, line) + at.by_keys()) ^ 32 * j;
-      LoadMatrices((LineOf(q, row, line) + at.by_rows()) ^ 32 * j, a[0], a[1], a[2], a[3]);
-      LoadMatrices(from, b[0], b[1], b[2], b[3]);
-      LoadMatrices(from + 16 * (line < 8 ? kLatentBytes : kRopeBytes), b[4], b[5], b[6], b[7]);
+  // Where a lane reads the 64 values of four products.
+  struct Line {
+    uint32_t q, keys;
+    uint32_t next_keys;  // from the first sixteen keys to the others
+
+    __device__ Line Next() const { return {q + kLine, keys + kLine, next_keys}; }
+    __device__ void Load(uint32_t j, Operands& to) const {
+      const uint32_t from = keys ^ 32 * j;
+      LoadMatrices(q ^ 32 * j, to.a[0], to.a[1], to.a[2], to.a[3]);
+      LoadMatrices(from, to.b[0], to.b[1], to.b[2], to.b[3]);
+      LoadMatrices(from + next_keys, to.b[4], to.b[5], to.b[6], to.b[7]);
     }
   };
 };
 
-// With one group: warp w has keys [8 w, + 8), and most of the queries stay in registers.
+// With one group: warp w has keys [8 w, + 8). The queries of the first kKept products, an even
+// number, stay in registers.
+template <int kKept>
 struct NarrowScores {
   static constexpr int kKeyGroups = 1;
   static constexpr uint32_t kWarpsPerRow = 8;
@@ -103,9 +121,10 @@ struct NarrowScores {
   static __device__ uint32_t Group(const Lanes&) { return 0; }
   static __device__ uint32_t FirstKey(const Lanes& at) { return at.warp * 8; }
 
+  static constexpr bool kKeepsQueries = kKept > 0;
   __device__ void LoadQueries(uint32_t q, const Lanes& at) {
 #pragma unroll
-    for (uint32_t i = 0; i < kKept; ++i) LoadQuery(q, i, at, kept_[i]);
+    for (int i = 0; i < kKept; ++i) LoadQuery(q, static_cast<uint32_t>(i), at, kept_[i]);
   }
 
   __device__ void Multiply(uint32_t q, uint32_t keys, const Lanes& at, float (&s)[kKeyGroups][4]) {
@@ -113,10 +132,10 @@ struct NarrowScores {
     uint32_t a[2][2][4], b[2][4];
     LoadPair(q, keys, 0, at, a[0], b[0]);
 #pragma unroll
-    for (uint32_t pair = 0; pair < kProducts / 2; ++pair) {
-      const uint32_t now = pair % 2, next = 1 - now;
-      if (pair + 1 < kProducts / 2) LoadPair(q, keys, pair + 1, at, a[next], b[next]);
-      const uint32_t i = 2 * pair;
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const int now = pair % 2, next = 1 - now;
+      if (pair + 1 < kPairs) LoadPair(q, keys, pair + 1, at, a[next], b[next]);
+      const int i = 2 * pair;
       MultiplyBf16(s[0], i < kKept ? kept_[i] : a[now][0], b[now][0], b[now][1]);
       MultiplyBf16(odd, i < kKept ? kept_[i + 1] : a[now][1], b[now][2], b[now][3]);
     }
@@ -125,23 +144,24 @@ struct NarrowScores {
   }
 
  private:
-  static constexpr uint32_t kKept = 16;  // products whose queries are in registers; an even number
+  static constexpr int kPairs = kProducts / 2;
 
   static __device__ void LoadQuery(uint32_t q, uint32_t i, const Lanes& at, uint32_t (&a)[4]) {
-    LoadMatrices((LineOf(q, at.lane % 16, i / 4) + at.by_rows()) ^ 32 * (i % 4), a[0], a[1], a[2],
-                 a[3]);
+    LoadMatrices((LineOf<16>(q, at.lane % 16, i / 4) + at.by_rows()) ^ 32 * (i % 4), a[0], a[1],
+                 a[2], a[3]);
   }
   // Of products 2 pair and 2 pair + 1: four chunks of eight keys at once.
-  static __device__ void LoadPair(uint32_t q, uint32_t keys, uint32_t pair, const Lanes& at,
+  static __device__ void LoadPair(uint32_t q, uint32_t keys, int pair, const Lanes& at,
                                   uint32_t (&a)[2][4], uint32_t (&b)[4]) {
-    const uint32_t line = LineOf(keys, FirstKey(at) + at.lane % 8, pair / 2);
-    LoadMatrices((line + Permuted(at.lane / 8, at.lane)) ^ 64 * (pair % 2), b[0], b[1], b[2], b[3]);
+    const uint32_t p = static_cast<uint32_t>(pair);
+    const uint32_t line = LineOf<kTileKeys>(keys, FirstKey(at) + at.lane % 8, p / 2);
+    LoadMatrices((line + Permuted(at.lane / 8, at.lane)) ^ 64 * (p % 2), b[0], b[1], b[2], b[3]);
     if (2 * pair < kKept) return;
-    LoadQuery(q, 2 * pair, at, a[0]);
-    LoadQuery(q, 2 * pair + 1, at, a[1]);
+    LoadQuery(q, 2 * p, at, a[0]);
+    LoadQuery(q, 2 * p + 1, at, a[1]);
   }
 
-  uint32_t kept_[kKept][4];
+  uint32_t kept_[kKept > 0 ? kKept : 1][4];
 };
 
 // ---- Softmax ----

@@ -89,6 +89,16 @@ TEST_P(CudaMlaBitsTest, WorkersChangeNoBit) {
   }
 }
 
+// Queries alone in their tiles, in the kernel for few rows: the same sums.
+TEST_P(CudaMlaBitsTest, WorkForDecodingChangesNoBit) {
+  for (int32_t num_heads : {4, 16, 20, 128}) {
+    const PagedBatch batch(MixedSequences(), {.num_heads = num_heads});
+    const AttentionResult decode =
+        RunMlaOnDevice(batch, {.kernel = GetParam(), .num_workers = 9, .step = MlaStep::kDecode});
+    EXPECT_EQ(BitMismatch(decode, Attend(batch)), "") << num_heads << " heads";
+  }
+}
+
 TEST_P(CudaMlaBitsTest, RepeatsChangeNoBit) {
   const PagedBatch batch(MixedSequences(), {.num_heads = 8});
   const AttentionResult expected = Attend(batch, 5);

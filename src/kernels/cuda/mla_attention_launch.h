@@ -13,6 +13,8 @@ namespace quire::cuda {
 
 // Rows (query heads) that one CTA of the tensor-core kernel holds.
 inline constexpr int32_t kMlaRows = 64;
+// Rows for which there is a kernel that takes half of a multiprocessor.
+inline constexpr int32_t kMlaFewRows = 16;
 
 // A state of running softmax in the workspace: m [rows], l [rows], o [rows, MlaStateStride].
 QUIRE_HD constexpr int64_t MlaStateStride(int64_t latent_dim) { return (latent_dim + 3) / 4 * 4; }

@@ -12,22 +12,22 @@ namespace mla {
 
 constexpr float kLog2E = 0x1.715476p0f;
 
-// Copies the rows' queries into shared memory; zeros behind the last row.
+// Begins to copy the rows' queries into shared memory, a tile of `rows` rows; zeros behind the last.
 __device__ void LoadQueryTile(const MlaKernelArgs& args, const RowBlock& block, int32_t rows,
                               uint32_t q, int thread) {
   for (int32_t e = thread; e < rows * kRowChunks; e += kThreads) {
     const int32_t row = e / kRowChunks;
     const uint32_t chunk = static_cast<uint32_t>(e % kRowChunks);
-    uint4 v{0, 0, 0, 0};
-    if (row < block.num_rows) {
-      const int64_t token = block.tile.q_begin.raw() + block.TokenOf(row);
-      v = reinterpret_cast<const uint4*>(args.q.Row<Bf16>(token, block.HeadOf(row)))[chunk];
-    }
+    const bool is_row = row < block.num_rows;
+    // Without a row nothing is read; the address must be one of q all the same.
+    const int64_t token = block.tile.q_begin.raw() + block.TokenOf(is_row ? row : 0);
+    const Bf16* from = args.q.Row<Bf16>(token, block.HeadOf(is_row ? row : 0));
     const uint32_t r = static_cast<uint32_t>(row);
-    const uint32_t line =
-        chunk < 64 ? q + r * kLatentBytes + chunk / 8 * kLine : q + kRopeBegin + r * kRopeBytes;
-    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-    StoreShared16(line + Permuted(chunk, r), words);
+    const uint32_t line = chunk < 64
+                              ? q + r * kLatentBytes + chunk / 8 * kLine
+                              : q + static_cast<uint32_t>(rows) * kLatentBytes + r * kRopeBytes;
+    CopyAsync16(line + Permuted(chunk, r), reinterpret_cast<const std::byte*>(from) + chunk * 16,
+                is_row ? 16 : 0);
   }
 }
 
@@ -36,7 +36,7 @@ template <class Shared, int kGroups, class Scores>
 class PieceRun {
  public:
   static constexpr bool kFp8 = std::is_same_v<Shared, SharedFp8>;
-  static constexpr int kStages = kFp8 ? 1 : 2;  // tiles under way at first
+  static constexpr int kStages = Shared::kStages;
 
   // Of the piece in shared.state.
   __device__ PieceRun(const MlaKernelArgs& args, Shared& shared)
@@ -55,8 +55,14 @@ class PieceRun {
       stats_.visible[thread_] =
           thread_ < block_.num_rows ? block_.VisibleTo(args_, block_.TokenOf(thread_)) : 0;
     }
-    __syncthreads();  // queries and visible are written
-    scores_.LoadQueries(q, at_);
+    if constexpr (Scores::kKeepsQueries) {
+      CommitCopies();
+      WaitForCopies<0>();
+      __syncthreads();  // queries are written
+      scores_.LoadQueries(q, at_);
+    } else {
+      __syncthreads();  // visible is written; queries come with the first tile
+    }
     next_ = block_.PassAt(piece_.first * SplitKeys());
     end_ = min(piece_.last * SplitKeys(), block_.kv_end);
     Pass pass = next_;
@@ -68,6 +74,7 @@ class PieceRun {
       for (; pass.key < split_end; pass = block_.Next(pass)) RunPass(pass);
       FinishSplit(split, split + step, worker);
     }
+    WaitForCopies<0>();  // in a piece without keys nobody has waited for the queries
   }
 
  private:
@@ -75,11 +82,7 @@ class PieceRun {
 
   __device__ int32_t SplitKeys() const { return static_cast<int32_t>(args_.plan.work.split.raw()); }
   __device__ uint32_t Tile() const {
-    if constexpr (kFp8) {
-      return SharedAddress(shared_.keys);
-    } else {
-      return SharedAddress(shared_.keys[stage_]);
-    }
+    return SharedAddress(shared_.keys[kStages == 1 ? 0 : stage_]);
   }
   __device__ int32_t LimitOf(Pass pass) const {
     return pass.token == kAllTokens ? block_.kv_end : stats_.visible[block_.FirstRow(pass)];
@@ -143,7 +146,7 @@ class PieceRun {
   }
 
   __device__ void RunBf16Pass(Pass pass) {
-    WaitForCopies<1>();  // this tile's; the next one's may be under way
+    WaitForCopies<kStages - 1>();  // this tile's; the next one's may be under way
     const bool partly = IsPartlySeen(pass);
     // Barrier: the tile is whole, and everyone has read the slots.
     if (AnyThread(partly, partly && CopiedNonFinite(Tile(), thread_))) {
@@ -154,7 +157,7 @@ class PieceRun {
     }
     __syncthreads();  // nobody reads this tile any more, and slots are written
     IssueNext();
-    stage_ ^= 1;
+    stage_ = (stage_ + 1) % kStages;
   }
 
   __device__ void RunFp8Pass(Pass pass) {
@@ -368,14 +371,16 @@ class PieceRun {
 enum class PieceRows { kFew, kMany, kAny };  // up to 16; more; either
 
 PieceRows PieceRowsOf(const MlaKernelArgs& args) {
-  if (args.tile_rows <= 16) return PieceRows::kFew;
-  return args.num_heads > 16 ? PieceRows::kMany : PieceRows::kAny;
+  if (args.tile_rows <= kMlaFewRows) return PieceRows::kFew;
+  return args.num_heads > kMlaFewRows ? PieceRows::kMany : PieceRows::kAny;
 }
 
 // CTAs of a worker, one per 64 rows of a tile, are neighbours: they read the same keys.
-template <class Shared, PieceRows kPieceRows>
-__global__ void __launch_bounds__(kThreads, 1)
+template <class Shared, PieceRows kPieceRows, int kCtasPerSm>
+__global__ void __launch_bounds__(kThreads, kCtasPerSm)
     MlaTensorCore(const __grid_constant__ MlaKernelArgs args, int32_t ctas_per_worker) {
+  // Where there are registers to spare, they hold a part of the queries.
+  constexpr int kKept = kPieceRows == PieceRows::kFew && kCtasPerSm == 1 ? 16 : 0;
   extern __shared__ __align__(128) std::byte memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const int32_t worker = static_cast<int32_t>(blockIdx.x) / ctas_per_worker;
@@ -392,7 +397,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();  // the piece is written
     if (kPieceRows == PieceRows::kFew || (kPieceRows == PieceRows::kAny && rows <= 16)) {
       if constexpr (kPieceRows != PieceRows::kMany) {
-        PieceRun<Shared, 1, NarrowScores>(args, shared).Run(worker);
+        PieceRun<Shared, 1, NarrowScores<kKept>>(args, shared).Run(worker);
       }
     } else if constexpr (kPieceRows != PieceRows::kFew) {
       PieceRun<Shared, 4, WideScores>(args, shared).Run(worker);
@@ -400,10 +405,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   });
 }
 
-template <class Shared, PieceRows kPieceRows>
+template <class Shared, PieceRows kPieceRows, int kCtasPerSm = 1>
 void LaunchRows(const MlaKernelArgs& args, const Stream& stream) {
   const int32_t ctas_per_worker = CeilDiv(args.tile_rows, kMlaRows);
-  const auto kernel = MlaTensorCore<Shared, kPieceRows>;
+  const auto kernel = MlaTensorCore<Shared, kPieceRows, kCtasPerSm>;
   Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(sizeof(Shared))),
         "MlaTensorCore: shared memory");
@@ -416,7 +421,11 @@ template <class Shared>
 void LaunchWith(const MlaKernelArgs& args, const Stream& stream) {
   switch (PieceRowsOf(args)) {
     case PieceRows::kFew:
-      return LaunchRows<Shared, PieceRows::kFew>(args, stream);
+      if constexpr (std::is_same_v<Shared, SharedBf16>) {
+        return LaunchRows<SharedFewBf16, PieceRows::kFew, 2>(args, stream);
+      } else {
+        return LaunchRows<Shared, PieceRows::kFew>(args, stream);
+      }
     case PieceRows::kMany:
       return LaunchRows<Shared, PieceRows::kMany>(args, stream);
     case PieceRows::kAny:

@@ -119,6 +119,8 @@ TEST(CudaMlaAttentionTest, IsNearTheReference) {
         ExpectNearReference(batch, kernel, Attend(batch, kernel));
         ExpectNearReference(batch, kernel, Attend(batch, kernel, 3, /*exact=*/false));
         ExpectNearReference(batch, kernel, Attend(batch, kernel, 132, /*exact=*/false));
+        ExpectNearReference(batch, kernel,
+                            RunMlaOnDevice(batch, {.kernel = kernel, .step = MlaStep::kDecode}));
       }
     }
   }
@@ -211,7 +213,7 @@ TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) 
   SerialExecutor executor;
   for (MlaKernel kernel : kKernels) {
     for (int32_t page : {-7, static_cast<int32_t>(batch.pool_pages().raw())}) {
-      const WorkShape work = MlaWorkShape({.num_heads = 16}, 4, true);
+      const WorkShape work = MlaWorkShape({.num_heads = 16}, 4, MlaStep::kAny, true);
       PlanStorage storage(batch.Capacity(), work);
       Plan plan = storage.Make(batch.seqs(), executor);
       std::vector<PageId> table(plan.page_table.begin(), plan.page_table.end());
@@ -244,7 +246,7 @@ TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) 
 TEST(CudaMlaAttentionTest, TheKernelFollowsShapeTypesAndAlignment) {
   if (!HaveDevice()) GTEST_SKIP();
   const PagedBatch batch({{3, 150, {}, 3}}, {.num_heads = 4});
-  PlanStorage storage(batch.Capacity(), MlaWorkShape({.num_heads = 4}, 4, true));
+  PlanStorage storage(batch.Capacity(), MlaWorkShape({.num_heads = 4}, 4, MlaStep::kAny, true));
   SerialExecutor executor;
   const Plan& plan = storage.Make(batch.seqs(), executor);
   DeviceArrays arrays;
@@ -270,18 +272,21 @@ TEST(CudaMlaAttentionTest, BadArgumentsAreNamed) {
   const PagedBatch batch({{3, 150, {}, 3}}, {.format = KvFormat::kLatentF32, .num_heads = 4});
   EXPECT_EQ(ErrorMessage([&] { Attend(batch, MlaKernel::kTensorCore); }),
             "mla attention on tensor cores: expected a bf16 or fp8 store");
-  EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 0}, 2, true); }),
+  EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 0}, 2, MlaStep::kAny, true); }),
             "shape.num_heads: expected >= 1, got 0");
-  EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 1}, 0, true); }),
+  EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 1}, 0, MlaStep::kAny, true); }),
             "num_sms: expected >= 1, got 0");
 }
 
 TEST(CudaMlaWorkShapeTest, TilesHoldSixtyFourRowsAndWorkersFillTheDevice) {
-  EXPECT_EQ(MlaWorkShape({.num_heads = 16}, 132, true).query_tile, TokenCount(4));
-  EXPECT_EQ(MlaWorkShape({.num_heads = 16}, 132, true).num_workers, 132);
-  EXPECT_EQ(MlaWorkShape({.num_heads = 20}, 132, true).query_tile, TokenCount(3));
-  EXPECT_EQ(MlaWorkShape({.num_heads = 128}, 132, true).query_tile, TokenCount(1));
-  EXPECT_EQ(MlaWorkShape({.num_heads = 128}, 132, true).num_workers, 66);
+  EXPECT_EQ(MlaWorkShape({.num_heads = 16}, 132, MlaStep::kAny, true).query_tile, TokenCount(4));
+  EXPECT_EQ(MlaWorkShape({.num_heads = 16}, 132, MlaStep::kAny, true).num_workers, 132);
+  EXPECT_EQ(MlaWorkShape({.num_heads = 20}, 132, MlaStep::kAny, true).query_tile, TokenCount(3));
+  EXPECT_EQ(MlaWorkShape({.num_heads = 128}, 132, MlaStep::kAny, true).query_tile, TokenCount(1));
+  EXPECT_EQ(MlaWorkShape({.num_heads = 128}, 132, MlaStep::kAny, true).num_workers, 66);
+  EXPECT_EQ(MlaWorkShape({.num_heads = 16}, 132, MlaStep::kDecode, true).query_tile, TokenCount(1));
+  EXPECT_EQ(MlaWorkShape({.num_heads = 16}, 132, MlaStep::kDecode, true).num_workers, 264);
+  EXPECT_EQ(MlaWorkShape({.num_heads = 128}, 132, MlaStep::kDecode, true).num_workers, 66);
 }
 
 }  // namespace

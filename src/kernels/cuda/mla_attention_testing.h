@@ -32,8 +32,7 @@ class DeviceArrays {
   template <class T>
   std::span<T> Put(std::span<const T> values) {
     const std::span<T> to = Take<T>(values.size());
-    Check(cudaMemcpy(to.data(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice),
-          "a test's memory to the device");
+    CopyAndWait(to.data(), values.data(), values.size_bytes(), "a test's memory to the device");
     // The call may return before the last bytes are there, and our streams do not wait for it.
     Check(cudaStreamSynchronize(nullptr), "a test's memory to the device");
     return to;
@@ -56,8 +55,7 @@ template <class T>
 std::vector<T> ToHost(std::span<const T> values, const Stream& stream) {
   stream.Synchronize();
   std::vector<T> host(values.size());
-  Check(cudaMemcpy(host.data(), values.data(), values.size_bytes(), cudaMemcpyDeviceToHost),
-        "a test's memory from the device");
+  CopyAndWait(host.data(), values.data(), values.size_bytes(), "a test's memory from the device");
   return host;
 }
 
@@ -143,6 +141,7 @@ struct MlaDeviceRun {
   MlaKernel kernel = MlaKernel::kPlain;  // kTensorCore reads the queries as bf16
   int32_t num_workers = 3;
   bool exact = true;
+  MlaStep step = MlaStep::kAny;
   const StepCapacity* capacity = nullptr;  // where set, instead of the batch's own
   bool bf16_out = false;
   Faults faults = {};
@@ -155,7 +154,7 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
   const testing::PagedBatchShape& shape = batch.shape();
   const MlaShape mla{.num_heads = shape.num_heads, .dims = shape.dims};
   const StepCapacity capacity = run.capacity != nullptr ? *run.capacity : batch.Capacity();
-  WorkShape work = MlaWorkShape(mla, run.num_workers, run.exact);
+  WorkShape work = MlaWorkShape(mla, run.num_workers, run.step, run.exact);
   work.num_workers = run.num_workers;
   SerialExecutor executor;
   PlanStorage storage(capacity, work);

@@ -45,21 +45,32 @@ struct PieceState {
   int64_t slots[kTileKeys];  // of the next tile to load; -1: no key, zeros
 };
 
-// Shared memory of the two kernels. What a kernel asks for is the sizeof of its struct.
+// Shared memory of the kernels. What a kernel asks for is the sizeof of its struct.
 struct SharedBf16 {
+  static constexpr int kStages = 2;  // tiles under way at first
   std::byte q[kTileBytes];
-  std::byte keys[2][kTileBytes];  // one is read while the other is filled
+  std::byte keys[kStages][kTileBytes];  // one is read while the other is filled
+  RowStats stats;
+  PieceState state;
+};
+// For 16 rows: two CTAs share a multiprocessor, and one computes while the other's tile is filled.
+struct SharedFewBf16 {
+  static constexpr int kStages = 1;
+  std::byte keys[kStages][kTileBytes];
+  std::byte q[16 * (kLatentBytes + kRopeBytes)];
   RowStats stats;
   PieceState state;
 };
 struct SharedFp8 {
+  static constexpr int kStages = 1;
   std::byte q[kTileBytes];
-  std::byte keys[kTileBytes];
+  std::byte keys[kStages][kTileBytes];
   std::byte raw[kFp8TileBytes];  // the next tile, as the store holds it
   RowStats stats;
   PieceState state;
 };
 static_assert(sizeof(SharedBf16) <= 232448 && sizeof(SharedFp8) <= 232448, "227 KiB a CTA");
+static_assert(2 * (sizeof(SharedFewBf16) + 1024) <= 233472, "228 KiB, with 1 that CUDA takes");
 
 // Offset of chunk `chunk` (of the line it lies in: 0..7) of a row whose number is `row` mod 8.
 __device__ inline uint32_t Permuted(uint32_t chunk, uint32_t row) {

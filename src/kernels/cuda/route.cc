@@ -15,10 +15,6 @@ void RequireSize(const char* name, size_t actual, int64_t expected) {
           actual);
 }
 
-void RequireBf16(const char* name, const ConstTensorView& view) {
-  Require(view.dtype() == DType::kBf16, "{}: expected bf16, got {}", name, DTypeName(view.dtype()));
-}
-
 }  // namespace
 
 int64_t SortWorkspace(int64_t num_choices, int32_t num_experts) {
@@ -37,6 +33,7 @@ void Validate(const SortByExpertArgs& args) {
           INT32_MAX, num_choices);
   RequireSize("sort_by_expert.offsets", args.offsets.size(), int64_t{args.num_experts} + 1);
   RequireSize("sort_by_expert.row_of", args.row_of.size(), num_choices);
+  RequireSize("sort_by_expert.token_of", args.token_of.size(), num_choices);
   const int64_t needed = SortWorkspace(num_choices, args.num_experts);
   Require(std::ssize(args.workspace) >= needed,
           "sort_by_expert.workspace: expected {} values or more, got {}", needed,
@@ -58,19 +55,6 @@ void Validate(const RouteArgs& route, const SortByExpertArgs& sort) {
 bool RoutesAtOnce(const RouteShape& shape, int64_t num_tokens) {
   return shape.num_experts <= kMaxExpertsRouted && num_tokens >= 1 &&
          num_tokens * shape.top_k <= kMaxChoicesRouted;
-}
-
-void Validate(const GatherRowsArgs& args) {
-  const int64_t num_tokens = args.x.dim(0);
-  const int64_t width = args.x.dim(1);
-  const int64_t num_choices = std::ssize(args.row_of);
-  RequireShape("gather_rows.x", args.x, {num_tokens, width});
-  RequireBf16("gather_rows.x", args.x);
-  Require(num_tokens == 0 ? num_choices == 0 : num_choices > 0 && num_choices % num_tokens == 0,
-          "gather_rows.row_of: expected as many for each of {} tokens, got {}", num_tokens,
-          num_choices);
-  RequireShape("gather_rows.y", args.y, {num_choices, width});
-  RequireBf16("gather_rows.y", args.y);
 }
 
 }  // namespace quire::cuda

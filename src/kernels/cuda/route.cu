@@ -56,7 +56,7 @@ constexpr int kMaxRoutedSegments = static_cast<int>(kMaxChoicesRouted) / 32;
 template <int kSlots>
 __global__ void __launch_bounds__(kSortWarps * 32)
     RouteAndSortKernel(RouteShape shape, RouteRows rows, int num_routing, Choices choices,
-                       int32_t* offsets, int32_t* row_of, int32_t* used) {
+                       int32_t* offsets, int32_t* row_of, int32_t* token_of, int32_t* used) {
   __shared__ int32_t chosen[kMaxChoicesRouted];
   // [kMaxRoutedSegments, num_experts], then [num_routing, 2, num_experts] scores, without and with
   // the bias.
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kSortWarps * 32)
   __syncthreads();  // all segments are counted before experts are summed
   ScanCounts(counts, num_segments, n, offsets, used);
   __syncthreads();  // every segment's rows are known before any is placed
-  if (warp < num_segments) PlaceSegment(choices, begin, end, mine, row_of);
+  if (warp < num_segments) PlaceSegment(choices, begin, end, mine, row_of, token_of);
 }
 
 template <int kSlots>
@@ -107,7 +107,7 @@ void LaunchRouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort,
   RouteAndSortKernel<kSlots>
       <<<1, kSortWarps * 32, static_cast<size_t>(shared(num_routing, sort.num_experts)),
          stream.get()>>>(route.shape, RowsOfRoute(route), num_routing, choices, sort.offsets.data(),
-                         sort.row_of.data(), sort.used);
+                         sort.row_of.data(), sort.token_of.data(), sort.used);
   CheckLaunch("route_and_sort");
 }
 

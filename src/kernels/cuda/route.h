@@ -1,9 +1,8 @@
-// Experts on the device: which ones, in which order their rows lie, and the rows themselves.
+// Experts on the device: which ones, and in which order their rows lie.
 //
 //   Route         logits -> experts and weights, as kernels/row_ops.h defines them, bit for bit
 //   SortByExpert  gives every choice a row: rows of one expert together, in the order of tokens
 //   RouteAndSort  both; in one launch for few choices
-//   GatherRows    copies every token's row to the rows of its choices
 //
 // A choice is (token, place among its top_k), numbered token * top_k + place. All spans and views are
 // of device memory; ops launch and return.
@@ -29,9 +28,10 @@ struct SortByExpertArgs {
   int32_t top_k = 1;        // 1..kMaxTopK
   // [num_tokens, top_k]; one that is not there is reported and counts as expert 0.
   std::span<const int32_t> experts = {};
-  std::span<int32_t> offsets = {};  // [num_experts + 1]: expert e has the rows offsets[e]..[e + 1]
-  std::span<int32_t> row_of = {};   // [num_tokens, top_k]: a permutation of the live choices
-  int32_t* used = nullptr;          // if given: how many experts have rows
+  std::span<int32_t> offsets = {};   // [num_experts + 1]: expert e has the rows offsets[e]..[e + 1]
+  std::span<int32_t> row_of = {};    // [num_tokens, top_k]: a permutation of the live choices
+  std::span<int32_t> token_of = {};  // [num_tokens * top_k]: the token of every live row
+  int32_t* used = nullptr;           // if given: how many experts have rows
   std::span<int32_t> workspace = {};  // SortWorkspace(num_tokens * top_k, num_experts)
   LiveRows live = {};                 // tokens
   StatusWord status = {};
@@ -43,19 +43,9 @@ inline constexpr int64_t kMaxChoicesAtOnce = 8192;
 // How many int32 values sorting needs: 0 up to kMaxChoicesAtOnce.
 int64_t SortWorkspace(int64_t num_choices, int32_t num_experts);
 
-struct GatherRowsArgs {
-  ConstTensorView x = {};  // [num_tokens, width] bf16
-  std::span<const int32_t> row_of =
-      {};              // [num_tokens, top_k]; one outside y is reported, not copied
-  TensorView y = {};   // [num_tokens * top_k, width] bf16; not in x
-  LiveRows live = {};  // tokens
-  StatusWord status = {};
-};
-
 // Throw Error(kInvalidArgument) naming the argument, the expected and the actual value. They read no
 // device memory.
 void Validate(const SortByExpertArgs& args);
-void Validate(const GatherRowsArgs& args);
 void Validate(const RouteArgs& route, const SortByExpertArgs& sort);
 
 void SortByExpert(const SortByExpertArgs& args, const Stream& stream);
@@ -69,7 +59,6 @@ bool RoutesAtOnce(const RouteShape& shape, int64_t num_tokens);
 // Route and then SortByExpert: the same in every array, and with RoutesAtOnce in one launch.
 // `sort.experts` are `route.experts`; `sort.live` counts for both.
 void RouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort, const Stream& stream);
-void GatherRows(const GatherRowsArgs& args, const Stream& stream);
 
 }  // namespace quire::cuda
 

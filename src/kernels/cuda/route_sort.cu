@@ -1,4 +1,4 @@
-// SortByExpert and GatherRows.
+// SortByExpert.
 //
 // A counting sort in three steps. Choices are cut into segments, one warp each: (1) every segment
 // counts its choices per expert; (2) these counts are summed over the segments before, and over the
@@ -11,8 +11,6 @@
 #include "kernels/cuda/route.h"
 #include "kernels/cuda/route_sort.cuh"
 #include "kernels/cuda/route_sort.h"
-#include "kernels/cuda/row_ops_launch.cuh"
-#include "kernels/cuda/row_ops_math.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -20,7 +18,8 @@ namespace {
 // ---- Few choices: one CTA, the counts in shared memory ----
 
 __global__ void __launch_bounds__(kSortWarps * 32)
-    SortAtOnceKernel(Choices choices, int32_t* offsets, int32_t* row_of, int32_t* used) {
+    SortAtOnceKernel(Choices choices, int32_t* offsets, int32_t* row_of, int32_t* token_of,
+                     int32_t* used) {
   extern __shared__ int32_t counts[];  // [kSortWarps, num_experts]
   const int64_t num_choices = choices.Count();
   // Whole warps' worth of choices, so that a segment's 32 are never another's too.
@@ -33,7 +32,7 @@ __global__ void __launch_bounds__(kSortWarps * 32)
   __syncthreads();  // all segments are counted before experts are summed
   ScanCounts(counts, kSortWarps, choices.num_experts, offsets, used);
   __syncthreads();  // every segment's rows are known before any is placed
-  PlaceSegment(choices, begin, end, mine, row_of);
+  PlaceSegment(choices, begin, end, mine, row_of, token_of);
 }
 
 // ---- Many: the counts in global memory ----
@@ -58,36 +57,13 @@ __global__ void __launch_bounds__(kSortWarps * 32)
 }
 
 __global__ void __launch_bounds__(kSegmentWarps * 32)
-    PlaceSegmentsKernel(Choices choices, int32_t* counts, int32_t* row_of) {
+    PlaceSegmentsKernel(Choices choices, int32_t* counts, int32_t* row_of, int32_t* token_of) {
   const int64_t num_choices = choices.Count();
   const int64_t begin = SegmentOfWarp() * kSegmentChoices;
   if (begin >= num_choices) return;
   const int64_t end = begin + kSegmentChoices < num_choices ? begin + kSegmentChoices : num_choices;
-  PlaceSegment(choices, begin, end, counts + SegmentOfWarp() * choices.num_experts, row_of);
-}
-
-// ---- Rows ----
-
-template <bool kVector>
-__global__ void __launch_bounds__(kCutThreads)
-    GatherRowsKernel(Rows<const Bf16> x, const int32_t* row_of, int64_t top_k, int64_t num_choices,
-                     int64_t width, Rows<Bf16> y, LiveRows live, StatusWord status) {
-  const int64_t choice = blockIdx.x;
-  const int64_t token = choice / top_k;
-  const int64_t begin = CutBegin();
-  if (begin >= width || !IsLive(live, token)) return;
-  const int64_t to = row_of[choice];
-  if (to < 0 || to >= num_choices) {
-    if (begin == 0) {
-      Report(status, DeviceFault::kExpert, Launch::kDispatch, static_cast<uint32_t>(choice));
-    }
-    return;
-  }
-  if constexpr (kVector) {
-    *reinterpret_cast<uint4*>(y[to] + begin) = *reinterpret_cast<const uint4*>(x[token] + begin);
-  } else {
-    for (int64_t i = begin; i < width && i < begin + kGroup; ++i) y[to][i] = x[token][i];
-  }
+  PlaceSegment(choices, begin, end, counts + SegmentOfWarp() * choices.num_experts, row_of,
+               token_of);
 }
 
 }  // namespace
@@ -102,13 +78,14 @@ void SortByExpert(const SortByExpertArgs& args, const Stream& stream) {
                            .status = args.status};
   int32_t* const offsets = args.offsets.data();
   int32_t* const row_of = args.row_of.data();
+  int32_t* const token_of = args.token_of.data();
   if (choices.capacity <= kMaxChoicesAtOnce) {
     const int shared = kSortWarps * args.num_experts * static_cast<int>(sizeof(int32_t));
     Check(cudaFuncSetAttribute(SortAtOnceKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                kSortWarps * kMaxExperts * static_cast<int>(sizeof(int32_t))),
           "sort_by_expert: shared memory");
     SortAtOnceKernel<<<1, kSortWarps * 32, static_cast<size_t>(shared), stream.get()>>>(
-        choices, offsets, row_of, args.used);
+        choices, offsets, row_of, token_of, args.used);
     CheckLaunch("sort_by_expert");
     return;
   }
@@ -119,22 +96,9 @@ void SortByExpert(const SortByExpertArgs& args, const Stream& stream) {
   CheckLaunch("sort_by_expert: count");
   ScanSegmentsKernel<<<1, kSortWarps * 32, 0, stream.get()>>>(choices, counts, offsets, args.used);
   CheckLaunch("sort_by_expert: scan");
-  PlaceSegmentsKernel<<<grid, kSegmentWarps * 32, 0, stream.get()>>>(choices, counts, row_of);
+  PlaceSegmentsKernel<<<grid, kSegmentWarps * 32, 0, stream.get()>>>(choices, counts, row_of,
+                                                                     token_of);
   CheckLaunch("sort_by_expert: place");
-}
-
-void GatherRows(const GatherRowsArgs& args, const Stream& stream) {
-  Validate(args);
-  const int64_t width = args.x.dim(1);
-  const int64_t num_choices = std::ssize(args.row_of);
-  if (num_choices == 0 || width == 0) return;
-  WithVector(InGroups(args.x, width) && InGroups(args.y, width), [&](auto vector) {
-    GatherRowsKernel<decltype(vector)::value>
-        <<<CutGrid(num_choices, width), kCutThreads, 0, stream.get()>>>(
-            RowsOf<const Bf16>(args.x), args.row_of.data(), num_choices / args.x.dim(0),
-            num_choices, width, RowsOf<Bf16>(args.y), args.live, args.status);
-  });
-  CheckLaunch("gather_rows");
 }
 
 }  // namespace quire::cuda

@@ -57,12 +57,17 @@ __device__ inline void CountSegment(const Choices& choices, int64_t begin, int64
   });
 }
 
-// Places the choices of [begin, end): next[e] is the row of the segment's next choice of e.
+// Places the choices of [begin, end): next[e] is the row of the segment's next choice of e. Rows are
+// below the number of choices, as they count them.
 __device__ inline void PlaceSegment(const Choices& choices, int64_t begin, int64_t end,
-                                    int32_t* next, int32_t* row_of) {
+                                    int32_t* next, int32_t* row_of, int32_t* token_of) {
   ForChoices(choices, begin, end,
              [&](int64_t choice, int32_t expert, int rank, int count, bool first) {
-               if (expert >= 0) row_of[choice] = next[expert] + rank;
+               if (expert >= 0) {
+                 const int32_t row = next[expert] + rank;
+                 row_of[choice] = row;
+                 token_of[row] = static_cast<int32_t>(choice) / choices.top_k;
+               }
                __syncwarp();  // all have read before the first of each expert moves it on
                if (first && expert >= 0) next[expert] += count;
                __syncwarp();

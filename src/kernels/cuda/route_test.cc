@@ -180,17 +180,19 @@ TEST_F(CudaRouteTest, ScoresOverTheWholeRangeOfExpAreTheCpus) {
 // ---- Sorting ----
 
 struct Sorted {
-  std::vector<int32_t> offsets, row_of;
+  std::vector<int32_t> offsets, row_of, token_of;
 };
 
-Sorted ReferenceSort(const std::vector<int32_t>& experts, int32_t num_experts) {
+Sorted ReferenceSort(const std::vector<int32_t>& experts, int32_t num_experts, int32_t top_k) {
   std::vector<int32_t> order(experts.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
     return experts[static_cast<size_t>(a)] < experts[static_cast<size_t>(b)];
   });
   Sorted sorted = {.offsets = std::vector<int32_t>(static_cast<size_t>(num_experts) + 1),
-                   .row_of = std::vector<int32_t>(experts.size())};
+                   .row_of = std::vector<int32_t>(experts.size()),
+                   .token_of = {}};
+  for (int32_t choice : order) sorted.token_of.push_back(choice / top_k);
   for (size_t row = 0; row < order.size(); ++row) {
     sorted.row_of[static_cast<size_t>(order[row])] = static_cast<int32_t>(row);
   }
@@ -205,6 +207,7 @@ Sorted SortOnDevice(const std::vector<int32_t>& experts, int32_t num_experts, in
   const DeviceVector<int32_t> offsets(
       std::vector<int32_t>(static_cast<size_t>(num_experts) + 2, -7));
   const DeviceVector<int32_t> row_of(std::vector<int32_t>(experts.size() + 1, -7));
+  const DeviceVector<int32_t> token_of(std::vector<int32_t>(experts.size() + 1, -7));
   const int64_t needed = SortWorkspace(std::ssize(experts), num_experts);
   const DeviceVector<int32_t> workspace(std::vector<int32_t>(static_cast<size_t>(needed) + 1, -7));
   SortByExpert({.num_experts = num_experts,
@@ -212,16 +215,21 @@ Sorted SortOnDevice(const std::vector<int32_t>& experts, int32_t num_experts, in
                 .experts = chosen.span(),
                 .offsets = offsets.span().first(static_cast<size_t>(num_experts) + 1),
                 .row_of = row_of.span().first(experts.size()),
+                .token_of = token_of.span().first(experts.size()),
                 .workspace = workspace.span().first(static_cast<size_t>(needed)),
                 .live = live,
                 .status = status},
                stream);
-  Sorted sorted = {.offsets = offsets.Values(stream), .row_of = row_of.Values(stream)};
+  Sorted sorted = {.offsets = offsets.Values(stream),
+                   .row_of = row_of.Values(stream),
+                   .token_of = token_of.Values(stream)};
   EXPECT_EQ(sorted.offsets.back(), -7);
   EXPECT_EQ(sorted.row_of.back(), -7);
+  EXPECT_EQ(sorted.token_of.back(), -7);
   EXPECT_EQ(workspace.Values(stream).back(), -7);
   sorted.offsets.pop_back();
   sorted.row_of.pop_back();
+  sorted.token_of.pop_back();
   return sorted;
 }
 
@@ -243,10 +251,11 @@ TEST_F(CudaRouteTest, RowsLieByExpertAndThenByToken) {
       experts.push_back(
           static_cast<int32_t>(random() % std::min(among, static_cast<uint64_t>(c.num_experts))));
     }
-    const Sorted expected = ReferenceSort(experts, c.num_experts);
+    const Sorted expected = ReferenceSort(experts, c.num_experts, c.top_k);
     const Sorted actual = SortOnDevice(experts, c.num_experts, c.top_k, {}, status(), stream());
     EXPECT_EQ(actual.offsets, expected.offsets);
     EXPECT_EQ(actual.row_of, expected.row_of);
+    EXPECT_EQ(actual.token_of, expected.token_of);
   }
   EXPECT_EQ(Reported(), kNothing);
 }
@@ -260,11 +269,12 @@ TEST_F(CudaRouteTest, OnlyLiveTokensAreSorted) {
       const DeviceVector<int32_t> count({live});
       const Sorted actual =
           SortOnDevice(experts, 16, 8, {.count = count.span().data()}, status(), stream());
-      const Sorted expected = ReferenceSort({experts.begin(), experts.begin() + live * 8}, 16);
+      const Sorted expected = ReferenceSort({experts.begin(), experts.begin() + live * 8}, 16, 8);
       EXPECT_EQ(actual.offsets, expected.offsets);
       for (size_t i = 0; i < actual.row_of.size(); ++i) {
         const bool is_live = i < expected.row_of.size();
         ASSERT_EQ(actual.row_of[i], is_live ? expected.row_of[i] : -7) << i;
+        ASSERT_EQ(actual.token_of[i], is_live ? expected.token_of[i] : -7) << i;
       }
     }
   }
@@ -274,6 +284,7 @@ TEST_F(CudaRouteTest, AnExpertThatIsNotThereIsReportedAndCountsAsTheFirst) {
   const Sorted actual = SortOnDevice({1, 4, 0, 1}, 4, 2, {}, status(), stream());
   EXPECT_EQ(actual.offsets, (std::vector<int32_t>{0, 2, 4, 4, 4}));
   EXPECT_EQ(actual.row_of, (std::vector<int32_t>{2, 0, 1, 3}));
+  EXPECT_EQ(actual.token_of, (std::vector<int32_t>{0, 1, 0, 1}));
   EXPECT_EQ(Reported(), (Fault{DeviceFault::kExpert, 1}));
 }
 
@@ -281,7 +292,7 @@ TEST_F(CudaRouteTest, AnExpertThatIsNotThereIsReportedAndCountsAsTheFirst) {
 
 // All that routing and sorting write, with one value more than there is in each array.
 struct RoutedAndSorted {
-  std::vector<int32_t> experts, offsets, row_of, used;
+  std::vector<int32_t> experts, offsets, row_of, token_of, used;
   std::vector<float> weights;
 };
 
@@ -297,6 +308,7 @@ RoutedAndSorted RouteThenSort(const RouteShape& shape, const std::vector<float>&
   const DeviceVector<float> device_bias(bias), weights(std::vector<float>(choices + 1, -7.0f));
   const DeviceVector<int32_t> experts(std::vector<int32_t>(choices + 1, -7)),
       row_of(std::vector<int32_t>(choices + 1, -7)),
+      token_of(std::vector<int32_t>(choices + 1, -7)),
       offsets(std::vector<int32_t>(num_offsets + 1, -7)), used({-7, -7});
   const int64_t needed = SortWorkspace(std::ssize(experts.span()), shape.num_experts);
   const DeviceVector<int32_t> workspace(std::vector<int32_t>(static_cast<size_t>(needed) + 1, -7));
@@ -310,6 +322,7 @@ RoutedAndSorted RouteThenSort(const RouteShape& shape, const std::vector<float>&
                                  .experts = route.experts,
                                  .offsets = offsets.span().first(num_offsets),
                                  .row_of = row_of.span().first(choices),
+                                 .token_of = token_of.span().first(choices),
                                  .used = used.span().data(),
                                  .workspace = workspace.span(),
                                  .live = live,
@@ -323,6 +336,7 @@ RoutedAndSorted RouteThenSort(const RouteShape& shape, const std::vector<float>&
   return {.experts = experts.Values(stream),
           .offsets = offsets.Values(stream),
           .row_of = row_of.Values(stream),
+          .token_of = token_of.Values(stream),
           .used = used.Values(stream),
           .weights = weights.Values(stream)};
 }
@@ -338,6 +352,7 @@ class CudaRouteAndSortTest : public CudaRouteTest {
     EXPECT_EQ(actual.experts, expected.experts);
     EXPECT_EQ(actual.offsets, expected.offsets);
     EXPECT_EQ(actual.row_of, expected.row_of);
+    EXPECT_EQ(actual.token_of, expected.token_of);
     EXPECT_EQ(actual.used, expected.used);
     EXPECT_EQ(BitMismatch(actual.weights, expected.weights), "");
     EXPECT_EQ(Reported(), kNothing);
@@ -395,45 +410,19 @@ TEST_F(CudaRouteAndSortTest, OnlyLiveTokensAreTouched) {
   }
 }
 
-TEST_F(CudaRouteTest, RowsAreCopiedToTheRowsOfTheirChoices) {
-  for (int64_t width : {1, 7, 64, 2056, 7168}) {
-    for (Lie lie : {Lie::kAligned, Lie::kCrooked}) {
-      const std::vector<float> x = Narrowed(MadeUpRows(15, 3, width));
-      const std::vector<int32_t> row_of = {4, 0, 2, 5, 1, 3};
-      const DeviceVector<int32_t> device_row_of(row_of);
-      TestRows<Bf16> from(x, width, lie), to(6, width, lie);
-      GatherRows(
-          {.x = from.view(), .row_of = device_row_of.span(), .y = to.view(), .status = status()},
-          stream());
-      std::vector<float> expected(static_cast<size_t>(6 * width));
-      for (size_t i = 0; i < row_of.size(); ++i) {
-        std::copy_n(x.begin() + static_cast<int64_t>(i / 2) * width, width,
-                    expected.begin() + row_of[i] * width);
-      }
-      EXPECT_EQ(BitMismatch(to.Values(stream()), expected), "") << width;
-      EXPECT_EQ(to.Damage(), "");
-    }
-  }
-  EXPECT_EQ(Reported(), kNothing);
-}
-
-TEST_F(CudaRouteTest, ARowOutsideIsReportedAndNotCopied) {
-  const DeviceVector<int32_t> row_of({0, 2});
-  TestRows<Bf16> x(std::vector<float>(16, 1.0f), 8, Lie::kAligned), y(2, 8, Lie::kAligned);
-  GatherRows({.x = x.view(), .row_of = row_of.span(), .y = y.view(), .status = status()}, stream());
-  y.Values(stream());
-  EXPECT_EQ(y.Damage(), "");
-  EXPECT_EQ(Reported(), (Fault{DeviceFault::kExpert, 1}));
-}
-
 TEST(CudaRouteArgsTest, WrongArgumentsAreRefused) {
   std::vector<int32_t> memory(16);
   SortByExpertArgs args = {.num_experts = 4,
                            .top_k = 2,
                            .experts = std::span(memory).first(6),
                            .offsets = std::span(memory).first(5),
-                           .row_of = std::span(memory).first(6)};
+                           .row_of = std::span(memory).first(6),
+                           .token_of = std::span(memory).first(6)};
   EXPECT_EQ(ErrorMessage([&] { Validate(args); }), "no error");
+  args.token_of = {};
+  EXPECT_EQ(ErrorMessage([&] { Validate(args); }),
+            "sort_by_expert.token_of: expected 6 values, got 0");
+  args.token_of = std::span(memory).first(6);
   args.num_experts = 1025;
   EXPECT_EQ(ErrorMessage([&] { Validate(args); }),
             "sort_by_expert.num_experts: expected 1..1024, got 1025");
@@ -456,11 +445,6 @@ TEST(CudaRouteArgsTest, WrongArgumentsAreRefused) {
             "route_and_sort: expected to sort 2 of 3 experts, got 2 of 4");
   EXPECT_EQ(SortWorkspace(8192, 384), 0);
   EXPECT_EQ(SortWorkspace(8193, 384), 33 * 384);
-  std::vector<float> wide(8);
-  EXPECT_EQ(ErrorMessage([&] {
-              Validate(GatherRowsArgs{.x = TensorView(wide.data(), {2, 4})});
-            }),
-            "gather_rows.x: expected bf16, got f32");
 }
 
 }  // namespace

@@ -112,4 +112,16 @@ void Validate(const CombineArgs& args) {
           DTypeName(args.rows.dtype()), DTypeName(args.shared.dtype()));
 }
 
+void Validate(const CombineArgs& combine, const AddRmsNormArgs& norm) {
+  Validate(combine);
+  Validate(norm);
+  Require(combine.y.dtype() == DType::kBf16, "combine.y: expected bf16 ahead of a norm, got {}",
+          DTypeName(combine.y.dtype()));
+  RequireShape("add_rms_norm.update", norm.update, {combine.y.dim(0), combine.y.dim(1)});
+  const bool same = norm.update.dtype() == DType::kBf16 &&
+                    norm.update.stride(0) == combine.y.stride(0) &&
+                    (combine.y.dim(0) == 0 || norm.update.Row<Bf16>(0) == combine.y.Row<Bf16>(0));
+  Require(same, "add_rms_norm.update: expected the rows of combine.y, got others");
+}
+
 }  // namespace quire::cuda

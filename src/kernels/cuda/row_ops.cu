@@ -1,10 +1,10 @@
 #include <cstdint>
-#include <iterator>
 #include <type_traits>
 
 #include "base/maths.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/row_ops.h"
+#include "kernels/cuda/row_ops_combine.cuh"
 #include "kernels/cuda/row_ops_launch.cuh"
 #include "kernels/cuda/row_ops_math.cuh"
 
@@ -122,45 +122,14 @@ __global__ void __launch_bounds__(kCutThreads)
   StoreGroup<kVector>(sum, begin, width, y[row]);
 }
 
-// What one choice of a token adds.
-struct Choices {
-  const int32_t* row_of;
-  const float* weights;
-  int64_t top_k;
-  int64_t num_choices;
-};
-
 template <bool kVector, class TX, class TY>
 __global__ void __launch_bounds__(kCutThreads)
-    CombineKernel(Rows<const TX> rows, Choices choices, Rows<const TX> shared, int64_t width,
-                  Rows<TY> y, LiveRows live, StatusWord status) {
+    CombineKernel(CombineParts<TX> parts, int64_t width, Rows<TY> y, LiveRows live) {
   const int64_t row = blockIdx.x;
   const int64_t begin = CutBegin();
   if (begin >= width || !IsLive(live, row)) return;
-  float sum[kGroup] = {};
-  float v[kGroup];
-  for (int64_t j = 0; j < choices.top_k; ++j) {
-    const int64_t choice = row * choices.top_k + j;
-    const int64_t from = choices.row_of[choice];
-    if (from < 0 || from >= choices.num_choices) {
-      if (begin == 0) {
-        Report(status, DeviceFault::kExpert, Launch::kCombine, static_cast<uint32_t>(choice));
-      }
-      continue;
-    }
-    const float weight = choices.weights[choice];
-    LoadGroup<kVector>(rows[from], begin, width, v);
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      // The first product is not added to 0: that would turn -0 into 0.
-      sum[i] = j == 0 ? __fmul_rn(weight, v[i]) : __fmaf_rn(weight, v[i], sum[i]);
-    }
-  }
-  if (shared.data != nullptr) {
-    LoadGroup<kVector>(shared[row], begin, width, v);
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) sum[i] = __fadd_rn(sum[i], v[i]);
-  }
+  float sum[kGroup];
+  CombineGroup<kVector, /*kRegisters=*/32>(parts, row, begin, width, sum);
   StoreGroup<kVector>(sum, begin, width, y[row]);
 }
 
@@ -252,10 +221,6 @@ void Combine(const CombineArgs& args, const Stream& stream) {
   const int64_t num_rows = args.y.dim(0);
   const int64_t width = args.y.dim(1);
   if (num_rows == 0 || width == 0) return;
-  const Choices choices = {.row_of = args.row_of.data(),
-                           .weights = args.weights.data(),
-                           .top_k = std::ssize(args.row_of) / num_rows,
-                           .num_choices = std::ssize(args.row_of)};
   const bool in_groups =
       InGroups(args.rows, width) && InGroups(args.y, width) && InGroups(args.shared, width);
   WithElement(args.rows.dtype(), [&](auto rows) {
@@ -265,8 +230,7 @@ void Combine(const CombineArgs& args, const Stream& stream) {
         using TY = decltype(y);
         CombineKernel<decltype(vector)::value, TX, TY>
             <<<CutGrid(num_rows, width), kCutThreads, 0, stream.get()>>>(
-                RowsOf<const TX>(args.rows), choices, RowsOf<const TX>(args.shared), width,
-                RowsOf<TY>(args.y), args.live, args.status);
+                PartsOf<TX>(args), width, RowsOf<TY>(args.y), args.live);
       });
     });
   });

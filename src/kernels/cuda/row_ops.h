@@ -9,6 +9,7 @@
 //   SiluMul     y = gate / (1 + exp(-gate)) * up, of rows [gate | up]
 //   AddScaled   y += scale * x
 //   Combine     y = sum_j weight_j * row_j over a token's experts, in the order of the choice, + shared
+//   CombineAddRmsNorm  Combine, then AddRmsNorm of what it gives, in one launch
 //
 // Arithmetic is in f32 and in the order of kernels/row_ops.h, but for the sums of the norms, which
 // have a tree of their own (SumThreads); results that are bf16 are rounded once, to nearest even.
@@ -127,6 +128,7 @@ void Validate(const RopeArgs& args);
 void Validate(const SiluMulArgs& args);
 void Validate(const AddScaledArgs& args);
 void Validate(const CombineArgs& args);
+void Validate(const CombineArgs& combine, const AddRmsNormArgs& norm);
 
 void Embed(const EmbedArgs& args, const Stream& stream);
 void AddRmsNorm(const AddRmsNormArgs& args, const Stream& stream);
@@ -136,6 +138,11 @@ void Rope(const RopeArgs& args, const Stream& stream);
 void SiluMul(const SiluMulArgs& args, const Stream& stream);
 void AddScaled(const AddScaledArgs& args, const Stream& stream);
 void Combine(const CombineArgs& args, const Stream& stream);
+
+// Combine and then AddRmsNorm: the same bits in norm.hidden and norm.normed. `combine.y` is
+// `norm.update`, in bf16; what lies there is neither read nor written. `combine.live` counts for both.
+void CombineAddRmsNorm(const CombineArgs& combine, const AddRmsNormArgs& norm,
+                       const Stream& stream);
 
 }  // namespace quire::cuda
 

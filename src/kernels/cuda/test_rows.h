@@ -85,9 +85,7 @@ class TestRows {
   // What `stream` left there; remembers it for Damage.
   std::vector<float> Values(const Stream& stream) {
     stream.Synchronize();
-    Check(
-        cudaMemcpy(host_.data(), device_.data(), host_.size() * sizeof(T), cudaMemcpyDeviceToHost),
-        "test rows");
+    CopyAndWait(host_.data(), device_.data(), host_.size() * sizeof(T), "test rows");
     std::vector<float> values;
     for (int64_t i = 0; i < num_rows_ * width_; ++i) values.push_back(From(host_[Place(i)]));
     return values;
@@ -129,9 +127,7 @@ class TestRows {
     return static_cast<size_t>(i / width_ * stride_ + before_ + i % width_);
   }
   void Upload() {
-    Check(
-        cudaMemcpy(device_.data(), host_.data(), host_.size() * sizeof(T), cudaMemcpyHostToDevice),
-        "test rows");
+    CopyAndWait(device_.data(), host_.data(), host_.size() * sizeof(T), "test rows");
   }
 
   int64_t num_rows_, width_, before_, stride_;

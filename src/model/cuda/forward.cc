@@ -121,12 +121,15 @@ class Pass {
     launcher_.End(ForwardPart::kEmbedding);
   }
 
-  // What the layer before has left in `update` is added with the first norm.
-  void Layer(const LayerWeights& layer, size_t number) const {
-    if (number == 0) {
+  // What the layer before, if there is one, has left is added with the first norm: `update`, or the
+  // rows of its experts, which are combined there.
+  void Layer(const LayerWeights& layer, size_t number, const LayerWeights* before) const {
+    if (before == nullptr) {
       Norm(hidden_, layer.attention_norm, config_.norm_eps, normed_);
-    } else {
+    } else if (before->kind == LayerKind::kDense) {
       AddAndNorm(layer.attention_norm);
+    } else {
+      CombineAddAndNorm(*before, layer.attention_norm);
     }
     Attention(layer.attention, args_.stores[number]);
     AddAndNorm(layer.mlp_norm);
@@ -138,8 +141,9 @@ class Pass {
     launcher_.End(ForwardPart::kMlp);
   }
 
-  void AddLastUpdate() const {
+  void AddLastUpdate(const LayerWeights& last) const {
     launcher_.Run([&](const Stream& stream) {
+      if (last.kind != LayerKind::kDense) cuda::Combine(CombineOf(last), stream);
       AddScaled({.x = update_, .scale = ResidualScale(), .y = hidden_}, stream);
     });
   }
@@ -166,15 +170,20 @@ class Pass {
   }
 
   void AddAndNorm(std::span<const float> weight) const {
+    launcher_.Run([&](const Stream& stream) { AddRmsNorm(NormOfUpdate(weight), stream); });
+  }
+  void CombineAddAndNorm(const LayerWeights& before, std::span<const float> weight) const {
     launcher_.Run([&](const Stream& stream) {
-      AddRmsNorm({.hidden = hidden_,
-                  .update = update_,
-                  .scale = ResidualScale(),
-                  .weight = weight,
-                  .eps = static_cast<float>(config_.norm_eps),
-                  .normed = normed_},
-                 stream);
+      CombineAddRmsNorm(CombineOf(before), NormOfUpdate(weight), stream);
     });
+  }
+  AddRmsNormArgs NormOfUpdate(std::span<const float> weight) const {
+    return {.hidden = hidden_,
+            .update = update_,
+            .scale = ResidualScale(),
+            .weight = weight,
+            .eps = static_cast<float>(config_.norm_eps),
+            .normed = normed_};
   }
 
   // y = x w^T + bias, with x as e4m3 where w is.
@@ -289,26 +298,30 @@ class Pass {
     Product(activated, weights.down, y);
   }
 
+  // Leaves the experts' rows to what adds them (CombineOf).
   void Experts(const LayerWeights& layer, size_t number) const {
-    TensorView shared = {};
-    if (!layer.mlp.gate.empty()) {
-      shared = Rows(buffers_.shared, config_.hidden_size);
-      Fork().Mlp(layer.mlp, config_.moe.shared_width, shared);
-    }
+    const bool has_shared = !layer.mlp.gate.empty();
+    if (has_shared) Fork().Mlp(layer.mlp, config_.moe.shared_width, SharedRows(layer));
     Route(layer, number);
     RunExperts(layer.experts);
-    if (!shared.empty()) Join();
+    if (has_shared) Join();
+  }
+
+  // Of the shared experts; empty where the layer has none.
+  TensorView SharedRows(const LayerWeights& layer) const {
+    if (layer.mlp.gate.empty()) return {};
+    return Rows(buffers_.shared, config_.hidden_size);
+  }
+
+  // The update of a layer with experts, from what Experts has left.
+  CombineArgs CombineOf(const LayerWeights& layer) const {
     const int64_t choices = num_tokens_ * config_.moe.route.top_k;
-    launcher_.Run([&](const Stream& stream) {
-      cuda::Combine(
-          {.rows = ConstTensorView(buffers_.expert_out.data(), {choices, config_.hidden_size}),
-           .row_of = buffers_.route_rows,
-           .weights = buffers_.route_weights,
-           .shared = shared,
-           .y = update_,
-           .status = launcher_.status()},
-          stream);
-    });
+    return {.rows = ConstTensorView(buffers_.expert_out.data(), {choices, config_.hidden_size}),
+            .row_of = buffers_.route_rows,
+            .weights = buffers_.route_weights,
+            .shared = SharedRows(layer),
+            .y = update_,
+            .status = launcher_.status()};
   }
 
   void Route(const LayerWeights& layer, size_t number) const {
@@ -326,44 +339,39 @@ class Pass {
                     .experts = buffers_.route_experts,
                     .offsets = buffers_.expert_offsets,
                     .row_of = buffers_.route_rows,
+                    .token_of = buffers_.expert_tokens,
                     .used = args_.experts_used.empty() ? nullptr : &args_.experts_used[number],
                     .workspace = buffers_.route_sort,
                     .status = launcher_.status()},
                    stream);
-      const int64_t choices = num_tokens_ * route.top_k;
-      GatherRows({.x = normed_,
-                  .row_of = buffers_.route_rows,
-                  .y = {buffers_.expert_rows.data(), {choices, config_.hidden_size}},
-                  .status = launcher_.status()},
-                 stream);
     });
   }
 
-  // expert_out = down(silu(gate(expert_rows)) * up(expert_rows)), each by its own expert.
+  // expert_out = down(silu(gate(x)) * up(x)), each by its own expert, x the normed row of the token.
   void RunExperts(const MlpWeights& experts) const {
     launcher_.Run([&](const Stream& stream) {
       const int64_t choices = num_tokens_ * config_.moe.route.top_k;
       const int64_t width = config_.moe.expert_width;
-      const TensorView rows(buffers_.expert_rows.data(), {choices, config_.hidden_size});
       const TensorView activated(buffers_.expert_activated.data(), {choices, width});
       const TensorView out(buffers_.expert_out.data(), {choices, config_.hidden_size});
-      ExpertProduct(rows, experts.gate, experts.up, activated, stream);
-      ExpertProduct(activated, experts.down, {}, out, stream);
+      ExpertProduct({.x = normed_,
+                     .w = experts.gate,
+                     .up = experts.up,
+                     .rows = buffers_.expert_tokens,
+                     .y = activated},
+                    codes_, stream);
+      ExpertProduct({.x = activated, .w = experts.down, .y = out}, buffers_.expert_codes, stream);
     });
   }
 
-  void ExpertProduct(ConstTensorView x, const WeightView& w, const WeightView& up, TensorView y,
-                     const Stream& stream) const {
-    ExpertGemmArgs args{.w = w,
-                        .up = up,
-                        .offsets = buffers_.expert_offsets.data(),
-                        .y = y,
-                        .status = launcher_.status()};
-    if (w.format == WeightFormat::kFp8Block) {
-      args.x_codes = FirstRows(buffers_.expert_codes, x.dim(0), x.dim(1));
-      QuantiseRows({.x = x, .to = args.x_codes}, stream);
-    } else {
-      args.x = x;
+  // With x as e4m3, in `codes`, where w is.
+  void ExpertProduct(ExpertGemmArgs args, const QuantisedRows& codes, const Stream& stream) const {
+    args.offsets = buffers_.expert_offsets.data();
+    args.status = launcher_.status();
+    if (args.w.format == WeightFormat::kFp8Block) {
+      args.x_codes = FirstRows(codes, args.x.dim(0), args.x.dim(1));
+      QuantiseRows({.x = args.x, .to = args.x_codes}, stream);
+      args.x = {};
     }
     ExpertGemm(args, stream);
   }
@@ -394,10 +402,12 @@ void RunForward(const ModelConfig& config, const ModelWeights& weights, const Fo
   QUIRE_CHECK(args.stores.size() == weights.layers.size());
   const Pass pass(config, args, softmax_scale, cos, sin, launcher);
   pass.Embed(weights.embedding);
+  const LayerWeights* before = nullptr;
   for (size_t i = 0; i < weights.layers.size(); ++i) {
-    pass.Layer(weights.layers[i], i);
+    pass.Layer(weights.layers[i], i, before);
+    before = &weights.layers[i];
   }
-  pass.AddLastUpdate();
+  if (before != nullptr) pass.AddLastUpdate(*before);
 }
 
 void RunLogits(const ModelConfig& config, const ModelWeights& weights, const LogitsArgs& args,
@@ -451,15 +461,14 @@ ForwardBuffers LayOutForward(const ModelConfig& config, const StepCapacity& capa
   buffers.route_rows = carver.Take<int32_t>(choices);
   buffers.route_sort = carver.Take<int32_t>(has_experts ? SortWorkspace(choices, num_experts) : 0);
   buffers.expert_offsets = carver.Take<int32_t>(has_experts ? num_experts + 1 : 0);
-  buffers.expert_rows = bf16(choices * config.hidden_size);
+  buffers.expert_tokens = carver.Take<int32_t>(choices);
   buffers.expert_activated = bf16(choices * config.moe.expert_width);
   buffers.expert_out = bf16(choices * config.hidden_size);
   if (config.fp8_blocks) {
     buffers.codes = TakeQuantisedRows(carver, tokens, WidestInput(config));
     buffers.side_codes = TakeQuantisedRows(carver, tokens, WidestSideInput(config));
     if (has_experts) {
-      buffers.expert_codes =
-          TakeQuantisedRows(carver, choices, std::max(config.hidden_size, config.moe.expert_width));
+      buffers.expert_codes = TakeQuantisedRows(carver, choices, config.moe.expert_width);
     }
   }
   buffers.attention =
@@ -487,10 +496,8 @@ Model::Model(ModelConfig config, ModelWeights weights, TokenCount context, Carve
   RopeTable(config_, context)
       .Fill(positions, {host_cos.data(), {context.raw(), pairs}},
             {host_sin.data(), {context.raw(), pairs}});
-  Check(cudaMemcpy(cos.data(), host_cos.data(), cos.size_bytes(), cudaMemcpyHostToDevice),
-        "copying the table of cosines");
-  Check(cudaMemcpy(sin.data(), host_sin.data(), sin.size_bytes(), cudaMemcpyHostToDevice),
-        "copying the table of sines");
+  CopyAndWait(cos.data(), host_cos.data(), cos.size_bytes(), "copying the table of cosines");
+  CopyAndWait(sin.data(), host_sin.data(), sin.size_bytes(), "copying the table of sines");
   cos_ = ConstTensorView(cos.data(), {context.raw(), pairs});
   sin_ = ConstTensorView(sin.data(), {context.raw(), pairs});
 }

@@ -49,12 +49,12 @@ struct ForwardBuffers {
   std::span<int32_t> route_rows = {};      // [tokens, top_k]: the choice's row below
   std::span<int32_t> route_sort = {};      // workspace
   std::span<int32_t> expert_offsets = {};  // [num_experts + 1]
-  std::span<Bf16> expert_rows = {};        // [tokens * top_k, hidden], ordered by expert
+  std::span<int32_t> expert_tokens = {};   // [tokens * top_k]: whose row it is, ordered by expert
   std::span<Bf16> expert_activated = {};   // [tokens * top_k, expert_width]
   std::span<Bf16> expert_out = {};         // [tokens * top_k, hidden]
   QuantisedRows codes = {};                // of the widest input, with e4m3 weights
   QuantisedRows side_codes = {};           // the same, of what runs beside
-  QuantisedRows expert_codes = {};
+  QuantisedRows expert_codes = {};         // of expert_activated
   std::span<std::byte> attention = {};
 };
 

@@ -18,17 +18,16 @@ namespace {
 size_t Size(int64_t n) { return static_cast<size_t>(n); }
 
 ByteOffset PinnedBytes(const ModelConfig& config, const RunnerLimits& limits,
-                       const RunnerOptions& options, const WorkShape& work) {
+                       const RunnerOptions& options, int32_t num_sms) {
   Carver device, pinned;
-  LayOutSteps(config, limits, options, work, device, pinned);
+  LayOutSteps(config, limits, options, num_sms, device, pinned);
   return pinned.used();
 }
 
 // Zeros: rows of the cache that were never written are read as numbers.
 DeviceBuffer ZeroedArena(ByteOffset bytes) {
   DeviceBuffer arena("the runner's memory", bytes);
-  Check(cudaMemset(arena.data(), 0, arena.bytes().size()), "zeros for the runner's memory");
-  Check(cudaStreamSynchronize(nullptr), "zeros for the runner's memory");
+  FillAndWait(arena.bytes(), 0, "zeros for the runner's memory");
   return arena;
 }
 
@@ -71,16 +70,16 @@ CudaRunner::CudaRunner(const ModelConfig& config, WeightSource& source,
     : options_(options),
       plan_(plan),
       properties_(QueryDevice()),
-      work_(MlaWorkShape(AttentionShape(config), properties_.num_sms, options.deterministic)),
       arena_(ZeroedArena(plan.arena())),
-      pinned_("steps, on their way", PinnedBytes(config, plan.limits, options, work_)),
+      pinned_("steps, on their way",
+              PinnedBytes(config, plan.limits, options, properties_.num_sms)),
       carver_(DeviceCarver(arena_)),
       model_(config, LoadAndCount(config, source, options, progress, carver_, reads_),
              plan.limits.context, carver_),
       stores_(LayOutStores(config, plan.limits, options, carver_)),
       memory_([&] {
         Carver pinned(pinned_.bytes());
-        return LayOutSteps(config, plan.limits, options, work_, carver_, pinned);
+        return LayOutSteps(config, plan.limits, options, properties_.num_sms, carver_, pinned);
       }()),
       gemms_(options.deterministic ? GemmBackend::kTiles : GemmBackend::kCublasLt, memory_.gemm,
              memory_.side_gemm),

@@ -115,7 +115,6 @@ class CudaRunner final : public MeteredRunner {
   const RunnerOptions options_;
   MemoryPlan plan_;
   const DeviceProperties properties_;
-  const WorkShape work_;
   DeviceBuffer arena_;
   PinnedBuffer pinned_;
   Stream stream_;

@@ -22,10 +22,9 @@ MemoryPlan MakeMemoryPlan(const ModelConfig& config, WeightSource& source,
   Carver weights;
   cuda::LoadWeights(config, source, weights, serial);
   plan.weights = weights.used();
-  const WorkShape work =
-      MlaWorkShape(AttentionShape(config), properties.num_sms, options.deterministic);
   Carver device, pinned;
-  const StepMemory memory = LayOutSteps(config, plan.limits, options, work, device, pinned);
+  const StepMemory memory =
+      LayOutSteps(config, plan.limits, options, properties.num_sms, device, pinned);
   plan.workspace = memory.workspace_bytes + Model::RopeBytes(config, plan.limits.context);
   plan.step_tables = memory.table_bytes;
   plan.outside = properties.memory - Min(FreeDeviceMemory(), properties.memory);

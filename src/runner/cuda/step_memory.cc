@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/maths.h"
+#include "kernels/cuda/mla_attention.h"
 #include "kernels/store.h"
 #include "model/forward.h"
 #include "runner/kv_stores.h"
@@ -194,7 +195,7 @@ SampleCapacity ScoreCapacity(const RunnerLimits& limits) {
 }
 
 StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
-                       const RunnerOptions& options, const WorkShape& work, Carver& device,
+                       const RunnerOptions& options, int32_t num_sms, Carver& device,
                        Carver& pinned) {
   QUIRE_CHECK(device.counting() == pinned.counting());
   Validate(NextCapacity(limits));
@@ -205,9 +206,9 @@ StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
     Bucket bucket;
     bucket.size = size;
     bucket.capacity = CapacityOfBucket(size, limits);
-    bucket.work = work;
-    // With one token each no two queries can share their keys.
-    if (IsDecode(size)) bucket.work.query_tile = TokenCount(1);
+    bucket.work =
+        MlaWorkShape(AttentionShape(config), num_sms,
+                     IsDecode(size) ? MlaStep::kDecode : MlaStep::kAny, options.deterministic);
     bucket.head_rows = std::min(size.num_seqs, limits.max_seqs);
     memory.buckets.push_back(std::move(bucket));
   }

@@ -113,10 +113,11 @@ int64_t LogitRows(const RunnerLimits& limits);
 SampleCapacity NextCapacity(const RunnerLimits& limits);
 SampleCapacity ScoreCapacity(const RunnerLimits& limits);
 
-// Sizes, or takes, the memory of steps within these limits, on both sides. The two carvers both
+// Sizes, or takes, the memory of steps within these limits, on both sides, for a device of num_sms
+// multiprocessors. The two carvers both
 // count or both hand out.
 StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
-                       const RunnerOptions& options, const WorkShape& work, Carver& device,
+                       const RunnerOptions& options, int32_t num_sms, Carver& device,
                        Carver& pinned);
 
 }  // namespace quire::cuda
