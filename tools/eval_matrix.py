@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """The bundled model's accuracy at every page size, mode, cache and concurrency: one table.
 
-usage: tools/eval_matrix.py QUIRE [--faulty QUIRE_WITH_FAULTS] [--quick] [--output FILE]
+usage: tools/eval_matrix.py QUIRE [--faulty QUIRE_WITH_FAULTS] [--device cuda] [--quick] [--output FILE]
 
 Every cell answers the same questions, 100 short and 10 long ones, greedily; the answers must be the
 same texts everywhere, or this fails. One cell answers all of both files. With --faulty, a build with
 QUIRE_FAULTS, the experiment that this project grew out of follows: the planner counts pages where
 the kernel reads tokens (fault 25556), at page sizes 1 and 64. It fails too if fp8 KV costs more than
-0.01 of accuracy, or if the fault does not show.
+0.01 of accuracy, or if the fault does not show. On a GPU (--device cuda) steps are --deterministic,
+and the same questions are also asked where so little KV fits that answers are preempted.
 """
 
 import argparse
@@ -36,12 +37,14 @@ class Matrix:
         self.done = 0
 
     def ask(self, kind, count, *, page, mode="eager", cache=True, concurrency=64, kv="bf16",
-            fault=None, same=True):
+            fault=None, same=True, context=CONTEXT, pool=400_000):
         """One run of `quire eval`; its JSON."""
         binary = self.options.faulty if fault else self.options.quire
         flags = ["--page-size", page, "--step-mode", mode, "--concurrency", concurrency,
-                 "--context-length", CONTEXT, "--max-total-tokens", 400_000, "--kv-cache-dtype", kv,
-                 "--max-tokens", 256]
+                 "--context-length", context, "--max-total-tokens", pool, "--kv-cache-dtype", kv,
+                 "--max-tokens", 256, "--device", self.options.device]
+        if self.options.device == "cuda":
+            flags.append("--deterministic")
         if not cache:
             flags.append("--disable-radix-cache")
         if count:
@@ -107,6 +110,13 @@ def cells(matrix, sizes):
                f"{short['output_tokens'] / short['seconds']:.0f} |")
 
 
+def crowded(matrix, sizes):
+    """The same texts where all answers together do not fit, and are preempted and computed again."""
+    for page in (1, 64):
+        run = matrix.ask("short", sizes.short, page=page, mode="graph", context=512, pool=1024)
+        yield f"| {page} | graph, room for 1024 tokens | on | 64 | {run['accuracy']:.3f} | | | |"
+
+
 def whole(matrix, sizes):
     """All questions, and those that fp8 is asked against bf16."""
     yield "| KV cache | file | questions | solved | 95% interval |"
@@ -153,6 +163,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("quire")
     parser.add_argument("--faulty", help="a quire of a build with QUIRE_FAULTS (the preset dev)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--quick", action="store_true", help="few questions: a check of this script")
     parser.add_argument("--output", type=pathlib.Path, help="write the tables here, not to stdout")
     options = parser.parse_args()
@@ -169,6 +180,8 @@ def main():
              f"`heldout.jsonl` and the first {sizes.long} of", "`long.jsonl`. **The texts of all answers are "
              "the same in every row.** `make eval-matrix` makes this page.", ""]
     lines += cells(matrix, sizes)
+    if options.device == "cuda":
+        lines += crowded(matrix, sizes)
     lines += ["", "All questions of both files, and fp8 KV against bf16, at page size 64:", ""]
     lines += whole(matrix, sizes)
     if options.faulty:

@@ -107,6 +107,22 @@ TEST_P(CudaInvariants, InDeterministicModeChunksAndOtherSequencesChangeNoBit) {
   }
 }
 
+TEST_P(CudaInvariants, InDeterministicModeSixtyThreeOthersChangeNoBit) {
+  RunnerOptions options = Options();
+  options.deterministic = true;
+  options.max_seqs = 64;
+  options.max_step_tokens = TokenCount(256);
+  const auto runner = Make(options);
+  std::vector<Job> jobs;
+  for (uint64_t i = 0; i < 64; ++i) {
+    jobs.push_back(MakeJob(*runner, 100 + i, 3 + static_cast<int64_t>(i * 7 % 40), 11));
+  }
+  const std::vector<JobReport> together = RunJobs(*runner, jobs, 7);
+  for (const size_t i : {0, 21, 63}) {
+    EXPECT_EQ(Difference(together[i], RunJob(*runner, jobs[i])), "") << "sequence " << i;
+  }
+}
+
 // Nobody says which sequence is which, so that every step brings all pages again.
 class Anonymous : public Runner {
  public:
