@@ -212,12 +212,15 @@ void Run(const AttentionShape& shape, const LazyRoofs& roofs, benchmark::State& 
   const Graph graph = Graph::Capture(step.stream(), [&] {
     for (int64_t layer = 0; layer < step.num_layers(); ++layer) step.RunLayer(layer);
   });
+  double sum = 0;
   for (auto _ : state) {
-    const double seconds = SecondsOf(step.stream(), 1, [&] { graph.Launch(step.stream()); });
-    state.SetIterationTime(seconds / static_cast<double>(step.num_layers()));
+    const double seconds = SecondsOf(step.stream(), 1, [&] { graph.Launch(step.stream()); }) /
+                           static_cast<double>(step.num_layers());
+    state.SetIterationTime(seconds);
+    sum += seconds;
   }
-  const auto rate = [](double amount) {
-    return benchmark::Counter(amount, benchmark::Counter::kIsIterationInvariantRate);
+  const auto rate = [&](double amount) {
+    return amount * static_cast<double>(state.iterations()) / sum;
   };
   state.counters["TB/s"] = rate(step.Bytes() / 1e12);
   state.counters["TFLOP/s"] = rate(step.Flops() / 1e12);

@@ -204,13 +204,14 @@ class GemmBench {
   void Run(const Job& job, benchmark::State& state) {
     const Graph graph = Record(job);
     Seconds(graph, 2);
-    double seconds = 0;
+    double sum = 0;
     for (auto _ : state) {
-      seconds = Seconds(graph, 1) / static_cast<double>(job.layers);
+      const double seconds = Seconds(graph, 1) / static_cast<double>(job.layers);
       state.SetIterationTime(seconds);
+      sum += seconds;
     }
-    const auto rate = [](double amount) {
-      return benchmark::Counter(amount, benchmark::Counter::kIsIterationInvariantRate);
+    const auto rate = [&](double amount) {
+      return amount * static_cast<double>(state.iterations()) / sum;
     };
     state.counters["TB/s"] = rate(job.bytes / 1e12);
     state.counters["TFLOP/s"] = rate(job.flops / 1e12);

@@ -136,11 +136,14 @@ class RowBench {
       for (int64_t copy = 0; copy < job.copies; ++copy) job.launch(copy, stream_);
     });
     Seconds(graph, 2);
+    double sum = 0;
     for (auto _ : state) {
-      state.SetIterationTime(Seconds(graph, 1) / static_cast<double>(job.copies));
+      const double seconds = Seconds(graph, 1) / static_cast<double>(job.copies);
+      state.SetIterationTime(seconds);
+      sum += seconds;
     }
-    const auto rate = [](double amount) {
-      return benchmark::Counter(amount, benchmark::Counter::kIsIterationInvariantRate);
+    const auto rate = [&](double amount) {
+      return amount * static_cast<double>(state.iterations()) / sum;
     };
     state.counters["TB/s"] = rate(job.bytes / 1e12);
     state.counters["%copy"] = rate(100 * job.bytes / copy_roof_);

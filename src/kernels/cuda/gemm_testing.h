@@ -42,11 +42,12 @@ inline constexpr unsigned char kGap = 0xff;
 // Rows of a matrix among gaps.
 template <class T>
 std::vector<T> Spaced(const std::vector<T>& values, int64_t width, Spread spread) {
-  const int64_t rows = std::ssize(values) / width, stride = Stride(width, spread);
-  std::vector<T> spaced(static_cast<size_t>(Lead(spread) + rows * stride));
-  std::memset(static_cast<void*>(spaced.data()), kGap, spaced.size() * sizeof(T));
-  for (int64_t t = 0; t < rows; ++t) {
-    std::copy_n(values.begin() + t * width, width, spaced.begin() + Lead(spread) + t * stride);
+  T gap;
+  std::memset(static_cast<void*>(&gap), kGap, sizeof(T));
+  std::vector<T> spaced(static_cast<size_t>(Lead(spread)), gap);
+  for (size_t i = 0; i < values.size(); i += static_cast<size_t>(width)) {
+    for (size_t k = 0; k < static_cast<size_t>(width); ++k) spaced.push_back(values[i + k]);
+    for (int64_t k = width; k < Stride(width, spread); ++k) spaced.push_back(gap);
   }
   return spaced;
 }

@@ -1,8 +1,9 @@
 // Latent attention on the tensor cores, for rows of 512 + 64 values. A CTA of eight warps runs up to
-// 64 rows of a piece; the next tile of keys is under way while one is computed.
+// 64 rows of a piece; the next tile of keys is under way while one is computed. Where no piece has
+// more than 16 rows, two CTAs share a multiprocessor, and one computes while the other's tile comes.
 //
-// What bounds it: with 16 heads the memory bus (a tile is 72 KiB for 2.2 MFLOP), with 64 rows the
-// tensor cores and shared memory (8.9 MFLOP; the warps read 0.5 MiB of shared memory).
+// What bounds it: with 16 heads the memory bus (a tile is 72 KiB for 2.2 MFLOP), with 64 rows shared
+// memory (8.9 MFLOP, for which the warps read 0.6 MiB of it).
 #include <type_traits>
 
 #include "kernels/cuda/mla_attention_attend.cuh"
