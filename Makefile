@@ -76,8 +76,8 @@ test-cuda: build/cuda/.configured  ## the tests of the CUDA targets (skipped wit
 bench-cuda: build/cuda/.configured  ## the benchmarks of the CUDA targets (needs a Hopper GPU)
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda_benches quire
 	build/cuda/bench/quire_cuda_bench $(BENCH_FLAGS)
-	build/cuda/bench/quire_cuda_export_bench $(BENCH_FLAGS)
-	build/cuda/quire bench bench/models/v2_lite --load-format dummy --device cuda --batch 1,64 --input-len 1024
+	build/cuda/bench/quire_cuda_export_bench
+	build/cuda/quire bench bench/models/v2_lite --load-format dummy --device cuda --batch 1,64 --input-len 1024 --contexts 1024 $(MODEL_BENCH_FLAGS)
 
 install: build/release/.configured  ## install quire, the libraries and headers (PREFIX=/usr/local)
 	cmake --build --preset release -j $(JOBS) --target quire_installed

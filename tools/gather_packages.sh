@@ -102,7 +102,8 @@ library_folder() {
 if [ "$1" = --unpack ]; then
   folder=$(cd "$2" 2>/dev/null && pwd) || fail "no folder '$2'"
   unpack "$folder"
-  print_environment "$folder" "$(library_folder "$folder")"
+  architecture=$(library_folder "$folder")  # on a line of its own: a failure in an argument is lost
+  print_environment "$folder" "$architecture"
   exit 0
 fi
 
@@ -118,4 +119,5 @@ rm -rf "$folder/apt"
 unpack "$folder"
 echo "gathered ${#packages[@]} packages for $1 in $folder:" \
   "$(du -sh "$folder/debs" | cut -f1) in debs/, $(du -sh "$folder" | cut -f1) in all" >&2
-print_environment "$folder" "$(library_folder "$folder")"
+architecture=$(library_folder "$folder")
+print_environment "$folder" "$architecture"

@@ -110,7 +110,7 @@ class TopLevelTest(CliTest):
     def test_help_names_the_twin_of_every_common_flag(self):
         names = ["page-size", "context-length", "max-running-requests", "chunked-prefill-size",
                  "kv-cache-dtype", "mem-fraction-static", "max-total-tokens", "load-format",
-                 "threads", "disable-cuda-graph", "step-mode", "device", "deterministic"]
+                 "threads", "disable-cuda-graph", "step-mode", "device", "deterministic", "check"]
         for command in ("generate", "chat", "inspect", "score", "bench"):
             text = self.run_ok(command, "--help")
             for name in names:

@@ -21,9 +21,9 @@ std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount 
   std::vector<BucketSize> buckets;
   const auto max_rows = static_cast<int32_t>(std::min<int64_t>(max_seqs, max_step_tokens.raw()));
   for (int32_t rows = 1; rows < max_rows; rows = NextDecodeRows(rows)) {
-    buckets.push_back({.num_seqs = rows, .num_tokens = TokenCount(rows)});
+    buckets.push_back({.num_seqs = rows, .num_tokens = TokenCount(rows), .is_decode = true});
   }
-  buckets.push_back({.num_seqs = max_rows, .num_tokens = TokenCount(max_rows)});
+  buckets.push_back({.num_seqs = max_rows, .num_tokens = TokenCount(max_rows), .is_decode = true});
   for (TokenCount tokens = kLeastMixedTokens; tokens < max_step_tokens; tokens = tokens * 2) {
     buckets.push_back({.num_seqs = max_seqs + 1, .num_tokens = tokens});
   }
@@ -31,12 +31,10 @@ std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount 
   return buckets;
 }
 
-bool IsDecode(const BucketSize& size) { return size.num_tokens == TokenCount(size.num_seqs); }
-
 size_t ChooseBucket(std::span<const BucketSize> buckets, int32_t num_seqs, TokenCount num_tokens) {
   const bool one_token_each = num_tokens == TokenCount(num_seqs);
   for (size_t i = 0; i < buckets.size(); ++i) {
-    if (IsDecode(buckets[i]) && !one_token_each && buckets.size() > 1) continue;
+    if (buckets[i].is_decode && !one_token_each) continue;
     if (buckets[i].num_seqs >= num_seqs && buckets[i].num_tokens >= num_tokens) return i;
   }
   QUIRE_CHECK(false, "no bucket for {} sequences of {} tokens", num_seqs, num_tokens);

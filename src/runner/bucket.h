@@ -15,6 +15,7 @@ namespace quire {
 struct BucketSize {
   int32_t num_seqs = 1;
   TokenCount num_tokens{1};
+  bool is_decode = false;  // for steps of one token per sequence alone
   friend bool operator==(const BucketSize&, const BucketSize&) = default;
 };
 
@@ -22,9 +23,6 @@ struct BucketSize {
 // tokens, 1, 2, 4, 8, 12, 16, then every 8; for others the powers of two from 16 tokens to
 // max_step_tokens, with a row more than max_seqs for the padding tokens.
 std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount max_step_tokens);
-
-// Whether the bucket is for steps of one token per sequence.
-bool IsDecode(const BucketSize& size);
 
 // The smallest bucket for a step of num_seqs sequences with num_tokens tokens together; it is in
 // the list if the step keeps the limits the list was made with.

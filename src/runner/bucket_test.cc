@@ -13,7 +13,9 @@ TEST(BucketTest, EagerHasTheOneLargestStep) {
 
 TEST(BucketTest, EveryStepWithinTheLimitsHasABucketAndNoSmallerOneWouldDo) {
   for (const int32_t max_seqs : {1, 2, 6, 16, 37}) {
-    for (const int64_t max_tokens : {int64_t{max_seqs}, int64_t{40}, int64_t{100}}) {
+    // A row more than sequences is no decode bucket, though it has as many tokens as rows.
+    for (const int64_t max_tokens :
+         {int64_t{max_seqs}, int64_t{max_seqs} + 1, int64_t{40}, int64_t{100}}) {
       if (max_tokens < max_seqs) continue;
       const auto buckets = MakeBuckets(StepMode::kGraph, max_seqs, TokenCount(max_tokens));
       for (int32_t seqs = 1; seqs <= max_seqs; ++seqs) {
@@ -24,6 +26,7 @@ TEST(BucketTest, EveryStepWithinTheLimitsHasABucketAndNoSmallerOneWouldDo) {
           // Padding tokens need a row of their own, or a row each.
           const TokenCount padding = bucket.num_tokens - TokenCount(tokens);
           if (decode) {
+            ASSERT_TRUE(bucket.is_decode);
             ASSERT_EQ(TokenCount(bucket.num_seqs), bucket.num_tokens);
           } else if (padding > TokenCount(0)) {
             ASSERT_GT(bucket.num_seqs, seqs);
@@ -41,7 +44,7 @@ TEST(BucketTest, DecodeRowsGrowAsListed) {
   const auto buckets = MakeBuckets(StepMode::kGraph, 30, TokenCount(64));
   std::vector<int32_t> rows;
   for (const BucketSize& bucket : buckets) {
-    if (bucket.num_tokens == TokenCount(bucket.num_seqs)) rows.push_back(bucket.num_seqs);
+    if (bucket.is_decode) rows.push_back(bucket.num_seqs);
   }
   EXPECT_EQ(rows, (std::vector<int32_t>{1, 2, 4, 8, 12, 16, 24, 30}));
 }

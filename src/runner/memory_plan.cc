@@ -53,9 +53,9 @@ std::string ToTable(const MemoryPlan& plan) {
              fmt::format("steps of up to {} tokens of {} sequences", limits.max_step_tokens,
                          limits.max_seqs)) +
          row("step tables", FormatBytes(plan.step_tables), "plans, page tables, inputs") +
-         (plan.outside > ByteOffset(0)
-              ? row("outside", FormatBytes(plan.outside), "context, modules, graphs: measured")
-              : "") +
+         (plan.outside > ByteOffset(0) ? row("outside", FormatBytes(plan.outside),
+                                             "context, modules, graphs, other processes: measured")
+                                       : "") +
          row("total", FormatBytes(plan.total()), "");
 }
 

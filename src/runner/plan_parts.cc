@@ -1,5 +1,7 @@
 #include "runner/plan_parts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -36,10 +38,13 @@ PageCount PagesThatFit(const MemoryPlan& plan, const RunnerOptions& options, Pag
   if (options.pool_tokens > TokenCount(0) ? pages < wanted + PageCount(1) : pages < least) {
     const PageCount needed = options.pool_tokens > TokenCount(0) ? wanted + PageCount(1) : least;
     throw Error(ErrorCode::kCapacityExceeded,
-                "memory: {} weights + {} workspace + {} KV ({} pages of {} tokens, {} each) = {} "
+                "memory: {} weights + {} workspace{} + {} KV ({} pages of {} tokens, {} each) = {} "
                 "exceed the limit of {}; a shorter context length, fewer running requests or a "
                 "smaller KV cache type needs less",
                 FormatBytes(plan.weights), FormatBytes(plan.workspace + plan.step_tables),
+                plan.outside > ByteOffset(0)
+                    ? fmt::format(" + {} in use beside it", FormatBytes(plan.outside))
+                    : "",
                 FormatBytes(plan.kv_per_page * needed.raw()), needed, plan.limits.page_size.raw(),
                 FormatBytes(plan.kv_per_page), FormatBytes(fixed + plan.kv_per_page * needed.raw()),
                 FormatBytes(options.memory_limit));

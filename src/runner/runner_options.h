@@ -15,8 +15,8 @@ namespace quire {
 // whose buffers have constant addresses: what a captured graph needs, and bit for bit the same.
 enum class StepMode { kEager, kGraph };
 
-// kOff, or kPoison: every buffer that is not an input is filled with NaN before every step, so that
-// a value which is read before it is written shows.
+// kOff, or kPoison: activations and logits are filled with NaN before every step, so that a value
+// which is read before it is written shows.
 enum class StepChecks { kOff, kPoison };
 
 struct RunnerOptions {

@@ -102,7 +102,7 @@ struct PlanBuild {
 struct PlanNear {
   static constexpr int32_t kSeqs = 256;
   static constexpr int32_t kTiles = 512;
-  static constexpr int32_t kWorkers = 256;
+  static constexpr int32_t kWorkers = 320;  // two for each of H200's 132 multiprocessors, and more
 
   TokenCount kv_len[kSeqs];
   TokenCount committed[kSeqs];

@@ -295,7 +295,7 @@ TEST(CudaPlanTest, MoreOfEverythingThanOneCtaHasNear) {
   Bench bench({.capacity = capacity,
                .work = {.query_tile = TokenCount(1),
                         .split = TokenCount(256),
-                        .num_workers = 300,
+                        .num_workers = 400,
                         .exact = false},
                .new_pages = PageCount(20'000),
                .num_rows = kSeqs,

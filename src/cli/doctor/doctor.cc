@@ -45,7 +45,11 @@ void LookAtDevice(const DoctorFlags& flags, MachineReport& machine,
   if (!problem.empty()) {
     findings.push_back({Level::kError, fmt::format("--device cuda: {}", problem)});
   } else if (!flags.quick) {
-    machine.roofs = MeasureRoofs(flags.device, machine.threads, /*repeats=*/1);
+    try {
+      machine.roofs = MeasureRoofs(flags.device, machine.threads, /*repeats=*/1);
+    } catch (const Error& error) {  // a GPU that others have filled
+      findings.push_back({Level::kWarning, fmt::format("--device cuda: {}", error.what())});
+    }
   }
 }
 
@@ -174,13 +178,14 @@ OrderedJson ToJson(const MachineReport& machine, const BuildReport& build,
   OrderedJson json;
   json["build"] = BuildToJson(build);
   json["machine"] = MachineToJson(machine);
-  json["backends"] = {{"cpu", {{"compiled_in", true}}},
-                      {"cuda",
-                       {{"compiled_in", IsBuiltWithCuda()},
-                        {"usable", DeviceProblem(DeviceKind::kCuda).empty()},
-                        {"problem", machine.cuda.problem},
-                        {"driver", machine.cuda.version},
-                        {"devices", machine.cuda.devices}}}};
+  json["backends"] = {
+      {"cpu", {{"compiled_in", true}}},
+      {"cuda",
+       {{"compiled_in", IsBuiltWithCuda()},
+        {"usable", DeviceProblem(DeviceKind::kCuda).empty()},
+        {"problem", IsBuiltWithCuda() ? DeviceProblem(DeviceKind::kCuda) : machine.cuda.problem},
+        {"driver", machine.cuda.version},
+        {"devices", machine.cuda.devices}}}};
   json["findings"] = OrderedJson::array();
   for (const Finding& finding : findings) {
     json["findings"].push_back({{"level", LevelName(finding.level)}, {"text", finding.text}});
@@ -204,8 +209,9 @@ void RunDoctor(const DoctorFlags& flags) {
 }
 
 void AddDoctorFlags(FlagReader& reader, DoctorFlags& flags) {
-  reader.Add({"--device", "DEVICE", "cpu", "What is to compute, and is measured: cpu or cuda"},
-             flags.device, ParseDevice);
+  FlagReader::AddTwin(
+      reader.Add({"--device", "DEVICE", "cpu", "What is to compute, and is measured: cpu or cuda"},
+                 flags.device, ParseDevice));
   reader.AddSwitch("--quick", flags.quick, "Measure nothing: no read bandwidth, no arithmetic");
   reader.AddSwitch("--json", flags.json, "Print the same as JSON");
 }

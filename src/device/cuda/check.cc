@@ -38,6 +38,8 @@ bool IsSticky(cudaError_t status) {
     case cudaErrorTensorMemoryLeak:
     case cudaErrorMpsClientTerminated:
     case cudaErrorExternalDevice:
+    // what a driver says that has lost the device,
+    case cudaErrorUnknown:
     // and those after which memory holds anything.
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:

@@ -101,9 +101,7 @@ std::string Describe(const DeviceReport& report) {
 
 Status::Status() : word_("status word", kWordBytes), copy_("status word's copy", kWordBytes) {
   std::memset(copy_.data(), 0, copy_.bytes().size());
-  // Waits: the first launch may be in any stream, and none of ours waits for the default one.
   FillAndWait(word_.bytes(), 0, "setting the status word to 0");
-  Check(cudaStreamSynchronize(nullptr), "setting the status word to 0");
 }
 
 StatusWord Status::word() const {

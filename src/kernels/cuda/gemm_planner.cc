@@ -14,6 +14,7 @@ namespace {
 
 void CheckCublas(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
+  Check(cudaGetLastError(), what);  // where CUDA itself has failed, its own words are better
   throw DeviceError(DeviceError::Lasts::kOnce,
                     fmt::format("{}: cuBLASLt says {} ({})", what, cublasLtGetStatusName(status),
                                 cublasLtGetStatusString(status)));

@@ -55,10 +55,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinCtas)
 template <class T, TileLoads kLoads, bool kIndexed>
 void LaunchKernel(const TileParams& p, const Stream& stream) {
   const auto kernel = TileKernel<T, kLoads, kIndexed>;
-  // Once per kernel and process: it is a property of the loaded code, not of a launch.
-  static const cudaError_t raised =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes);
-  Check(raised, "gemm: shared memory of a tile");
+  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
+        "gemm: shared memory of a tile");
   const int64_t tile_outputs = p.gated ? T::kOutputs / 2 : T::kOutputs;
   const int64_t row_tiles = p.offsets != nullptr ? MaxRowTiles(p.rows, p.num_experts, T::kRows)
                                                  : CeilDiv(int64_t{p.rows}, int64_t{T::kRows});

@@ -40,6 +40,9 @@ void Validate(const MhaPrefillArgs& args, std::span<const SequenceLengths> lengt
   const MhaShape& shape = args.shape;
   quire::Validate(shape);
   RequireLatentStore(args.plan, args.store);
+  Require(std::ssize(lengths) <= args.plan.num_seqs,
+          "lengths: expected those of the plan's {} sequences at most, got {}", args.plan.num_seqs,
+          lengths.size());
   Require(shape.dims == args.store.layout().dims(),
           "shape.dims: expected the store's {} + {}, got {} + {}",
           args.store.layout().dims().latent_dim, args.store.layout().dims().rope_dim,

@@ -192,7 +192,10 @@ __device__ inline bool ConvertFp8(uint32_t raw, uint32_t tile, int thread) {
                  quarter = static_cast<uint32_t>(thread) % 4;
   const uint32_t from = raw + row * kFp8RowBytes;
   float scale;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scale) : "r"(from + kFp8Scales + 4 * quarter));
+  asm volatile("ld.shared.f32 %0, [%1];"
+               : "=f"(scale)
+               : "r"(from + kFp8Scales + 4 * quarter)
+               : "memory");
   bool found = false;
 #pragma unroll 2
   for (uint32_t i = 0; i < 8; ++i) {

@@ -232,8 +232,13 @@ void CudaRunner::Submit(const StepBatch& batch) {
   try {
     Start(batch);
     is_running_ = true;
-  } catch (const DeviceError& error) {
-    Remember(error);
+  } catch (...) {
+    try {
+      throw;
+    } catch (const DeviceError& error) {
+      Remember(error);
+    } catch (...) {  // ours: the device is well
+    }
     book_.ForgetPages();  // a step that was packed may not have been launched
     WaitQuietly();        // what was launched reads pinned memory
     throw;

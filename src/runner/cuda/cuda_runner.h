@@ -1,5 +1,5 @@
-// Runs steps of a model on a Hopper GPU: pack -> one copy there -> plan, forward pass, logits ->
-// sample -> one copy back.
+// Runs steps of a model on a Hopper GPU: pack -> copy there -> plan, forward pass, logits -> sample ->
+// copy back.
 //
 // Owns the weights, the KV stores and every buffer, in one arena of device memory that its memory plan
 // lists, and pinned memory for what goes there and back. A step takes no memory and waits once, in

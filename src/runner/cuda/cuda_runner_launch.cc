@@ -131,11 +131,9 @@ void CudaRunner::LaunchScores(const Bucket& bucket) {
 void CudaRunner::Download() {
   const size_t blocks = Index((num_score_rows_ + kLogitBlock - 1) / kLogitBlock);
   const size_t bytes = Index(memory_.device_results.ends[blocks].raw());
-  {
-    Check(cudaMemcpyAsync(memory_.pinned_results.bytes.data(), memory_.device_results.bytes.data(),
-                          bytes, cudaMemcpyDeviceToHost, stream_.get()),
-          "a step's results");
-  }
+  Check(cudaMemcpyAsync(memory_.pinned_results.bytes.data(), memory_.device_results.bytes.data(),
+                        bytes, cudaMemcpyDeviceToHost, stream_.get()),
+        "a step's results");
   status_.Read(stream_);
   done_.Record(stream_);
 }

@@ -208,7 +208,7 @@ StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
     bucket.capacity = CapacityOfBucket(size, limits);
     bucket.work =
         MlaWorkShape(AttentionShape(config), num_sms,
-                     IsDecode(size) ? MlaStep::kDecode : MlaStep::kAny, options.deterministic);
+                     size.is_decode ? MlaStep::kDecode : MlaStep::kAny, options.deterministic);
     bucket.head_rows = std::min(size.num_seqs, limits.max_seqs);
     memory.buckets.push_back(std::move(bucket));
   }
