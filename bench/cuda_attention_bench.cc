@@ -11,6 +11,7 @@
 
 #include "attn/kv_store.h"
 #include "attn/plan.h"
+#include "bench/manual_time.h"
 #include "bench/sequences.h"
 #include "kernels/cuda/mla_attention.h"
 #include "kernels/cuda/mla_attention_testing.h"
@@ -212,16 +213,11 @@ void Run(const AttentionShape& shape, const LazyRoofs& roofs, benchmark::State& 
   const Graph graph = Graph::Capture(step.stream(), [&] {
     for (int64_t layer = 0; layer < step.num_layers(); ++layer) step.RunLayer(layer);
   });
-  double sum = 0;
-  for (auto _ : state) {
-    const double seconds = SecondsOf(step.stream(), 1, [&] { graph.Launch(step.stream()); }) /
-                           static_cast<double>(step.num_layers());
-    state.SetIterationTime(seconds);
-    sum += seconds;
-  }
-  const auto rate = [&](double amount) {
-    return amount * static_cast<double>(state.iterations()) / sum;
-  };
+  const double seconds = MeanSeconds(state, [&] {
+    return SecondsOf(step.stream(), 1, [&] { graph.Launch(step.stream()); }) /
+           static_cast<double>(step.num_layers());
+  });
+  const auto rate = [&](double amount) { return amount / seconds; };
   state.counters["TB/s"] = rate(step.Bytes() / 1e12);
   state.counters["TFLOP/s"] = rate(step.Flops() / 1e12);
   state.counters["%copy"] = rate(100 * step.Bytes() / (*roofs)->copy_bytes_per_s);

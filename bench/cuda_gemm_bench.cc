@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "bench/manual_time.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/expert_gemm.h"
 #include "kernels/cuda/gemm.h"
@@ -204,15 +205,9 @@ class GemmBench {
   void Run(const Job& job, benchmark::State& state) {
     const Graph graph = Record(job);
     Seconds(graph, 2);
-    double sum = 0;
-    for (auto _ : state) {
-      const double seconds = Seconds(graph, 1) / static_cast<double>(job.layers);
-      state.SetIterationTime(seconds);
-      sum += seconds;
-    }
-    const auto rate = [&](double amount) {
-      return amount * static_cast<double>(state.iterations()) / sum;
-    };
+    const double seconds =
+        MeanSeconds(state, [&] { return Seconds(graph, 1) / static_cast<double>(job.layers); });
+    const auto rate = [&](double amount) { return amount / seconds; };
     state.counters["TB/s"] = rate(job.bytes / 1e12);
     state.counters["TFLOP/s"] = rate(job.flops / 1e12);
     state.counters["%copy"] = rate(100 * job.bytes / copy_roof_);

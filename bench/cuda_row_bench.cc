@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/manual_time.h"
 #include "decode/cuda/sampling.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/route.h"
@@ -136,15 +137,9 @@ class RowBench {
       for (int64_t copy = 0; copy < job.copies; ++copy) job.launch(copy, stream_);
     });
     Seconds(graph, 2);
-    double sum = 0;
-    for (auto _ : state) {
-      const double seconds = Seconds(graph, 1) / static_cast<double>(job.copies);
-      state.SetIterationTime(seconds);
-      sum += seconds;
-    }
-    const auto rate = [&](double amount) {
-      return amount * static_cast<double>(state.iterations()) / sum;
-    };
+    const double seconds =
+        MeanSeconds(state, [&] { return Seconds(graph, 1) / static_cast<double>(job.copies); });
+    const auto rate = [&](double amount) { return amount / seconds; };
     state.counters["TB/s"] = rate(job.bytes / 1e12);
     state.counters["%copy"] = rate(100 * job.bytes / copy_roof_);
   }

@@ -52,6 +52,7 @@ struct Judged {
 struct EvalRun {
   std::vector<Judged> answers = {};
   double seconds = 0;
+  int64_t preemptions = 0;  // of a model that runs here
 };
 
 // ---- Asking ----
@@ -158,7 +159,10 @@ std::string ToJson(const EvalRun& run, std::span<const EvalQuestion> questions,
       {"prompt_tokens", totals.prompt_tokens},
       {"cached_tokens", totals.cached_tokens},
       {"output_tokens", totals.output_tokens}};
-  if (flags.server.url.empty()) json["page_size"] = flags.model.page_size.raw();
+  if (flags.server.url.empty()) {
+    json["page_size"] = flags.model.page_size.raw();
+    json["preemptions"] = run.preemptions;
+  }
   OrderedJson answers = OrderedJson::array();
   for (size_t i = 0; i < run.answers.size(); ++i) {
     const Judged& judged = run.answers[i];
@@ -225,7 +229,8 @@ void RunEval(EvalFlags flags) {
   } else {
     answerer = MakeServerAnswerer(flags.server);
   }
-  const EvalRun run = AskAll(*answerer, questions, examples, flags);
+  EvalRun run = AskAll(*answerer, questions, examples, flags);
+  if (model) run.preemptions = model->engine->counters().preemptions;
   ShowWrong(run, questions, flags.num_shown);
   const std::string json = ToJson(run, questions, flags);
   result.Write(json);

@@ -199,7 +199,7 @@ void ExpectSameBits(const AttentionResult& actual, const AttentionResult& expect
 }
 
 TEST(CudaMhaPrefillTest, IsNearTheReference) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   for (const PrefillCase& c : kPrefillCases) {
     for (int page_size : {1, 2, 16, 61, 64, 128}) {
       SCOPED_TRACE(std::string(c.name) + ", page size " + std::to_string(page_size));
@@ -210,7 +210,7 @@ TEST(CudaMhaPrefillTest, IsNearTheReference) {
 }
 
 TEST(CudaMhaPrefillTest, PageSizesChunksOfKeysAndOfQueriesChangeNoBit) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const std::vector<SequenceCase> seqs = {{150, 400, {}, 3}, {20, 20, {}, 4}};
   const AttentionResult expected = MhaCase(seqs, kSmall, 1).Attend();
   for (int page_size : {2, 3, 16, 61, 64, 128, 256}) {
@@ -229,7 +229,7 @@ TEST(CudaMhaPrefillTest, PageSizesChunksOfKeysAndOfQueriesChangeNoBit) {
 }
 
 TEST(CudaMhaPrefillTest, AKeyThatIsNotFiniteReachesOnlyTheQueriesThatSeeIt) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   SerialExecutor executor;
   for (float poison :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
@@ -254,7 +254,7 @@ TEST(CudaMhaPrefillTest, AKeyThatIsNotFiniteReachesOnlyTheQueriesThatSeeIt) {
 }
 
 TEST(CudaMhaPrefillTest, BadArgumentsAreNamed) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   EXPECT_EQ(ErrorMessage([] {
               MhaCase({{2, 9, {-1, 0}, 3}}, kSmall).Attend();
             }),

@@ -35,7 +35,7 @@ std::string BitMismatch(const AttentionResult& actual, const AttentionResult& ex
 class CudaMlaBitsTest : public ::testing::TestWithParam<MlaKernel> {
  protected:
   void SetUp() override {
-    if (!HaveDevice()) GTEST_SKIP();
+    if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   }
   static AttentionResult Attend(const PagedBatch& batch, int32_t num_workers = 3,
                                 const StepCapacity* capacity = nullptr, bool exact = true) {

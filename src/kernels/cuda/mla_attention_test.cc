@@ -105,7 +105,7 @@ void ExpectNearReference(const PagedBatch& batch, MlaKernel kernel, const Attent
 }
 
 TEST(CudaMlaAttentionTest, IsNearTheReference) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   for (const AttentionCase& c : kAttentionCases) {
     for (int page_size : c.page_sizes) {
       const PagedBatch batch(c.seqs, {.page_size = PageSize(page_size),
@@ -127,7 +127,7 @@ TEST(CudaMlaAttentionTest, IsNearTheReference) {
 }
 
 TEST(CudaMlaAttentionTest, WhereNothingIsVisibleThereAreZerosAndMinusInfinity) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{5, 3, {}, 3}, {2, 0, {}, 4}}, {.num_heads = 5});
   for (MlaKernel kernel : kKernels) {
     const AttentionResult result = Attend(batch, kernel);
@@ -156,7 +156,7 @@ void OverwriteRow(const PagedBatch& batch, size_t seq, int64_t position, float v
 // An infinity does not survive fp8, a NaN does. 16 heads: a tile of 64 rows holds four tokens, of
 // which some see the key and some do not.
 TEST(CudaMlaAttentionTest, AKeyThatIsNotFiniteReachesOnlyTheQueriesThatSeeIt) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (MlaKernel kernel : kKernels) {
     for (KvFormat format : {KvFormat::kLatentF32, KvFormat::kLatentBf16, KvFormat::kLatentFp8}) {
@@ -189,7 +189,7 @@ TEST(CudaMlaAttentionTest, AKeyThatIsNotFiniteReachesOnlyTheQueriesThatSeeIt) {
 }
 
 TEST(CudaMlaAttentionTest, LargeScoresNeitherOverflowNorLoseTheMaximum) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{3, 150, {}, 3}}, {.num_heads = 4});
   for (int64_t p = 0; p < 150; ++p) OverwriteRow(batch, 0, p, p % 3 == 0 ? 2.0f : -300.0f);
   for (MlaKernel kernel : kKernels) ExpectNearReference(batch, kernel, Attend(batch, kernel));
@@ -198,7 +198,7 @@ TEST(CudaMlaAttentionTest, LargeScoresNeitherOverflowNorLoseTheMaximum) {
 // ---- Types, faults, errors ----
 
 TEST(CudaMlaAttentionTest, Bf16OutputsAreTheRoundedOnes) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{3, 150, {}, 3}, {1, 1500, {}, 4}}, {.num_heads = 4});
   for (MlaKernel kernel : kKernels) {
     const AttentionResult wide = Attend(batch, kernel);
@@ -208,7 +208,7 @@ TEST(CudaMlaAttentionTest, Bf16OutputsAreTheRoundedOnes) {
 }
 
 TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{1, 10, {}, 2}, {1, 100, {}, 3}}, {.num_heads = 16});
   SerialExecutor executor;
   for (MlaKernel kernel : kKernels) {
@@ -244,7 +244,7 @@ TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) 
 }
 
 TEST(CudaMlaAttentionTest, TheKernelFollowsShapeTypesAndAlignment) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{3, 150, {}, 3}}, {.num_heads = 4});
   PlanStorage storage(batch.Capacity(), MlaWorkShape({.num_heads = 4}, 4, MlaStep::kAny, true));
   SerialExecutor executor;
@@ -268,7 +268,7 @@ TEST(CudaMlaAttentionTest, TheKernelFollowsShapeTypesAndAlignment) {
 }
 
 TEST(CudaMlaAttentionTest, BadArgumentsAreNamed) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{3, 150, {}, 3}}, {.format = KvFormat::kLatentF32, .num_heads = 4});
   EXPECT_EQ(ErrorMessage([&] { Attend(batch, MlaKernel::kTensorCore); }),
             "mla attention on tensor cores: expected a bf16 or fp8 store");

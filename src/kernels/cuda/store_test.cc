@@ -118,7 +118,7 @@ class TwoPools {
 };
 
 TEST(CudaStoreTest, WritesTheBytesThatTheCpuWritesAndReadsTheSameValues) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   ForAllCases([&](const FormatCase& c, int page_size) {
     TwoPools pools(c, page_size, 5);
     const std::vector<Slot> slots = ShuffledSlots(page_size, pools.num_slots(), 3);
@@ -137,7 +137,7 @@ TEST(CudaStoreTest, WritesTheBytesThatTheCpuWritesAndReadsTheSameValues) {
 }
 
 TEST(CudaStoreTest, ZerosExtremesAndWhatIsNotANumberAreEncodedAlike) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const float odd[] = {0.0f,
                        -0.0f,
                        1e-40f,
@@ -169,7 +169,7 @@ TEST(CudaStoreTest, ZerosExtremesAndWhatIsNotANumberAreEncodedAlike) {
 }
 
 TEST(CudaStoreTest, MovesReadEverySourceBeforeTheyWriteAndKeepTheBytes) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   SerialExecutor executor;
   ForAllCases([&](const FormatCase& c, int page_size) {
     TwoPools pools(c, page_size, 6);
@@ -200,7 +200,7 @@ TEST(CudaStoreTest, MovesReadEverySourceBeforeTheyWriteAndKeepTheBytes) {
 }
 
 TEST(CudaStoreTest, SlotsOutsideThePoolAreReportedAndWritesThereAndToTheScratchPageDropped) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   for (int64_t bad : {int64_t{-1}, int64_t{12}, int64_t{1} << 40}) {
     TwoPools pools(kFormatCases[1], 4, 3);
     Status status;
@@ -235,7 +235,7 @@ TEST(CudaStoreTest, SlotsOutsideThePoolAreReportedAndWritesThereAndToTheScratchP
 }
 
 TEST(CudaStoreTest, APoolBeyondTwoGibibytesIsAddressedInFull) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const KvLayout layout(KvFormat::kLatentBf16, {512, 64}, PageSize(64));
   const PageCount num_pages(30001);
   const DeviceBuffer memory("pool", KvStoreBytes(layout, num_pages));
@@ -333,7 +333,7 @@ void ReferenceRopeRow(const RopeRows& rows, const KvDims& dims, RopePairs pairs,
 }
 
 TEST(CudaRopeStoreTest, NormAndRotationAreNearTheReference) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   for (const KvDims& dims : {KvDims{512, 64}, KvDims{256, 32}, KvDims{21, 6}, KvDims{40, 0}}) {
     for (RopePairs pairs : {RopePairs::kInterleaved, RopePairs::kHalves}) {
       TwoPools pools({"f32", KvFormat::kLatentF32, dims}, 16, 4);
@@ -354,7 +354,7 @@ TEST(CudaRopeStoreTest, NormAndRotationAreNearTheReference) {
 
 // Whatever the format, the row is the encoding of the f32 values above.
 TEST(CudaRopeStoreTest, EveryFormatEncodesTheSameValues) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   for (const FormatCase& c : kFormatCases) {
     if (c.format >= KvFormat::kIndexKeyFp8 || c.dims.rope_dim % 2 != 0) continue;
     SCOPED_TRACE(c.name);
@@ -371,7 +371,7 @@ TEST(CudaRopeStoreTest, EveryFormatEncodesTheSameValues) {
 }
 
 TEST(CudaRopeStoreTest, APositionOutsideTheTableIsReportedAndItsRowDropped) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   for (int64_t bad : {int64_t{-1}, int64_t{50}}) {
     TwoPools pools(kFormatCases[1], 16, 4);
     RopeRows rows = MakeRopeRows({512, 64}, pools.num_slots(), 16);
@@ -388,7 +388,7 @@ TEST(CudaRopeStoreTest, APositionOutsideTheTableIsReportedAndItsRowDropped) {
 }
 
 TEST(CudaStoreTest, MismatchedShapesAreNamed) {
-  if (!HaveDevice()) GTEST_SKIP();
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   TwoPools pools(kFormatCases[1], 4, 3);
   const std::vector<Slot> slots = {Slot(5), Slot(6)};
   const std::vector<float> rows(2 * 576);
