@@ -11,7 +11,7 @@ MODEL_BENCH_FLAGS = $(filter-out --benchmark_%,$(BENCH_FLAGS))
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help quire serve test asan tsan load fuzz bench eval-matrix cuda test-cuda bench-cuda install format format-check tidy clean
+.PHONY: help quire serve test asan tsan load fuzz bench eval-matrix cuda test-cuda sanitize-cuda bench-cuda install format format-check tidy clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -72,6 +72,10 @@ cuda: build/cuda/.configured  ## build/cuda/quire, and the tests and benchmarks 
 test-cuda: build/cuda/.configured  ## the tests of the CUDA targets (skipped without a Hopper GPU)
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda_tests
 	ctest --preset cuda -L cuda
+
+sanitize-cuda: build/cuda/.configured  ## the same under compute-sanitizer (ten minutes; needs a Hopper GPU)
+	cmake --build --preset cuda -j $(JOBS) --target quire_cuda_tests
+	tools/sanitize_cuda.py
 
 bench-cuda: build/cuda/.configured  ## the benchmarks of the CUDA targets (needs a Hopper GPU)
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda_benches quire

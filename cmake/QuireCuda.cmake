@@ -1,7 +1,7 @@
 # quire_cuda_library(FOLDER SOURCES...)   quire_<folder>_cuda, from the sources in src/<folder>/cuda;
 #   links quire_<folder>, and the CUDA libraries of the folders that src/LAYERS allows folder/cuda
 # quire_cuda_test(NAME SOURCES ... [LIBRARIES ...])   a GoogleTest binary with the label cuda, linked
-#   with the CUDA library of the folder it stands in
+#   with the CUDA library of the folder it stands in, if it has one
 # quire_cuda_bench(NAME SOURCES ... [LIBRARIES ...])   a benchmark
 #
 # The target quire_cuda builds all of them, quire_cuda_tests and quire_cuda_benches those. Without
@@ -80,8 +80,10 @@ function(quire_cuda_test name)
   endif()
   cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
-  quire_test(${name} LABELS cuda SOURCES ${arg_SOURCES}
-    LIBRARIES quire_${folder}_cuda ${arg_LIBRARIES})
+  if(TARGET quire_${folder}_cuda)
+    list(PREPEND arg_LIBRARIES quire_${folder}_cuda)
+  endif()
+  quire_test(${name} LABELS cuda SOURCES ${arg_SOURCES} LIBRARIES ${arg_LIBRARIES})
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
   set_tests_properties(${name} PROPERTIES RESOURCE_LOCK cuda_device)  # one at a time on the device
   add_dependencies(quire_cuda_tests ${name})

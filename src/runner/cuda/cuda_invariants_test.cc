@@ -123,6 +123,39 @@ TEST_P(CudaInvariants, InDeterministicModeSixtyThreeOthersChangeNoBit) {
   }
 }
 
+// Long enough for attention to be summed in several splits.
+TEST(CudaLongSequences, InDeterministicModeChunksAndOtherSequencesChangeNoBit) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  for (const KvFormat format : {KvFormat::kLatentBf16, KvFormat::kLatentFp8}) {
+    SCOPED_TRACE(KvFormatName(format));
+    const auto runner = MakeDeviceRunner(kTestData / "dummy" / "true_geometry",
+                                         {.context = TokenCount(2600),
+                                          .max_seqs = 3,
+                                          .max_step_tokens = TokenCount(2560),
+                                          .kv_format = format,
+                                          .mode = StepMode::kGraph,
+                                          .deterministic = true,
+                                          .num_threads = 4},
+                                         Weights::kDummy);
+    std::vector<Job> jobs;
+    for (const int64_t length : {2500, 2040, 1030}) {
+      jobs.push_back(
+          {.prompt = RandomTokens(length, runner->limits().vocab_size, 1), .num_output = 12});
+    }
+    std::vector<JobReport> alone;
+    for (const Job& job : jobs) alone.push_back(RunJob(*runner, job));
+    for (const int64_t chunk : {64, 333, 853}) {
+      SCOPED_TRACE(chunk);
+      for (Job& job : jobs) job.chunk = chunk;
+      EXPECT_EQ(Difference(RunJob(*runner, jobs[0]), alone[0]), "");
+      const std::vector<JobReport> together = RunJobs(*runner, jobs, 7);
+      for (size_t i = 0; i < jobs.size(); ++i) {
+        EXPECT_EQ(Difference(together[i], alone[i]), "") << "sequence " << i;
+      }
+    }
+  }
+}
+
 // Nobody says which sequence is which, so that every step brings all pages again.
 class Anonymous : public Runner {
  public:

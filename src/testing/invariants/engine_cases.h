@@ -12,9 +12,10 @@
 #include <vector>
 
 #include "engine/request.h"
-#include "runner/cpu_runner.h"
+#include "runner/metered_runner.h"
 #include "testing/invariants/lone_answers.h"
 #include "testing/invariants/serving_loop.h"
+#include "testing/invariants/test_runner.h"
 #include "testing/step_jobs.h"
 
 namespace quire::testing {
@@ -51,10 +52,12 @@ inline std::vector<EngineCase> SmallCases() {
   }
   return cases;
 }
-// And one of the true size.
+// And the true size.
 inline std::vector<EngineCase> EngineCases() {
   std::vector<EngineCase> cases = SmallCases();
-  cases.push_back({{kTrueModel, Weights::kDummy, KvFormat::kLatentFp8}, 64, StepMode::kGraph});
+  for (const KvFormat format : TrueSizeFormats()) {
+    cases.push_back({{kTrueModel, Weights::kDummy, format}, 64, StepMode::kGraph});
+  }
   return cases;
 }
 
@@ -65,14 +68,14 @@ class EngineCaseTest : public ::testing::TestWithParam<EngineCase> {
   // Pages for 6000 tokens, and 200 more: an ended sequence keeps a last page that is partly filled.
   explicit EngineCaseTest(int32_t num_threads = 1)
       : lone_(Lone(GetParam().model)),
-        runner_(MakeRunner(GetParam().model,
-                           {.page_size = PageSize(GetParam().page_size),
-                            .max_seqs = kMaxSeqs,
-                            .max_step_tokens = TokenCount(kTestContext),
-                            .pool_tokens = TokenCount(6000 + 200 * GetParam().page_size),
-                            .mode = GetParam().mode,
-                            .checks = StepChecks::kPoison,
-                            .num_threads = num_threads})) {}
+        runner_(MakeTestRunner(GetParam().model,
+                               {.page_size = PageSize(GetParam().page_size),
+                                .max_seqs = kMaxSeqs,
+                                .max_step_tokens = TokenCount(kTestContext),
+                                .pool_tokens = TokenCount(6000 + 200 * GetParam().page_size),
+                                .mode = GetParam().mode,
+                                .checks = StepChecks::kPoison,
+                                .num_threads = num_threads})) {}
 
   int64_t page() const { return GetParam().page_size; }
   // Copies that a hit of this many tokens takes.
@@ -112,7 +115,7 @@ class EngineCaseTest : public ::testing::TestWithParam<EngineCase> {
   }
 
   LoneAnswers& lone_;
-  std::unique_ptr<CpuRunner> runner_;
+  std::unique_ptr<MeteredRunner> runner_;
 
  private:
   static LoneAnswers& Lone(const ModelCase& model) {

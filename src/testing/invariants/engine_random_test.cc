@@ -38,10 +38,6 @@ std::vector<EngineCase> RandomCases(Pages pages) {
 
 class EngineRandom : public EngineCaseTest {
  protected:
-  void SetUp() override {
-    for (auto& root : roots_) root = DrawTokens(kLongestPrompt);
-  }
-
   static size_t Index(int64_t i) { return static_cast<size_t>(i); }
 
   std::vector<int32_t> DrawTokens(int64_t n) { return Tokens(n, random_.Next()); }
@@ -96,7 +92,58 @@ class EngineRandom : public EngineCaseTest {
     return narrow;
   }
 
-  void RunWorkload(Pages pages) {
+  // What requests must meet, sooner or later.
+  struct Met {
+    int64_t cached_tokens = 0;
+    int64_t mixed_steps = 0;
+    int64_t cut_short = 0;
+    int64_t stopped = 0;
+    int64_t distinct_tokens = 0;
+    int64_t evicted_pages = 0;
+    int64_t preemptions = 0;
+
+    void Add(const ServingLoop& loop) {
+      for (const auto& [id, served] : loop.all()) {
+        for (const ServedAnswer& answer : served.answers) {
+          cut_short += answer.finish == FinishReason::kCancelled ? 1 : 0;
+          stopped += answer.finish == FinishReason::kStop ? 1 : 0;
+        }
+      }
+      cached_tokens += loop.counters().cached_tokens;
+      mixed_steps += loop.seen().mixed_steps;
+      distinct_tokens = std::max(distinct_tokens, loop.NumDistinctTokens());
+      evicted_pages += loop.counters().evicted_pages;
+      preemptions += loop.counters().preemptions;
+    }
+    std::string Missing(Pages pages) const {
+      if (cached_tokens == 0) return "nothing was cached";
+      if (mixed_steps == 0) return "no step was mixed";
+      if (cut_short == 0) return "no answer was cut short";
+      if (stopped == 0) return "no answer met its stop token";
+      if (distinct_tokens < 30) return "the answers are too much alike to tell anything";
+      if (pages == Pages::kAmple) return "";
+      if (evicted_pages == 0) return "nothing was evicted";
+      if (preemptions == 0) return "nothing was preempted";
+      return "";
+    }
+  };
+
+  // One seed after the other until they have: what a request meets depends on the answers to others,
+  // and so on the machine.
+  void RunWorkloads(Pages pages) {
+    Met met;
+    for (uint64_t seed = 1; seed <= kMostSeeds && !HasFailure(); ++seed) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed);
+      RunWorkload(seed, pages, met);
+      if (met.Missing(pages).empty()) return;
+    }
+    EXPECT_EQ(met.Missing(pages), "");
+  }
+
+  void RunWorkload(uint64_t seed, Pages pages, Met& met) {
+    random_ = Random(seed);
+    earlier_.clear();
+    for (auto& root : roots_) root = DrawTokens(kLongestPrompt);
     ServingLoop loop(*runner_, lone_, DrawLimits(pages), pages);
     std::multimap<int64_t, RequestId> cancels;  // by the step
     for (int i = 0; i < kNumRequests && !HasFailure(); ++i) {
@@ -109,32 +156,12 @@ class EngineRandom : public EngineCaseTest {
       }
     }
     loop.RunAll();
-    CheckCoverage(loop, pages);
+    EXPECT_EQ(loop.counters().page_copies > 0, page() > 1);
+    met.Add(loop);
   }
 
-  void CheckCoverage(const ServingLoop& loop, Pages pages) const {
-    const SchedulerCounters now = loop.counters();
-    int64_t cut_short = 0;
-    int64_t stopped = 0;
-    for (const auto& [id, served] : loop.all()) {
-      for (const ServedAnswer& answer : served.answers) {
-        cut_short += answer.finish == FinishReason::kCancelled ? 1 : 0;
-        stopped += answer.finish == FinishReason::kStop ? 1 : 0;
-      }
-    }
-    EXPECT_GT(now.cached_tokens, 0);
-    EXPECT_EQ(now.page_copies > 0, page() > 1);
-    EXPECT_GT(loop.seen().mixed_steps, 0);
-    EXPECT_GT(cut_short, 0);
-    EXPECT_GT(stopped, 0);
-    EXPECT_GE(loop.NumDistinctTokens(), 30);
-    if (pages == Pages::kAmple) return;
-    EXPECT_GT(now.evicted_pages, 0);
-    EXPECT_GT(now.preemptions, 0);
-  }
-
-  static constexpr uint64_t kSeed = 1;
-  Random random_{kSeed};
+  static constexpr uint64_t kMostSeeds = 5;
+  Random random_{0};
   std::vector<int32_t> roots_[3];
   std::vector<Request> earlier_;
 };
@@ -142,15 +169,9 @@ class EngineRandom : public EngineCaseTest {
 class EngineWithAmplePages : public EngineRandom {};
 class EngineWithScarcePages : public EngineRandom {};
 
-TEST_P(EngineWithAmplePages, EveryAnswerIsThatOfTheRequestAlone) {
-  SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
-  RunWorkload(Pages::kAmple);
-}
+TEST_P(EngineWithAmplePages, EveryAnswerIsThatOfTheRequestAlone) { RunWorkloads(Pages::kAmple); }
 
-TEST_P(EngineWithScarcePages, EveryAnswerIsThatOfTheRequestAlone) {
-  SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
-  RunWorkload(Pages::kScarce);
-}
+TEST_P(EngineWithScarcePages, EveryAnswerIsThatOfTheRequestAlone) { RunWorkloads(Pages::kScarce); }
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineWithAmplePages,
                          ::testing::ValuesIn(RandomCases(Pages::kAmple)), EngineCaseName);

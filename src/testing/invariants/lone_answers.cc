@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <span>
 #include <utility>
 
@@ -27,22 +26,11 @@ std::string KeyOf(const Request& request, int32_t sample, TokenCount context) {
 
 }  // namespace
 
-std::string ModelCase::Name() const {
-  return std::filesystem::path(folder).filename().string() + "_" + KvFormatName(kv_format);
-}
-
-std::unique_ptr<CpuRunner> MakeRunner(const ModelCase& model, RunnerOptions options) {
-  options.context = TokenCount(kTestContext);
-  options.kv_format = model.kv_format;
-  return MakeRunner(std::filesystem::path(QUIRE_RUNNER_TESTDATA) / model.folder, options,
-                    model.weights);
-}
-
 LoneAnswers::LoneAnswers(const ModelCase& model)
-    : runner_(MakeRunner(model, {.page_size = PageSize(64),
-                                 .max_seqs = 1,
-                                 .max_step_tokens = TokenCount(kTestContext),
-                                 .mode = StepMode::kEager})) {
+    : runner_(MakeTestRunner(model, {.page_size = PageSize(64),
+                                     .max_seqs = 1,
+                                     .max_step_tokens = TokenCount(kTestContext),
+                                     .mode = StepMode::kEager})) {
   for (int64_t i = 1; i < runner_->limits().pool_pages.raw(); ++i) pages_.push_back(PageId(i));
 }
 

@@ -10,27 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "attn/kv_layout.h"
 #include "engine/request.h"
-#include "runner/cpu_runner.h"
-#include "runner/runner_options.h"
+#include "runner/metered_runner.h"
+#include "testing/invariants/test_runner.h"
 #include "testing/step_jobs.h"
 
 namespace quire::testing {
-
-// A model of src/runner/testdata.
-struct ModelCase {
-  const char* folder;  // "hf/v3_groups"
-  Weights weights;
-  KvFormat kv_format;
-
-  std::string Name() const;  // fit for the name of a test
-};
-
-// The longest context of the runners under test.
-inline constexpr int64_t kTestContext = 320;
-
-std::unique_ptr<CpuRunner> MakeRunner(const ModelCase& model, RunnerOptions options);
 
 struct LoneAnswer {
   JobReport report;  // of the tokens drawn, a stop token included
@@ -52,7 +37,7 @@ class LoneAnswers {
   LoneAnswer Compute(const Request& request, int32_t sample, TokenCount context);
   StepToken Step(StepSequence seq);
 
-  std::unique_ptr<CpuRunner> runner_;
+  std::unique_ptr<MeteredRunner> runner_;
   std::vector<PageId> pages_;  // those of the whole pool, in order
   std::map<std::string, LoneAnswer> answers_;
   std::map<std::string, JobReport> scores_;

@@ -20,7 +20,7 @@ std::vector<int32_t> TokensOf(const ServedRequest& served, const ServedAnswer& a
 
 }  // namespace
 
-ServingLoop::ServingLoop(CpuRunner& runner, LoneAnswers& lone, const RunnerLimits& limits,
+ServingLoop::ServingLoop(MeteredRunner& runner, LoneAnswers& lone, const RunnerLimits& limits,
                          Pages pages, SchedulerOptions options)
     : runner_(runner),
       lone_(lone),

@@ -20,7 +20,7 @@
 
 #include "engine/request.h"
 #include "engine/scheduler.h"
-#include "runner/cpu_runner.h"
+#include "runner/metered_runner.h"
 #include "step/step.h"
 #include "testing/invariants/cached_prefixes.h"
 #include "testing/invariants/lone_answers.h"
@@ -66,7 +66,7 @@ struct SeenSteps {
 // `limits`, of whom the scheduler knows, may be narrower than the runner's.
 class ServingLoop {
  public:
-  ServingLoop(CpuRunner& runner, LoneAnswers& lone, const RunnerLimits& limits, Pages pages,
+  ServingLoop(MeteredRunner& runner, LoneAnswers& lone, const RunnerLimits& limits, Pages pages,
               SchedulerOptions options = {});
 
   // Its sampling.seed is replaced: by that its sequences are known in a batch.
@@ -112,7 +112,7 @@ class ServingLoop {
   void CheckEnd() const;
   void Publish(const ServedRequest& served, const ServedAnswer& answer);
 
-  CpuRunner& runner_;
+  MeteredRunner& runner_;
   LoneAnswers& lone_;
   const RunnerLimits limits_;
   const Pages pages_;

@@ -1,0 +1,19 @@
+#include "testing/invariants/test_runner.h"
+
+#include <filesystem>
+
+namespace quire::testing {
+
+std::unique_ptr<MeteredRunner> MakeTestRunner(const ModelCase& model, RunnerOptions options) {
+  options.context = TokenCount(kTestContext);
+  options.kv_format = model.kv_format;
+  return MakeRunner(std::filesystem::path(QUIRE_RUNNER_TESTDATA) / model.folder, options,
+                    model.weights);
+}
+
+std::span<const KvFormat> TrueSizeFormats() {
+  static constexpr KvFormat kFormats[] = {KvFormat::kLatentFp8};
+  return kFormats;
+}
+
+}  // namespace quire::testing

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Runs the CUDA tests under compute-sanitizer, and prints a table of what it said.
+
+usage: tools/sanitize_cuda.py [--build build/cuda] [--jobs 7] [--limit 600] [--only TEXT] [--log FILE]
+
+memcheck and synccheck see every test but those that LEFT_OUT and SUITES name; racecheck and
+initcheck, which take a hundred times as long, a small case of each kernel. Parts of a test binary
+run as processes of their own, so that a long one holds up no other. Fails if a tool found something
+or did not finish.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+# They measure or exhaust memory, of which the tools take some; end the process's context; launch what
+# cannot be launched; leave the recording of a graph unfinished.
+LEFT_OUT = ("*.TheDevicesMemoryIsWithinOnePercentOfThePlan:CudaMemoryTest.MoreThanTheDeviceHasIsNamed:"
+            "CudaCheckTest.ALaunchThatCannotBeIsNamedAndForgotten:CudaCheckTest.ALostContextIsSticky:"
+            "CudaGraphTest.WaitingInTheBody*:CudaGraphTest.AStreamThatRecords*")
+
+Suite = collections.namedtuple("Suite", "name binary tests parts small small_parts")
+SUITES = (
+    Suite("device", "device/cuda_device_test", "*", 1, "", 0),
+    Suite("plans and index arrays", "attn/cuda_attn_test", "*", 2,
+          "CudaPlanTest.*:CudaExportTest.*", 2),
+    Suite("stores, row ops, routing", "kernels/cuda_kernels_test",
+          "CudaStore*:CudaRope*:CudaRow*:CudaRoute*:CudaCombine*", 6,
+          "CudaStoreTest.WritesTheBytes*:CudaStoreTest.MovesRead*:CudaRopeStoreTest.NormAnd*:"
+          "CudaRowOpsTest.*Rms*:CudaRowOpsTest.Combine*:CudaRowOpsTest.Silu*:CudaRowOpsTest.*Rope*:"
+          "CudaRowOpsTest.Embed*:CudaRouteTest.RowsLie*:CudaRoute*Test.*BitForBit:"
+          "CudaRouteAndSort*:CudaCombine*", 8),
+    Suite("products, experts", "kernels/cuda_kernels_test", "CudaGemm*:CudaExpert*", 5,
+          "CudaGemmTest.HeadsAre*:CudaGemmTest.RowsAreQuantised*:CudaGemmTest.RepeatsHave*:"
+          "CudaExpertGemmTest.EqualsALoop*:CudaGemmPlannerTest.FewRowsKeep*", 2),
+    Suite("attention", "kernels/cuda_kernels_test", "*CudaMla*:CudaMhaPrefill*", 8,
+          "*/CudaMlaBitsTest.ATreeRow*/TensorCore:CudaMlaAttentionTest.WhereNothing*:"
+          "CudaMlaAttentionTest.AKeyThat*:CudaMhaPrefillTest.AKeyThat*", 4),
+    Suite("sampling", "decode/cuda_decode_test", "*", 2,
+          "CudaSamplingTest.TheHighestAnd*:CudaSamplingTest.Bias*:CudaSamplingTest.ALarge*:"
+          "CudaSamplingTest.Logprobs*:CudaSamplingTest.RowsThat*", 5),
+    Suite("runner", "runner/cuda_runner_test", "*", 1, "CudaRunnerTest.CopiedPages*", 1),
+    Suite("runner: bits, parity", "runner/cuda_runner_invariants_test", "*", 6, "", 0),
+    # Page sizes differ in the engine's bookkeeping, and have no kernels of their own.
+    Suite("engine", "testing/cuda_engine_invariants_test",
+          "*page16_graph:*true_geometry_latent_bf16*", 8, "", 0),
+)
+# racecheck sees shared memory alone. Both look at our kernels only: cuBLASLt's are not ours to repair.
+OURS = ("--kernel-name", "kernel_substring=quire")
+TOOLS = {"memcheck": (), "synccheck": (), "racecheck": OURS, "initcheck": OURS}
+# A whole step ends with an error of the tool's own: "failed to handle a hardware exception".
+NOT_POSSIBLE = (("racecheck", "runner"),)
+
+Job = collections.namedtuple("Job", "suite tool part parts")
+Outcome = collections.namedtuple("Outcome", "job verdict seconds log")
+
+
+def jobs_of(only):
+    jobs = []
+    for tool, extra in TOOLS.items():
+        for suite in SUITES:
+            if (tool, suite.name) in NOT_POSSIBLE:
+                continue
+            parts = suite.small_parts if extra else suite.parts
+            jobs += [Job(suite, tool, part, parts) for part in range(parts)]
+    jobs.sort(key=lambda job: job.tool != "racecheck")  # the longest first
+    return [job for job in jobs if only in f"{job.tool} {job.suite.name}"]
+
+
+def run(job, options):
+    # Some tests make a call of CUDA fail on purpose: that is no finding, what memory it touches is.
+    calls = ("--report-api-errors", "no") if job.suite.name == "device" else ()
+    tests = job.suite.small if TOOLS[job.tool] else job.suite.tests
+    command = ["compute-sanitizer", "--tool", job.tool, "--error-exitcode", "9", "--print-limit", "5",
+               *TOOLS[job.tool], *calls, options.build / "src" / job.suite.binary,
+               "--gtest_brief=1", f"--gtest_filter={tests}-{LEFT_OUT}"]
+    shard = {"GTEST_TOTAL_SHARDS": str(job.parts), "GTEST_SHARD_INDEX": str(job.part)}
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(command, env={**os.environ, **shard}, timeout=options.limit,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              errors="replace", check=False)
+        verdict, log = verdict_of(done.returncode, done.stdout), done.stdout
+    except subprocess.TimeoutExpired as late:
+        verdict, log = f"not finished in {options.limit} s", (late.stdout or b"").decode(errors="replace")
+    return Outcome(job, verdict, time.monotonic() - begin, log)
+
+
+def verdict_of(code, log):
+    """"clean" only if the tests passed, and there were some, and the tool counted no error."""
+    if re.search(r"\d+ tests?, listed below|SKIPPED|\[  FAILED  \]", log):
+        return "tests failed or were skipped"
+    if not re.search(r"\[  PASSED  \] [1-9]", log):
+        return f"no test passed (exit status {code})"
+    if code != 0 or not re.search(r"SUMMARY: 0 (errors|hazards)", log):
+        return "found something"
+    return "clean"
+
+
+def table(outcomes):
+    """A row for every suite: the worst verdict of its parts, and their time together."""
+    lines = ["| tests | " + " | ".join(TOOLS) + " |", "|---|" + "---|" * len(TOOLS)]
+    for suite in SUITES:
+        cells = []
+        for tool in TOOLS:
+            mine = [o for o in outcomes if o.job.suite is suite and o.job.tool == tool]
+            bad = sorted({o.verdict for o in mine} - {"clean"})
+            seconds = sum(o.seconds for o in mine)
+            cells.append(f"{', '.join(bad) or 'clean'}, {seconds:.0f} s" if mine else "-")
+        lines.append(f"| {suite.name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/cuda"))
+    parser.add_argument("--jobs", type=int, default=7, help="processes at a time")
+    parser.add_argument("--limit", type=int, default=600, help="seconds for each")
+    parser.add_argument("--only", default="", help="jobs with this in 'tool suite'")
+    parser.add_argument("--log", type=pathlib.Path, help="where to write what the tools print")
+    options = parser.parse_args()
+    jobs = jobs_of(options.only)
+    if not jobs:
+        parser.error(f"--only: no 'tool suite' has '{options.only}' in it")
+    if not shutil.which("compute-sanitizer"):
+        parser.error("compute-sanitizer: not found; it comes with the CUDA toolkit")
+    outcomes = []
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(run, job, options) for job in jobs]):
+            outcome = done.result()
+            outcomes.append(outcome)
+            job = outcome.job
+            print(f"[{len(outcomes)}/{len(jobs)}] {job.tool} {job.suite.name} {job.part + 1}/{job.parts}: "
+                  f"{outcome.verdict}, {outcome.seconds:.0f} s", flush=True)
+            if outcome.verdict != "clean":
+                print(outcome.log[-3000:], flush=True)
+    if options.log:
+        options.log.write_text("".join(outcome.log for outcome in outcomes))
+    print("\n" + table(outcomes))
+    return 0 if all(outcome.verdict == "clean" for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
