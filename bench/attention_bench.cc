@@ -1,6 +1,5 @@
 #include "bench/attention_bench.h"
 
-#include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,10 +11,10 @@
 
 #include "attn/kv_store.h"
 #include "attn/plan.h"
+#include "bench/roof_bench.h"
 #include "bench/sequences.h"
 #include "device/buffer.h"
 #include "kernels/cpu/mla_attention.h"
-#include "kernels/cpu/roof.h"
 #include "kernels/cpu/store.h"
 
 namespace quire::bench {
@@ -155,56 +154,20 @@ class AttentionStep {
   int64_t layer_ = 0;
 };
 
-// What the benchmarks share: the inputs of the shape at hand (Google Benchmark calls a function
-// once per repetition, and in between to find the number of iterations), and the roofs.
-class AttentionBench {
- public:
-  AttentionBench(Effort effort, Executor& executor) : effort_(effort), executor_(executor) {}
-
-  void Run(const AttentionShape& shape, const std::string& name, benchmark::State& state) {
-    if (name != name_) Prepare(shape, name);
-    for (auto _ : state) step_->RunNextLayer();
-    state.SetLabel(fmt::format("{} heads, {}", shape.num_heads, ShortName(shape.format)));
-    state.counters[kBytes] = step_->Bytes();
-    state.counters[kFlops] = step_->Flops();
-    state.counters[kReadRoof] = roofs_.read_bytes_per_s;
-    state.counters[kFmaRoof] = roofs_.flops_per_s;
-    state.counters[kFmaAfter] = meter_->Measure(1).flops_per_s;
-  }
-
- private:
-  void Prepare(const AttentionShape& shape, const std::string& name) {
-    ShowProgress(name);
-    name_ = name;
-    step_.reset();  // before the next is made: both may not fit
-    if (!meter_) meter_ = std::make_unique<cpu::RoofMeter>(executor_);
-    roofs_ = meter_->Measure(effort_ == Effort::kFull ? 20 : 5);
-    step_ = std::make_unique<AttentionStep>(shape, executor_);
-  }
-
-  Effort effort_;
-  Executor& executor_;
-  std::string name_;
-  std::unique_ptr<cpu::RoofMeter> meter_;
-  cpu::Roofs roofs_;  // measured before the shape at hand
-  std::unique_ptr<AttentionStep> step_;
-};
+std::string Label(const AttentionShape& shape) {
+  return fmt::format("{} heads, {}", shape.num_heads, ShortName(shape.format));
+}
 
 }  // namespace
 
 void RegisterAttention(Effort effort, Executor& executor) {
-  const auto bench = std::make_shared<AttentionBench>(effort, executor);
+  using Bench = RoofBench<AttentionStep, AttentionShape>;
+  const auto bench = std::make_shared<Bench>(effort, executor);
   for (const AttentionShape& shape : kAttentionShapes) {
     if (effort < shape.least_effort) continue;
     const std::string kind = shape.format == KvFormat::kLatentFp8 ? "_fp8" : "";
     const std::string name = fmt::format("attention/{}{}/p{}", shape.name, kind, shape.page_size);
-    benchmark::RegisterBenchmark(
-        name.c_str(),
-        [bench, shape, name](benchmark::State& state) { bench->Run(shape, name, state); })
-        ->UseRealTime()
-        ->MinTime(effort == Effort::kFull ? 0.3 : 0.1)
-        ->Repetitions(effort == Effort::kFull ? 5 : 3)
-        ->ReportAggregatesOnly();
+    Bench::Register(bench, shape, name, Label(shape));
   }
 }
 

@@ -1,6 +1,5 @@
 #include "bench/gemm_bench.h"
 
-#include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,9 +9,9 @@
 #include <vector>
 
 #include "base/narrow_float.h"
+#include "bench/roof_bench.h"
 #include "device/buffer.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/roof.h"
 
 namespace quire::bench {
 namespace {
@@ -148,57 +147,22 @@ class GemmStep {
   int64_t layer_ = 0;
 };
 
-// The inputs of the shape at hand, and the roofs; see AttentionBench for why they are kept.
-class GemmBench {
- public:
-  GemmBench(Effort effort, Executor& executor) : effort_(effort), executor_(executor) {}
-
-  void Run(const GemmShape& shape, const std::string& name, benchmark::State& state) {
-    if (name != name_) Prepare(shape, name);
-    for (auto _ : state) step_->RunNextLayer();
-    state.SetLabel(fmt::format("{} x {}, {}", shape.matrix.inputs, shape.matrix.outputs,
-                               WeightFormatName(shape.format)));
-    state.counters[kBytes] = step_->Bytes();
-    state.counters[kFlops] = step_->Flops();
-    state.counters[kReadRoof] = roofs_.read_bytes_per_s;
-    state.counters[kFmaRoof] = roofs_.flops_per_s;
-    state.counters[kFmaAfter] = meter_->Measure(1).flops_per_s;
-  }
-
- private:
-  void Prepare(const GemmShape& shape, const std::string& name) {
-    ShowProgress(name);
-    name_ = name;
-    step_.reset();  // before the next is made: both may not fit
-    if (!meter_) meter_ = std::make_unique<cpu::RoofMeter>(executor_);
-    roofs_ = meter_->Measure(effort_ == Effort::kFull ? 20 : 5);
-    step_ = std::make_unique<GemmStep>(shape, executor_);
-  }
-
-  Effort effort_;
-  Executor& executor_;
-  std::string name_;
-  std::unique_ptr<cpu::RoofMeter> meter_;
-  cpu::Roofs roofs_;  // measured before the shape at hand
-  std::unique_ptr<GemmStep> step_;
-};
+std::string Label(const GemmShape& shape) {
+  return fmt::format("{} x {}, {}", shape.matrix.inputs, shape.matrix.outputs,
+                     WeightFormatName(shape.format));
+}
 
 }  // namespace
 
 void RegisterGemm(Effort effort, Executor& executor) {
-  const auto bench = std::make_shared<GemmBench>(effort, executor);
+  using Bench = RoofBench<GemmStep, GemmShape>;
+  const auto bench = std::make_shared<Bench>(effort, executor);
   for (const GemmShape& shape : kGemmShapes) {
     if (effort < shape.least_effort) continue;
     const std::string kind =
         shape.format == kBf16 ? "" : fmt::format("_{}", WeightFormatName(shape.format));
     const std::string name = fmt::format("gemm/{}{}/r{}", shape.name, kind, shape.rows);
-    benchmark::RegisterBenchmark(
-        name.c_str(),
-        [bench, shape, name](benchmark::State& state) { bench->Run(shape, name, state); })
-        ->UseRealTime()
-        ->MinTime(effort == Effort::kFull ? 0.3 : 0.1)
-        ->Repetitions(effort == Effort::kFull ? 5 : 3)
-        ->ReportAggregatesOnly();
+    Bench::Register(bench, shape, name, Label(shape));
   }
 }
 

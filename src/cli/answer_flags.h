@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/flags.h"
-#include "text/ordered_json.h"
+#include "io/json.h"
 #include "textgen/generation_config.h"
 #include "textgen/text_engine.h"
 

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "io/mapped_file.h"
@@ -61,17 +62,28 @@ std::string Reason(std::string_view what) {
   return reason + (what.size() > kMaxReasonBytes ? "..." : "");
 }
 
+// What is read, and how to refuse it.
+struct Source {
+  std::string_view text;
+  std::string_view name;
+
+  [[noreturn]] void Refuse(size_t num_read, const std::string& reason) const {
+    throw Error(ErrorCode::kInvalidArgument, "{}: {}: {}", name, LineAndColumn(text, num_read),
+                reason);
+  }
+};
+
 // Builds the value from the parser's events, as the library's own builder does, but refuses a key
 // that comes twice (the library keeps the last) and too much depth.
-class Builder final : public nlohmann::json_sax<Json> {
+template <class Value>
+class Builder final : public nlohmann::json_sax<Value> {
  public:
-  Builder(std::string_view text, std::string_view source, int max_depth)
-      : text_(text), source_(source), max_depth_(max_depth) {}
+  Builder(const Source& source, int max_depth) : source_(source), max_depth_(max_depth) {}
 
-  Json Build() {
-    const char* end = text_.data() + text_.size();
-    Json::sax_parse(CountingIterator(text_.data(), &num_read_), CountingIterator(end, &num_read_),
-                    this);
+  Value Build() {
+    const char* begin = source_.text.data();
+    Value::sax_parse(CountingIterator(begin, &num_read_),
+                     CountingIterator(begin + source_.text.size(), &num_read_), this);
     return std::move(root_);
   }
 
@@ -81,67 +93,87 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool number_unsigned(uint64_t value) override { return Add(value); }
   bool number_float(double value, const std::string&) override { return Add(value); }
   bool string(std::string& value) override { return Add(std::move(value)); }
-  bool binary(Json::binary_t&) override { return false; }  // not in text
+  bool binary(typename Value::binary_t&) override { return false; }  // not in text
 
-  bool start_object(size_t) override { return Open(Json::object()); }
+  bool start_object(size_t) override { return Open(Value::object()); }
   bool end_object() override { return Close(); }
-  bool start_array(size_t) override { return Open(Json::array()); }
+  bool start_array(size_t) override { return Open(Value::array()); }
   bool end_array() override { return Close(); }
 
   bool key(std::string& key) override {
-    const auto [member, is_new] = open_.back()->get_ref<Json::object_t&>().emplace(key, nullptr);
-    if (!is_new) Refuse(num_read_, fmt::format("duplicate key {}", QuoteForMessage(key)));
-    member_ = &member->second;
+    member_ = AddMember(open_.back()->template get_ref<typename Value::object_t&>(), key);
+    if (member_ == nullptr) {
+      source_.Refuse(num_read_, fmt::format("duplicate key {}", QuoteForMessage(key)));
+    }
     return true;
   }
 
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    Refuse(position, Reason(error.what()));
+    source_.Refuse(position, Reason(error.what()));
   }
 
  private:
+  // The value of a new key, or null if it has come before.
+  Json* AddMember(Json::object_t& object, const std::string& key) {
+    const auto [member, is_new] = object.emplace(key, nullptr);
+    return is_new ? &member->second : nullptr;
+  }
+  OrderedJson* AddMember(OrderedJson::object_t& object, const std::string& key) {
+    if (!keys_.back().insert(key).second) return nullptr;
+    // Without the search through all others that the library would do.
+    return &static_cast<OrderedJson::object_t::Container&>(object)
+                .emplace_back(key, nullptr)
+                .second;
+  }
+
   // Puts the value where it belongs, at the end of the open array or behind the last key.
-  Json* Put(Json value) {
+  Value* Put(Value value) {
     if (open_.empty()) return &(root_ = std::move(value));
     if (open_.back()->is_object()) return &(*member_ = std::move(value));
     open_.back()->push_back(std::move(value));
     return &open_.back()->back();
   }
-  bool Add(Json value) {
+  bool Add(Value value) {
     Put(std::move(value));
     return true;
   }
-  bool Open(Json container) {
+  bool Open(Value container) {
     if (std::cmp_greater_equal(open_.size(), max_depth_)) {
-      Refuse(num_read_, fmt::format("nested deeper than {}", max_depth_));
+      source_.Refuse(num_read_, fmt::format("nested deeper than {}", max_depth_));
     }
     open_.push_back(Put(std::move(container)));
+    keys_.emplace_back();
     return true;
   }
   bool Close() {
     open_.pop_back();
+    keys_.pop_back();
     return true;
   }
 
-  [[noreturn]] void Refuse(size_t num_read, const std::string& reason) const {
-    throw Error(ErrorCode::kInvalidArgument, "{}: {}: {}", source_, LineAndColumn(text_, num_read),
-                reason);
-  }
-
-  std::string_view text_;
-  std::string_view source_;
+  Source source_;
   int max_depth_;
   size_t num_read_ = 0;
-  Json root_;
-  std::vector<Json*> open_;  // the containers around the next value, outermost first
-  Json* member_ = nullptr;   // the value of the last key
+  Value root_;
+  std::vector<Value*> open_;  // the containers around the next value, outermost first
+  std::vector<std::unordered_set<std::string>> keys_;  // theirs, if they are ordered
+  Value* member_ = nullptr;                            // the value of the last key
 };
 
-std::string Describe(const Json& value) {
+template <class Value>
+Value Parse(std::string_view text, std::string_view source, const JsonLimits& limits) {
+  Require(std::cmp_less_equal(text.size(), limits.max_bytes.raw()),
+          "{}: expected at most {} bytes, got {}", source, limits.max_bytes, text.size());
+  Require(!text.empty(), "{}: line 1, column 1: expected a JSON value, got an empty text", source);
+  return Builder<Value>({.text = text, .name = source}, limits.max_depth).Build();
+}
+
+template <class Value>
+std::string Describe(const Value& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return fmt::format("an array of {}", value.size());
-  if (value.is_string()) return QuoteForMessage(value.get_ref<const std::string&>());
+  if (value.is_string()) return QuoteForMessage(value.template get_ref<const std::string&>());
   return value.dump();
 }
 
@@ -154,10 +186,16 @@ bool IsPlainKey(std::string_view key) {
 }  // namespace
 
 Json ParseJson(std::string_view text, std::string_view source, const JsonLimits& limits) {
-  Require(std::cmp_less_equal(text.size(), limits.max_bytes.raw()),
-          "{}: expected at most {} bytes, got {}", source, limits.max_bytes, text.size());
-  Require(!text.empty(), "{}: line 1, column 1: expected a JSON value, got an empty text", source);
-  return Builder(text, source, limits.max_depth).Build();
+  return Parse<Json>(text, source, limits);
+}
+
+OrderedJson ParseOrderedJson(std::string_view text, std::string_view source,
+                             const JsonLimits& limits) {
+  return Parse<OrderedJson>(text, source, limits);
+}
+
+std::string Dump(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 Json ReadJsonFile(const std::filesystem::path& path, const JsonLimits& limits) {
@@ -171,6 +209,8 @@ std::string QuoteForMessage(std::string_view text) {
       Json(text.substr(0, kMaxQuotedBytes)).dump(-1, ' ', false, Json::error_handler_t::replace);
   return quoted + (text.size() > kMaxQuotedBytes ? "..." : "");
 }
+
+std::string DescribeForMessage(const OrderedJson& value) { return Describe(value); }
 
 JsonRef::JsonRef(const Json& value, std::string_view source) : value_(&value), where_(source) {}
 

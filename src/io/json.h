@@ -1,7 +1,8 @@
 // JSON from files and requests: parsed within limits, read with messages that say what is where.
 //
-// Json is nlohmann::json; this header only declares it. A source that calls ParseJson or looks into
-// a Json includes <nlohmann/json.hpp>; one that is handed a JsonRef need not.
+// Json is nlohmann::json, and OrderedJson keeps the order of the keys of objects; this header only
+// declares them. A source that parses or looks into one includes <nlohmann/json.hpp>; one that is
+// handed a JsonRef need not.
 #ifndef QUIRE_IO_JSON_H_
 #define QUIRE_IO_JSON_H_
 
@@ -21,6 +22,9 @@
 namespace quire {
 
 using Json = nlohmann::json;
+// Chat templates print parts of a request (tools, arguments of calls) as they came, and a model
+// sees a different prompt if the keys are sorted.
+using OrderedJson = nlohmann::ordered_json;
 
 struct JsonLimits {
   ByteOffset max_bytes{int64_t{128} << 20};  // the largest tokenizers have about 40 MB
@@ -31,10 +35,17 @@ struct JsonLimits {
 // Error(kInvalidArgument) with source, line and column (in bytes, from 1) if the text is not that,
 // exceeds a limit, or has a key twice in one object.
 Json ParseJson(std::string_view text, std::string_view source, const JsonLimits& limits = {});
+OrderedJson ParseOrderedJson(std::string_view text, std::string_view source,
+                             const JsonLimits& limits = {});
 Json ReadJsonFile(const std::filesystem::path& path, const JsonLimits& limits = {});
+
+// On one line, with U+FFFD for what is not UTF-8.
+std::string Dump(const OrderedJson& json);
 
 // A string in JSON's quotes, with escapes, cut if long: fit for a message, whatever it contains.
 std::string QuoteForMessage(std::string_view text);
+// "an object", "an array of 3", a quoted string, or the value itself.
+std::string DescribeForMessage(const OrderedJson& value);
 
 // A value together with where it stands: a borrowed Json and, for example, "config.json:
 // rope_scaling.factor". Everything that a value does not fit throws Error(kInvalidArgument) with

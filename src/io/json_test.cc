@@ -184,6 +184,13 @@ TEST_F(JsonRefTest, RefusalsNameThePlaceTheExpectedAndTheActual) {
             "config.json: expected an object, got 3");
 }
 
+TEST(OrderedJsonTest, KeysStayInTheirOrderAndRefusalsAreThoseOfJson) {
+  EXPECT_EQ(ParseOrderedJson(R"({"b": [1, {"z": null, "y": 2.5}], "a": "x"})", "x.json").dump(),
+            R"({"b":[1,{"z":null,"y":2.5}],"a":"x"})");
+  EXPECT_EQ(InvalidArgument([] { (void)ParseOrderedJson(R"({"a": 1, "a": 2})", "x.json"); }),
+            "x.json: line 1, column 12: duplicate key \"a\"");
+}
+
 TEST(QuoteForMessageTest, AnythingBecomesPrintable) {
   EXPECT_EQ(QuoteForMessage("a\"\n"), R"("a\"\n")");
   EXPECT_EQ(QuoteForMessage("\xff"), "\"\xef\xbf\xbd\"");

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
-#include "text/ordered_json.h"
 
 namespace quire {
 namespace {

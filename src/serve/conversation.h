@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "io/json.h"
 #include "serve/request_fields.h"
 #include "text/chat_format.h"
-#include "text/ordered_json.h"
 
 namespace quire {
 

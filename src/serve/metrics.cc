@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "io/json.h"
 #include "serve/metrics_text.h"
-#include "text/ordered_json.h"
 
 namespace quire {
 namespace {

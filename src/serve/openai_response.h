@@ -25,9 +25,9 @@
 #include <string_view>
 #include <vector>
 
+#include "io/json.h"
 #include "serve/api_error.h"
 #include "serve/openai_request.h"
-#include "text/ordered_json.h"
 #include "text/tokenizer.h"
 #include "textgen/text_engine.h"
 

@@ -14,13 +14,6 @@ namespace {
 // cost more than their bytes.
 constexpr size_t kMaxFields = 128;
 
-std::string Describe(const OrderedJson& value) {
-  if (value.is_object()) return "an object";
-  if (value.is_array()) return fmt::format("an array of {}", value.size());
-  if (value.is_string()) return QuoteForMessage(value.get_ref<const std::string&>());
-  return value.dump();
-}
-
 bool IsPlainName(std::string_view name) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
@@ -40,7 +33,8 @@ OrderedJson ParseRequestBody(std::string_view body, const RequestLimits& limits)
     throw BadField("", error.what());
   }
   if (!value.is_object()) {
-    throw BadField("", fmt::format("body: expected a JSON object, got {}", Describe(value)));
+    throw BadField("",
+                   fmt::format("body: expected a JSON object, got {}", DescribeForMessage(value)));
   }
   return value;
 }
@@ -122,7 +116,8 @@ RequestFields RequestField::Object() const {
 }
 
 void RequestField::Refuse(std::string_view expected) const {
-  throw BadField(path_, fmt::format("{}: expected {}, got {}", path_, expected, Describe(*value_)));
+  throw BadField(
+      path_, fmt::format("{}: expected {}, got {}", path_, expected, DescribeForMessage(*value_)));
 }
 
 RequestFields::RequestFields(const OrderedJson& object, std::string path)

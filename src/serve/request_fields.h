@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/units.h"
+#include "io/json.h"
 #include "serve/api_error.h"
-#include "text/ordered_json.h"
 
 namespace quire {
 

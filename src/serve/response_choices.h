@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "io/json.h"
 #include "serve/openai_response.h"
 #include "serve/response_logprobs.h"
-#include "text/ordered_json.h"
 
 namespace quire::internal {
 

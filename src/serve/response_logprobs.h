@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/ordered_json.h"
+#include "io/json.h"
 #include "text/tokenizer.h"
 #include "textgen/text_engine.h"
 

@@ -13,8 +13,8 @@
 #include <optional>
 #include <string>
 
+#include "io/json.h"
 #include "text/chat_template.h"
-#include "text/ordered_json.h"
 
 namespace quire {
 

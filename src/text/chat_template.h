@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "text/ordered_json.h"
+#include "io/json.h"
 
 namespace quire {
 

@@ -219,12 +219,5 @@ TEST(ChatTemplateTest, SizeOfTheSourceIsLimited) {
       "t: expected at most 4 bytes, got 5");
 }
 
-TEST(OrderedJsonTest, KeysStayInTheirOrderAndRefusalsAreThoseOfJson) {
-  EXPECT_EQ(ParseOrderedJson(R"({"b": [1, {"z": null, "y": 2.5}], "a": "x"})", "x.json").dump(),
-            R"({"b":[1,{"z":null,"y":2.5}],"a":"x"})");
-  EXPECT_EQ(InvalidArgument([] { (void)ParseOrderedJson(R"({"a": 1, "a": 2})", "x.json"); }),
-            "x.json: line 1, column 12: duplicate key \"a\"");
-}
-
 }  // namespace
 }  // namespace quire

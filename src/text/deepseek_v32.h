@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "text/ordered_json.h"
+#include "io/json.h"
 
 namespace quire {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "text/ordered_json.h"
+#include "io/json.h"
 
 namespace quire::jinja {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "io/json.h"
 #include "io/test_files.h"
-#include "text/ordered_json.h"
 #include "textgen/generation_config.h"
 
 namespace quire {
