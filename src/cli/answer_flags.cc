@@ -35,7 +35,7 @@ int32_t ParseTopK(const std::string& where, const std::string& text) {
 
 void AddSampling(FlagReader& reader, AnswerFlags& flags) {
   const auto add = [&](const FlagText& text, auto& target, auto parse) {
-    reader.Add(text, target, parse)->group(kSamplingGroup);
+    reader.Add(text, target, parse).Group(kSamplingGroup);
   };
   add({"--temperature", "T", kFromModel, "0: always the most likely token; 1: as the model says"},
       flags.temperature, NumberIn(0, kHottest));
@@ -56,19 +56,18 @@ void AddEnds(FlagReader& reader, AnswerFlags& flags) {
   reader
       .Add({"--max-tokens", "N", "up to the context length", "The longest answer"},
            flags.max_tokens, IntFrom(1))
-      ->group(kEndGroup);
+      .Group(kEndGroup);
   reader
       .Add({"--min-tokens", "N", "0", "Before so many tokens nothing ends an answer"},
            flags.min_tokens, IntFrom(0))
-      ->group(kEndGroup);
+      .Group(kEndGroup);
   reader
       .AddList(
           {"--stop", "TEXT", "", "An answer ends before this text; may be given several times"},
           flags.stop)
-      ->group(kEndGroup);
-  reader
-      .AddSwitch("--ignore-eos", flags.ignore_eos, "The model's end token does not end an answer")
-      ->group(kEndGroup);
+      .Group(kEndGroup);
+  reader.AddSwitch("--ignore-eos", flags.ignore_eos, "The model's end token does not end an answer")
+      .Group(kEndGroup);
 }
 
 template <class T>
@@ -86,12 +85,12 @@ void AddAnswerFlags(FlagReader& reader, AnswerFlags& flags) {
   reader
       .Add({"--system", "TEXT", "", "What the model is told before the conversation"}, flags.system,
            text)
-      ->group(kChatGroup);
+      .Group(kChatGroup);
   reader
       .Add({"--chat-template-kwargs", "JSON", "",
             "Variables of the chat template, such as '{\"enable_thinking\": true}'"},
            flags.template_kwargs, text)
-      ->group(kChatGroup);
+      .Group(kChatGroup);
   AddSampling(reader, flags);
   AddEnds(reader, flags);
   reader.AddSwitch("--quiet", flags.quiet, "Nothing on stderr but errors");

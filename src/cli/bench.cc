@@ -187,15 +187,12 @@ void LoadServer(const BenchFlags& flags, const std::string& command_line) {
 }
 
 // Flags of the other mode would do nothing. What the environment holds is no request.
-void RefuseOtherMode(const CLI::App& app, bool with_url) {
-  for (const CLI::Option* option : app.parse_order()) {
-    const std::string& group = option->get_group();
+void RefuseOtherMode(const FlagReader& reader, bool with_url) {
+  for (const auto& [name, group] : reader.Typed()) {
     if (group == kSharedGroup) continue;
-    Require(group != kLoadGroup || with_url, "{}: expected --url with it, got none",
-            option->get_name());
+    Require(group != kLoadGroup || with_url, "{}: expected --url with it, got none", name);
     Require(group == kLoadGroup || !with_url,
-            "{}: expected without --url, which loads a server and no model, got both",
-            option->get_name());
+            "{}: expected without --url, which loads a server and no model, got both", name);
   }
 }
 
@@ -227,50 +224,50 @@ void AddBenchFlags(FlagReader& reader, BenchFlags& flags) {
   };
   reader
       .Add({"--batch", "LIST", "1,16", "Sequences that run together"}, flags.batches, numbers(4096))
-      ->group(kStepsGroup);
+      .Group(kStepsGroup);
   reader
       .Add({"--contexts", "LIST", "128,1024,4096,8192",
             "Context lengths for the table of cost per token"},
            flags.contexts, numbers(kMaxLength))
-      ->group(kStepsGroup);
+      .Group(kStepsGroup);
   reader
       .Add({"--repeats", "N", "3", "Repeats of decoding, of which the median is shown"},
            flags.repeats, number)
-      ->group(kStepsGroup);
+      .Group(kStepsGroup);
   reader
       .AddSwitch("--quick", flags.quick,
                  "Shorter: about 20 s, not a minute, for 1B parameters on 2 cores")
-      ->group(kStepsGroup);
+      .Group(kStepsGroup);
   AddModelFlags(reader, flags.model);
 }
 
 }  // namespace
 
 void AddBench(CLI::App& quire, const std::string& command_line) {
-  CLI::App* app = quire.add_subcommand(
-      "bench", "Measure a model on this machine, or a running server with --url");
-  app->footer(
-      "Examples:\n"
-      "  quire bench models/DeepSeek-V2-Lite\n"
-      "  quire bench bench/models/dense_1b --load-format dummy --batch 1,8 --input-len 512\n"
-      "  quire bench --url http://127.0.0.1:8080 --concurrency 1,16,64 --plot load.svg\n"
-      "  quire bench --url http://127.0.0.1:8080 --request-rate 4 --input-len 100-900\n"
-      "\n"
-      "A model: tokens are random, from a fixed seed. The roofs, how fast memory can be read and\n"
-      "how many multiply-adds can be done, are measured before and after on the same threads. A\n"
-      "prefill of many prompts stops after some seconds: its steps are alike. KV and steps are\n"
-      "made as large as the measurements need, unless flags say more.\n"
-      "\n"
-      "A server, Quire's or any other that speaks the OpenAI protocol: answers are streamed, and\n"
-      "the time to the first text (TTFT), per output token (TPOT), between pieces of text (ITL)\n"
-      "and to the end are shown, with throughput and every failure by its kind. A request that\n"
-      "fails counts in no latency and no rate. Ctrl-C ends the load and shows what is there.\n"
-      "Ends with 1 if every request failed, with 130 after Ctrl-C.\n");
-  SetCommand(*app, AddBenchFlags, [app, command_line](const BenchFlags& flags) {
-    const bool with_url = !flags.load.target.url.empty();
-    RefuseOtherMode(*app, with_url);
-    with_url ? LoadServer(flags, command_line) : MeasureModel(flags, command_line);
-  });
+  AddCommand(
+      quire,
+      {"bench", "Measure a model on this machine, or a running server with --url",
+       "Examples:\n"
+       "  quire bench models/DeepSeek-V2-Lite\n"
+       "  quire bench bench/models/dense_1b --load-format dummy --batch 1,8 --input-len 512\n"
+       "  quire bench --url http://127.0.0.1:8080 --concurrency 1,16,64 --plot load.svg\n"
+       "  quire bench --url http://127.0.0.1:8080 --request-rate 4 --input-len 100-900\n"
+       "\n"
+       "A model: tokens are random, from a fixed seed. The roofs, how fast memory can be read and\n"
+       "how many multiply-adds can be done, are measured before and after on the same threads. A\n"
+       "prefill of many prompts stops after some seconds: its steps are alike. KV and steps are\n"
+       "made as large as the measurements need, unless flags say more.\n"
+       "\n"
+       "A server, Quire's or any other that speaks the OpenAI protocol: answers are streamed, and\n"
+       "the time to the first text (TTFT), per output token (TPOT), between pieces of text (ITL)\n"
+       "and to the end are shown, with throughput and every failure by its kind. A request that\n"
+       "fails counts in no latency and no rate. Ctrl-C ends the load and shows what is there.\n"
+       "Ends with 1 if every request failed, with 130 after Ctrl-C.\n"},
+      AddBenchFlags, [command_line](const BenchFlags& flags, const FlagReader& reader) {
+        const bool with_url = !flags.load.target.url.empty();
+        RefuseOtherMode(reader, with_url);
+        with_url ? LoadServer(flags, command_line) : MeasureModel(flags, command_line);
+      });
 }
 
 }  // namespace quire::cli

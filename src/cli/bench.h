@@ -2,8 +2,9 @@
 #ifndef QUIRE_CLI_BENCH_H_
 #define QUIRE_CLI_BENCH_H_
 
-#include <CLI/CLI.hpp>
 #include <string>
+
+#include "cli/command.h"
 
 namespace quire::cli {
 

@@ -101,11 +101,11 @@ void Chat::Run() {
         break;
     }
   }
-  if (!is_terminal_ && !all_answered_) throw CLI::RuntimeError(1);
+  if (!is_terminal_ && !all_answered_) throw Exit{1};
 }
 
 Chat::Next Chat::TakeInterrupt() {
-  if (!is_terminal_) throw CLI::RuntimeError(kInterruptedCode);
+  if (!is_terminal_) throw Exit{kInterruptedCode};
   interrupt_.Clear();
   Say("\n");
   if (std::exchange(interrupted_before_, true)) return Next::kLeave;
@@ -180,7 +180,7 @@ void Chat::Answer() {
   if (!flags_.quiet) PrintDimmed(Describe(answer) + "\n");
   OrderedJson turn = MakeMessage("assistant", answer.text.content);
   if (answer.finish == FinishReason::kCancelled) {
-    if (!is_terminal_) throw CLI::RuntimeError(kInterruptedCode);
+    if (!is_terminal_) throw Exit{kInterruptedCode};
     interrupt_.Clear();
   } else if (!answer.text.reasoning.empty()) {
     // For templates that want it; half a thought is left out.
@@ -215,21 +215,21 @@ void AddChatFlags(FlagReader& reader, ChatFlags& flags) {
 }  // namespace
 
 void AddChat(CLI::App& quire) {
-  CLI::App* app = quire.add_subcommand("chat", "Talk to a model");
-  app->footer(fmt::format(
-      "Examples:\n"
-      "  quire chat models/DeepSeek-V2-Lite\n"
-      "  quire chat models/DeepSeek-V2-Lite --system 'Answer in one sentence.' < questions.txt\n"
-      "\n"
-      "At a terminal:\n{}"
-      "\n"
-      "If stdin is no terminal, every line is a message, and stdout gets the answers. Reasoning "
-      "and\n"
-      "statistics go to stderr. The context is the model's own, or {} tokens if that is less, "
-      "unless\n"
-      "--context-length says more.\n",
-      kHelp, kMostContextForOne));
-  SetCommand(*app, AddChatFlags, RunChat);
+  AddCommand(
+      quire,
+      {"chat", "Talk to a model",
+       fmt::format(
+           "Examples:\n"
+           "  quire chat models/DeepSeek-V2-Lite\n"
+           "  quire chat models/DeepSeek-V2-Lite --system 'Be brief.' < questions.txt\n"
+           "\n"
+           "At a terminal:\n{}"
+           "\n"
+           "If stdin is no terminal, every line is a message, and stdout gets the answers.\n"
+           "Reasoning and statistics go to stderr. The context is the model's own, or {} tokens\n"
+           "if that is less, unless --context-length says more.\n",
+           kHelp, kMostContextForOne)},
+      AddChatFlags, RunChat);
 }
 
 }  // namespace quire::cli

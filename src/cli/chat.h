@@ -2,12 +2,12 @@
 #ifndef QUIRE_CLI_CHAT_H_
 #define QUIRE_CLI_CHAT_H_
 
-#include <CLI/CLI.hpp>
+#include "cli/command.h"
 
 namespace quire::cli {
 
 // Adds the subcommand; it runs at the end of parsing. If stdin is no terminal, an interrupt throws
-// CLI::RuntimeError(130), and so does, with 1, the end of input if a message could not be answered.
+// Exit{130}, and so does, with 1, the end of input if a message could not be answered.
 void AddChat(CLI::App& quire);
 
 }  // namespace quire::cli

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -21,23 +20,8 @@ constexpr const char* kMemoryGroup = "Memory and steps";
 // Fewer tokens leave a GPU's arithmetic idle while weights are read.
 constexpr TokenCount kGpuStepTokens{2048};
 
-// "--page-size" -> "QUIRE_PAGE_SIZE".
-std::string TwinName(std::string_view name) {
-  name.remove_prefix(std::min(name.find_first_not_of('-'), name.size()));
-  std::string twin = "QUIRE_" + std::string(name);
-  std::transform(twin.begin(), twin.end(), twin.begin(), [](char c) {
-    return c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  });
-  return twin;
-}
-
 TokenCount ParseTokens(const std::string& where, const std::string& text) {
   return TokenCount(ParseInt(where, text, 1));
-}
-
-bool ParseSwitch(const std::string& where, const std::string& text) {
-  return ParseChoice<bool>(where, text,
-                           {{"true", true}, {"1", true}, {"false", false}, {"0", false}});
 }
 
 KvFormat ParseKvFormat(const std::string& where, const std::string& text) {
@@ -65,9 +49,7 @@ StepMode ParseStepMode(const std::string& where, const std::string& text) {
 
 void AddWhichModel(FlagReader& reader, ModelFlags& flags) {
   const auto add = [&](const FlagText& text, auto& target, auto parse) {
-    CLI::Option* option = reader.Add(text, target, parse)->group(kModelGroup);
-    FlagReader::AddTwin(option);
-    return option;
+    reader.Add(text, target, parse).Group(kModelGroup).Twin();
   };
   add({"MODEL", "", "", "Folder of the model: config.json, and its safetensors files"}, flags.model,
       [](const auto&, const std::string& text) { return text; });
@@ -86,7 +68,7 @@ void AddWhichModel(FlagReader& reader, ModelFlags& flags) {
 
 void AddMemory(FlagReader& reader, ModelFlags& flags) {
   const auto add = [&](const FlagText& text, auto& target, auto parse) {
-    FlagReader::AddTwin(reader.Add(text, target, parse)->group(kMemoryGroup));
+    reader.Add(text, target, parse).Group(kMemoryGroup).Twin();
   };
   add({"--context-length", "TOKENS", "", "The longest sequence, prompt and output together"},
       flags.context_length, ParseTokens);
@@ -120,18 +102,17 @@ void AddMemory(FlagReader& reader, ModelFlags& flags) {
        "to fixed sizes, with the same results, and on a GPU recorded as graphs, the default\n"
        "there"},
       flags.step_mode, ParseStepMode);
-  CLI::Option* disable = reader.AddSwitch("--disable-cuda-graph", flags.disable_cuda_graph,
-                                          "Eager steps: the same as --step-mode eager");
-  FlagReader::AddTwin(disable->group(kMemoryGroup));
-  CLI::Option* deterministic = reader.AddSwitch(
-      "--deterministic", flags.deterministic,
-      "On a GPU: results do not depend on what else runs, at some cost. A CPU's never do");
-  FlagReader::AddTwin(deterministic->group(kMemoryGroup));
-  CLI::Option* check = reader.AddSwitch(
+  const auto add_switch = [&](const char* name, bool& target, const char* help) {
+    reader.AddSwitch(name, target, help).Group(kMemoryGroup).Twin();
+  };
+  add_switch("--disable-cuda-graph", flags.disable_cuda_graph,
+             "Eager steps: the same as --step-mode eager");
+  add_switch("--deterministic", flags.deterministic,
+             "On a GPU: results do not depend on what else runs, at some cost. A CPU's never do");
+  add_switch(
       "--check", flags.check,
       "Look for mistakes of quire's own, slowly: what a step must not read is NaN, and on a GPU\n"
       "launches are waited for one by one, so that an error names its own");
-  FlagReader::AddTwin(check->group(kMemoryGroup));
 }
 
 }  // namespace
@@ -139,44 +120,6 @@ void AddMemory(FlagReader& reader, ModelFlags& flags) {
 DeviceKind ParseDevice(const std::string& where, const std::string& text) {
   return ParseChoice<DeviceKind>(where, text,
                                  {{"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}});
-}
-
-CLI::Option* FlagReader::AddList(const FlagText& text, std::vector<std::string>& target) {
-  CLI::Option* option = app_.add_option(text.name, CLI::callback_t(), text.help);
-  option->type_name(text.value)->default_str(text.otherwise)->take_all();
-  readers_.push_back([option, &target] { target = option->results(); });
-  return option;
-}
-
-CLI::Option* FlagReader::AddSwitch(const char* name, bool& target, const char* help) {
-  CLI::Option* option = app_.add_flag(name, std::as_const(help));
-  ReadLater(option, target, ParseSwitch);
-  return option;
-}
-
-void FlagReader::AddTwin(CLI::Option* option) { option->envname(TwinName(option->get_name())); }
-
-void FlagReader::Read() const {
-  for (const auto& read : readers_) read();
-}
-
-// What was typed is in the order of parsing; what came from the environment is not.
-std::string FlagReader::Where(CLI::Option* option) const {
-  const std::vector<CLI::Option*>& typed = app_.parse_order();
-  const bool was_typed = std::find(typed.begin(), typed.end(), option) != typed.end();
-  return was_typed ? option->get_name() : option->get_envname();
-}
-
-void RefuseEmptyValues(std::span<char* const> args) {
-  for (const std::string_view arg : args) {
-    if (arg == "--") return;  // what follows is no flag
-    if (!arg.starts_with("--") || !arg.ends_with('=')) continue;
-    const std::string_view name = arg.substr(0, arg.size() - 1);
-    const bool is_name = name.size() > 2 && std::ranges::all_of(name, [](char c) {
-                           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
-                         });
-    Require(!is_name, "{}: expected a value behind the =, got none", name);
-  }
 }
 
 void AddModelFlags(FlagReader& reader, ModelFlags& flags) {

@@ -128,7 +128,7 @@ void RunGenerate(GenerateFlags flags) {
     WriteResult("\n");  // for the eye alone: in a file there is the answer and nothing else
   }
   if (!quiet) PrintDimmed(Describe(answer) + "\n");
-  if (answer.finish == FinishReason::kCancelled) throw CLI::RuntimeError(kInterruptedCode);
+  if (answer.finish == FinishReason::kCancelled) throw Exit{kInterruptedCode};
 }
 
 void AddGenerateFlags(FlagReader& reader, GenerateFlags& flags) {
@@ -148,20 +148,21 @@ void AddGenerateFlags(FlagReader& reader, GenerateFlags& flags) {
 }  // namespace
 
 void AddGenerate(CLI::App& quire) {
-  CLI::App* app = quire.add_subcommand("generate", "Continue a text, or answer one message");
-  app->footer(
-      "Examples:\n"
-      "  quire generate models/DeepSeek-V2-Lite 'The capital of France is' --max-tokens 20\n"
-      "  quire generate models/DeepSeek-V2-Lite --chat --prompt-file question.txt\n"
-      "  git diff | quire generate models/DeepSeek-V2-Lite --chat --system 'Review this change.'\n"
-      "\n"
-      "stdout gets the answer as it comes, and nothing else; reasoning and statistics go to "
-      "stderr.\n"
-      "Of a file or stdin the last newline is left out. The context is the model's own, or 32768\n"
-      "tokens if that is less, unless --context-length says more. Ctrl-C stops the answer, and "
-      "the\n"
-      "exit code is 130.\n");
-  SetCommand(*app, AddGenerateFlags, RunGenerate);
+  AddCommand(
+      quire,
+      {"generate", "Continue a text, or answer one message",
+       "Examples:\n"
+       "  quire generate models/DeepSeek-V2-Lite 'The capital of France is' --max-tokens 20\n"
+       "  quire generate models/DeepSeek-V2-Lite --chat --prompt-file question.txt\n"
+       "  git diff | quire generate models/DeepSeek-V2-Lite --chat --system 'Review this change.'\n"
+       "\n"
+       "stdout gets the answer as it comes, and nothing else; reasoning and statistics go to "
+       "stderr.\n"
+       "Of a file or stdin the last newline is left out. The context is the model's own, or 32768\n"
+       "tokens if that is less, unless --context-length says more. Ctrl-C stops the answer, and "
+       "the\n"
+       "exit code is 130.\n"},
+      AddGenerateFlags, RunGenerate);
 }
 
 }  // namespace quire::cli

@@ -2,12 +2,12 @@
 #ifndef QUIRE_CLI_GENERATE_H_
 #define QUIRE_CLI_GENERATE_H_
 
-#include <CLI/CLI.hpp>
+#include "cli/command.h"
 
 namespace quire::cli {
 
 // Adds the subcommand; it runs at the end of parsing. An interrupted answer throws
-// CLI::RuntimeError(130).
+// Exit{130}.
 void AddGenerate(CLI::App& quire);
 
 }  // namespace quire::cli

@@ -134,17 +134,17 @@ void RunInspect(const InspectFlags& flags) {
 }  // namespace
 
 void AddInspect(CLI::App& quire) {
-  CLI::App* app = quire.add_subcommand(
-      "inspect", "Show what a model is and the memory it would take, without loading it");
-  app->footer(
-      "Examples:\n"
-      "  quire inspect models/DeepSeek-V2-Lite\n"
-      "  quire inspect models/DeepSeek-V2-Lite --context-length 8192 --kv-cache-dtype fp8\n"
-      "\n"
-      "A folder with nothing but config.json will do. Without flags the KV cache is planned for "
-      "16\n"
-      "sequences of the model's own context length, or for as many as fit.\n");
-  SetCommand(*app, AddInspectFlags, RunInspect);
+  AddCommand(
+      quire,
+      {"inspect", "Show what a model is and the memory it would take, without loading it",
+       "Examples:\n"
+       "  quire inspect models/DeepSeek-V2-Lite\n"
+       "  quire inspect models/DeepSeek-V2-Lite --context-length 8192 --kv-cache-dtype fp8\n"
+       "\n"
+       "A folder with nothing but config.json will do. Without flags the KV cache is planned for "
+       "16\n"
+       "sequences of the model's own context length, or for as many as fit.\n"},
+      AddInspectFlags, RunInspect);
 }
 
 }  // namespace quire::cli

@@ -2,7 +2,7 @@
 #ifndef QUIRE_CLI_INSPECT_H_
 #define QUIRE_CLI_INSPECT_H_
 
-#include <CLI/CLI.hpp>
+#include "cli/command.h"
 
 namespace quire::cli {
 

@@ -15,9 +15,9 @@
 #include "base/error.h"
 #include "cli/bench.h"
 #include "cli/chat.h"
+#include "cli/command.h"
 #include "cli/doctor/doctor.h"
 #include "cli/eval/eval.h"
-#include "cli/flags.h"
 #include "cli/generate.h"
 #include "cli/inspect.h"
 #include "cli/score.h"
@@ -72,8 +72,8 @@ int Run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);
-  } catch (const CLI::RuntimeError& ended) {  // it has said why
-    return ended.get_exit_code();
+  } catch (const Exit& exit) {
+    return exit.code;
   } catch (const CLI::ParseError& error) {
     throw Error(ErrorCode::kInvalidArgument, "{}; --help explains", Describe(app, error));
   }

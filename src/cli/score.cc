@@ -222,14 +222,14 @@ void RunScore(const ScoreFlags& flags) {
 }  // namespace
 
 void AddScore(CLI::App& quire) {
-  CLI::App* app = quire.add_subcommand(
-      "score", "Print the log-probability of every token of a text, given those before it");
-  app->footer(
-      "Example:\n"
-      "  quire score models/DeepSeek-V2-Lite --tokens 100000,549,6077,280 --top 5\n"
-      "\n"
-      "The KV cache and the steps are made as large as the tokens need, unless flags say more.\n");
-  SetCommand(*app, AddScoreFlags, RunScore);
+  AddCommand(
+      quire,
+      {"score", "Print the log-probability of every token of a text, given those before it",
+       "Example:\n"
+       "  quire score models/DeepSeek-V2-Lite --tokens 100000,549,6077,280 --top 5\n"
+       "\n"
+       "The KV cache and the steps are made as large as the tokens need, unless flags say more.\n"},
+      AddScoreFlags, RunScore);
 }
 
 }  // namespace quire::cli

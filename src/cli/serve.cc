@@ -51,7 +51,7 @@ std::string ParseText(const std::string&, const std::string& text) { return text
 
 void AddListening(FlagReader& reader, ServeFlags& flags) {
   const auto add = [&](const FlagText& text, auto& target, auto parse) {
-    FlagReader::AddTwin(reader.Add(text, target, parse)->group("Where to listen"));
+    reader.Add(text, target, parse).Group("Where to listen").Twin();
   };
   flags.http.port = 8080;
   add({"--host", "ADDRESS", flags.http.address,
@@ -70,13 +70,14 @@ void AddListening(FlagReader& reader, ServeFlags& flags) {
 
 void AddAccess(FlagReader& reader, ServeFlags& flags) {
   const auto add = [&](const FlagText& text, auto& target, auto parse) {
-    FlagReader::AddTwin(reader.Add(text, target, parse)->group("Who may ask"));
+    reader.Add(text, target, parse).Group("Who may ask").Twin();
   };
-  FlagReader::AddTwin(reader
-                          .AddList({"--api-key", "KEY", "",
-                                    "A key that clients must send; may be given more than once"},
-                                   flags.api_keys)
-                          ->group("Who may ask"));
+  reader
+      .AddList(
+          {"--api-key", "KEY", "", "A key that clients must send; may be given more than once"},
+          flags.api_keys)
+      .Group("Who may ask")
+      .Twin();
   add({"--api-key-file", "FILE", "", "More keys, one a line"}, flags.api_key_file, ParseText);
   add({"--cors-origin", "ORIGIN", "", "Let pages of this origin ask; * for all"}, flags.cors_origin,
       ParseText);
@@ -84,7 +85,7 @@ void AddAccess(FlagReader& reader, ServeFlags& flags) {
 
 void AddLimits(FlagReader& reader, ServeFlags& flags) {
   const auto add = [&](const FlagText& text, auto& target, auto parse) {
-    FlagReader::AddTwin(reader.Add(text, target, parse)->group("Limits"));
+    reader.Add(text, target, parse).Group("Limits").Twin();
   };
   const auto seconds = [](Milliseconds time) {
     return fmt::format("{}", std::chrono::duration<double>(time).count());
@@ -129,21 +130,28 @@ void AddLimits(FlagReader& reader, ServeFlags& flags) {
 
 void AddServeFlags(FlagReader& reader, ServeFlags& flags) {
   AddModelFlags(reader, flags.model);
-  FlagReader::AddTwin(reader.Add(
-      {"--served-model-name", "NAME", "the folder's name", "What clients call the model"},
-      flags.served_model_name, ParseText));
-  FlagReader::AddTwin(reader.AddSwitch("--disable-radix-cache", flags.disable_radix_cache,
-                                       "Forget every prompt once it is answered"));
+  reader
+      .Add({"--served-model-name", "NAME", "the folder's name", "What clients call the model"},
+           flags.served_model_name, ParseText)
+      .Twin();
+  reader
+      .AddSwitch("--disable-radix-cache", flags.disable_radix_cache,
+                 "Forget every prompt once it is answered")
+      .Twin();
   AddListening(reader, flags);
   AddAccess(reader, flags);
   AddLimits(reader, flags);
-  FlagReader::AddTwin(reader.Add(
-      {"--access-log", "FORMAT", "text", "A line on stderr for every request: text, json or off"},
-      flags.access_log, [](const std::string& where, const std::string& text) {
-        return ParseChoice<AccessLog>(
-            where, text,
-            {{"text", AccessLog::kText}, {"json", AccessLog::kJson}, {"off", AccessLog::kOff}});
-      }));
+  reader
+      .Add(
+          {"--access-log", "FORMAT", "text",
+           "A line on stderr for every request: text, json or off"},
+          flags.access_log,
+          [](const std::string& where, const std::string& text) {
+            return ParseChoice<AccessLog>(
+                where, text,
+                {{"text", AccessLog::kText}, {"json", AccessLog::kJson}, {"off", AccessLog::kOff}});
+          })
+      .Twin();
 }
 
 // ---- Options from flags ----
@@ -281,20 +289,21 @@ void RunServe(const ServeFlags& flags) {
 }  // namespace
 
 void AddServe(CLI::App& quire) {
-  CLI::App* app = quire.add_subcommand("serve", "Serve a model to OpenAI's clients");
-  app->footer(
-      "Examples:\n"
-      "  quire serve models/DeepSeek-V2-Lite\n"
-      "  quire serve models/DeepSeek-V2-Lite --host 0.0.0.0 --api-key-file keys.txt\n"
-      "\n"
-      "  curl http://127.0.0.1:8080/v1/chat/completions \\\n"
-      "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n"
-      "\n"
-      "A page to chat with, and to see the engine at work, is at http://127.0.0.1:8080/.\n"
-      "SIGTERM and ctrl-C let open requests end, no longer than --drain-timeout; a second one "
-      "ends\n"
-      "at once. The exit code is then 0.\n");
-  SetCommand(*app, AddServeFlags, RunServe);
+  AddCommand(
+      quire,
+      {"serve", "Serve a model to OpenAI's clients",
+       "Examples:\n"
+       "  quire serve models/DeepSeek-V2-Lite\n"
+       "  quire serve models/DeepSeek-V2-Lite --host 0.0.0.0 --api-key-file keys.txt\n"
+       "\n"
+       "  curl http://127.0.0.1:8080/v1/chat/completions \\\n"
+       "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n"
+       "\n"
+       "A page to chat with, and to see the engine at work, is at http://127.0.0.1:8080/.\n"
+       "SIGTERM and ctrl-C let open requests end, no longer than --drain-timeout; a second one "
+       "ends\n"
+       "at once. The exit code is then 0.\n"},
+      AddServeFlags, RunServe);
 }
 
 }  // namespace quire::cli

@@ -4,7 +4,7 @@
 #include <openssl/crypto.h>
 #include <boost/version.hpp>
 
-#include <CLI/CLI.hpp>
+#include <CLI/Version.hpp>
 #include <nlohmann/json.hpp>
 
 #include "cli/doctor/machine_report.h"

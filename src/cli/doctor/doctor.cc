@@ -205,13 +205,14 @@ void RunDoctor(const DoctorFlags& flags) {
   const bool any_error = std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
     return finding.level == Level::kError;
   });
-  if (any_error) throw CLI::RuntimeError(1);
+  if (any_error) throw Exit{1};
 }
 
 void AddDoctorFlags(FlagReader& reader, DoctorFlags& flags) {
-  FlagReader::AddTwin(
-      reader.Add({"--device", "DEVICE", "cpu", "What is to compute, and is measured: cpu or cuda"},
-                 flags.device, ParseDevice));
+  reader
+      .Add({"--device", "DEVICE", "cpu", "What is to compute, and is measured: cpu or cuda"},
+           flags.device, ParseDevice)
+      .Twin();
   reader.AddSwitch("--quick", flags.quick, "Measure nothing: no read bandwidth, no arithmetic");
   reader.AddSwitch("--json", flags.json, "Print the same as JSON");
 }
@@ -219,20 +220,20 @@ void AddDoctorFlags(FlagReader& reader, DoctorFlags& flags) {
 }  // namespace
 
 void AddDoctor(CLI::App& quire) {
-  CLI::App* app = quire.add_subcommand(
-      "doctor", "Show what this machine and this build are like, and what stands in the way");
-  app->footer(
-      "Examples:\n"
-      "  quire doctor\n"
-      "  quire doctor --quick --json\n"
-      "  quire doctor --device cuda\n"
-      "\n"
-      "Looks at the CPU, its SIMD instructions, memory, limits of cgroups and of open files,\n"
-      "backends and versions, measures for about a second how fast memory is read and how many\n"
-      "multiply-adds are done, and says for each thing that matters whether it is ok. Ends with "
-      "0,\n"
-      "or with 1 after an error: something that keeps quire from running.\n");
-  SetCommand(*app, AddDoctorFlags, RunDoctor);
+  AddCommand(
+      quire,
+      {"doctor", "Show what this machine and this build are like, and what stands in the way",
+       "Examples:\n"
+       "  quire doctor\n"
+       "  quire doctor --quick --json\n"
+       "  quire doctor --device cuda\n"
+       "\n"
+       "Looks at the CPU, its SIMD instructions, memory, limits of cgroups and of open files,\n"
+       "backends and versions, measures for about a second how fast memory is read and how many\n"
+       "multiply-adds are done, and says for each thing that matters whether it is ok. Ends with "
+       "0,\n"
+       "or with 1 after an error: something that keeps quire from running.\n"},
+      AddDoctorFlags, RunDoctor);
 }
 
 }  // namespace quire::cli

@@ -256,8 +256,7 @@ void AddEvalFlags(FlagReader& reader, EvalFlags& flags) {
              text);
   reader.Add({"--served-model-name", "NAME", "", "The model to ask that server for"},
              flags.server.model, text);
-  FlagReader::AddTwin(
-      reader.Add({"--api-key", "KEY", "", "The server's key"}, flags.server.api_key, text));
+  reader.Add({"--api-key", "KEY", "", "The server's key"}, flags.server.api_key, text).Twin();
   reader.Add({"--num-questions", "N", "all", "The first N of the file"}, flags.num_questions,
              count(1, kMany));
   reader.Add({"--few-shot", "N", "0", "Show the file's first N with their answers before each"},
@@ -283,15 +282,16 @@ void AddEvalFlags(FlagReader& reader, EvalFlags& flags) {
 }  // namespace
 
 void AddEval(CLI::App& quire) {
-  CLI::App* app = quire.add_subcommand("eval", "Count the word problems that a model gets right");
-  app->footer(
-      "Examples:\n"
-      "  quire eval models/DeepSeek-V2-Lite --data gsm8k_test.jsonl --few-shot 5\n"
-      "  quire eval --url http://127.0.0.1:8080 --data gsm8k_test.jsonl --concurrency 64\n"
-      "\n"
-      "An answer is right if the number behind its last ####, or its last number, is the one of "
-      "the file.\n");
-  SetCommand(*app, AddEvalFlags, RunEval);
+  AddCommand(
+      quire,
+      {"eval", "Count the word problems that a model gets right",
+       "Examples:\n"
+       "  quire eval models/DeepSeek-V2-Lite --data gsm8k_test.jsonl --few-shot 5\n"
+       "  quire eval --url http://127.0.0.1:8080 --data gsm8k_test.jsonl --concurrency 64\n"
+       "\n"
+       "An answer is right if the number behind its last ####, or its last number, is the one of "
+       "the file.\n"},
+      AddEvalFlags, RunEval);
 }
 
 }  // namespace quire::cli

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/use_future.hpp>
@@ -172,10 +171,10 @@ void LoadServer(LoadFlags flags, const std::string& json, const std::string& com
   WriteResult(json == "-" ? text : ToTables(report));
   json_file.Write(text);
   plot_file.Write(ToSvg(ToPlot(report)));
-  if (report.was_stopped() || report.runs.empty()) throw CLI::RuntimeError(kInterruptedCode);
+  if (report.was_stopped() || report.runs.empty()) throw Exit{kInterruptedCode};
   if (report.all_failed()) {
     fmt::print(stderr, "quire: error: every request failed\n");
-    throw CLI::RuntimeError(1);
+    throw Exit{1};
   }
 }
 

@@ -36,7 +36,7 @@ Endpoint ParseEndpoint(const std::string& where, const std::string& text) {
       where, text, {{"chat", Endpoint::kChat}, {"completions", Endpoint::kCompletions}});
 }
 
-using AddFlag = std::function<CLI::Option*(CLI::Option*)>;
+using AddFlag = std::function<Flag(Flag)>;
 
 void AddWhere(FlagReader& reader, LoadFlags& flags, const AddFlag& add) {
   add(reader.Add({"--url", "URL", "",
@@ -48,9 +48,9 @@ void AddWhere(FlagReader& reader, LoadFlags& flags, const AddFlag& add) {
       flags.target.endpoint, ParseEndpoint));
   add(reader.Add({"--model", "NAME", "the first of /v1/models", "The model to ask for"},
                  flags.target.model, KeepText));
-  FlagReader::AddTwin(
-      add(reader.Add({"--api-key", "KEY", "", "Sent as a bearer token; never in a report"},
-                     flags.target.api_key, KeepText)));
+  add(reader.Add({"--api-key", "KEY", "", "Sent as a bearer token; never in a report"},
+                 flags.target.api_key, KeepText))
+      .Twin();
   add(reader.Add({"--ca-file", "FILE", "the system's", "https: certificates to trust, in PEM form"},
                  flags.target.ca_file, KeepText));
   add(reader.AddSwitch("--insecure", flags.insecure, "https: do not check the certificate"));
@@ -102,7 +102,7 @@ void AddWhat(FlagReader& reader, LoadFlags& flags, const AddFlag& add) {
 }  // namespace
 
 void AddLoadFlags(FlagReader& reader, LoadFlags& flags) {
-  const AddFlag add = [](CLI::Option* option) { return option->group(kLoadGroup); };
+  const AddFlag add = [](Flag flag) { return flag.Group(kLoadGroup); };
   AddWhere(reader, flags, add);
   AddHowMany(reader, flags, add);
   AddWhat(reader, flags, add);
