@@ -112,6 +112,6 @@ build/browser.tried: tools/packages-browser.txt tools/install_packages.sh
 build/%/.configured: CMakePresets.json | build/packages.installed
 	cmake --preset $*
 	@touch $@
-build/fuzz/.configured: | build/packages-clang.installed
+build/asan/.configured build/fuzz/.configured: | build/packages-clang.installed
 
 .PRECIOUS: build/%/.configured build/%.installed

@@ -74,7 +74,7 @@ class Pool {
   template <class T>
   View<T> Rope(T* rows, size_t n) const {
     if (layout_.dims().rope_dim == 0) return {};
-    return View<T>(rows + layout_.dims().latent_dim,
+    return View<T>(n == 0 ? rows : rows + layout_.dims().latent_dim,
                    {static_cast<int64_t>(n), layout_.dims().rope_dim})
         .WithRowStride(layout_.dims().values());
   }

@@ -95,7 +95,7 @@ TEST(MemoryPlanTest, BytesAreReadable) {
   EXPECT_EQ(FormatBytes(ByteOffset(int64_t{3} << 30)), "3.00 GiB");
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // their shadows count too
+#ifndef QUIRE_SANITIZED  // a sanitizer's shadow counts too
 
 int64_t ResidentBytes() {
   std::ifstream statm("/proc/self/statm");

@@ -26,7 +26,7 @@ std::vector<int32_t> ReadEosTokens(const JsonRef& file) {
     tokens.push_back(ReadToken(*value));
   }
   std::ranges::sort(tokens);
-  tokens.erase(std::ranges::unique(tokens).begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   return tokens;
 }
 
