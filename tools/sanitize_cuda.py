@@ -4,9 +4,8 @@
 usage: tools/sanitize_cuda.py [--build build/cuda] [--jobs 7] [--limit 600] [--only TEXT] [--log FILE]
 
 memcheck and synccheck see every test but those that LEFT_OUT and SUITES name; racecheck and
-initcheck, which take a hundred times as long, a small case of each kernel. Parts of a test binary
-run as processes of their own, so that a long one holds up no other. Fails if a tool found something
-or did not finish.
+initcheck a small case of each kernel. Parts of a test binary run as processes of their own, so that
+a long one holds up no other. Fails if a tool found something or did not finish.
 """
 
 import argparse
@@ -20,6 +19,7 @@ import subprocess
 import sys
 import time
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 # They measure or exhaust memory, of which the tools take some; end the process's context; launch what
 # cannot be launched; leave the recording of a graph unfinished.
 LEFT_OUT = ("*.TheDevicesMemoryIsWithinOnePercentOfThePlan:CudaMemoryTest.MoreThanTheDeviceHasIsNamed:"
@@ -118,12 +118,19 @@ def table(outcomes):
     return "\n".join(lines)
 
 
+def positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/cuda"))
-    parser.add_argument("--jobs", type=int, default=7, help="processes at a time")
-    parser.add_argument("--limit", type=int, default=600, help="seconds for each")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "cuda")
+    parser.add_argument("--jobs", type=positive, default=7, help="processes at a time")
+    parser.add_argument("--limit", type=positive, default=600, help="seconds for each")
     parser.add_argument("--only", default="", help="jobs with this in 'tool suite'")
     parser.add_argument("--log", type=pathlib.Path, help="where to write what the tools print")
     options = parser.parse_args()
@@ -132,6 +139,10 @@ def main():
         parser.error(f"--only: no 'tool suite' has '{options.only}' in it")
     if not shutil.which("compute-sanitizer"):
         parser.error("compute-sanitizer: not found; it comes with the CUDA toolkit")
+    missing = sorted({str(options.build / "src" / job.suite.binary) for job in jobs
+                      if not (options.build / "src" / job.suite.binary).exists()})
+    if missing:
+        parser.error(f"{missing[0]}: not found; `make test-cuda` builds the tests")
     outcomes = []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for done in concurrent.futures.as_completed([pool.submit(run, job, options) for job in jobs]):

@@ -13,14 +13,20 @@ CLEAN = "========= ERROR SUMMARY: 0 errors"
 
 
 class SanitizeCudaTest(unittest.TestCase):
-    def run_planted(self, says, code=0, only="memcheck plans", limit="60"):
+    def run_planted(self, says, code=0, only="memcheck plans", limit="60",
+                    has_tests=True):
         """A compute-sanitizer that runs the shell commands `says`, whatever it is asked."""
         with tempfile.TemporaryDirectory() as folder:
             planted = pathlib.Path(folder) / "compute-sanitizer"
             planted.write_text(f"#!/bin/sh\n{says}\nexit {code}\n")
             planted.chmod(0o755)
+            test = pathlib.Path(folder) / "src" / "attn" / "cuda_attn_test"
+            if has_tests:
+                test.parent.mkdir(parents=True)
+                test.touch()
             return subprocess.run(
-                [TOOL, "--only", only, "--limit", limit], capture_output=True, text=True, check=False,
+                [TOOL, "--build", folder, "--only", only, "--limit", limit],
+                capture_output=True, text=True, check=False,
                 env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
 
     def test_clean_is_said_of_tests_that_ran_and_a_tool_that_found_nothing(self):
@@ -55,10 +61,15 @@ class SanitizeCudaTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1, result.stdout)
         self.assertIn("| plans and index arrays | not finished in 1 s", result.stdout)
 
-    def test_a_name_that_nothing_has_is_refused(self):
-        result = self.run_planted("", only="memchek")
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("no 'tool suite' has 'memchek' in it", result.stderr)
+    def test_what_cannot_be_is_refused(self):
+        for arguments, message in (
+                ({"only": "memchek"}, "no 'tool suite' has 'memchek' in it"),
+                ({"limit": "0"}, "expected 1 or more, got 0"),
+                ({"has_tests": False}, "src/attn/cuda_attn_test: not found")):
+            with self.subTest(message=message):
+                result = self.run_planted("", **arguments)
+                self.assertEqual(result.returncode, 2)
+                self.assertIn(message, result.stderr)
 
 
 if __name__ == "__main__":

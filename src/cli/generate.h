@@ -6,8 +6,7 @@
 
 namespace quire::cli {
 
-// Adds the subcommand; it runs at the end of parsing. An interrupted answer throws
-// Exit{130}.
+// Adds the subcommand; it runs at the end of parsing. An interrupted answer throws Exit{130}.
 void AddGenerate(CLI::App& quire);
 
 }  // namespace quire::cli

@@ -9,8 +9,8 @@
 namespace quire::cli {
 
 // Writes the table, or with `json` "-" the JSON, to stdout, and the JSON and the plot to their
-// files. Ctrl-C ends the load, and what is there is reported. Throws Exit after the
-// report: with 1 if every request failed, with 130 after Ctrl-C.
+// files. Ctrl-C ends the load, and what is there is reported. Throws Exit after the report:
+// with 1 if every request failed, with 130 after Ctrl-C.
 void LoadServer(LoadFlags flags, const std::string& json, const std::string& command_line);
 
 // The line without the key of --api-key.
