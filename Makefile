@@ -88,10 +88,10 @@ install: build/release/.configured  ## install quire, the libraries and headers 
 	cmake --install build/release --prefix "$(PREFIX)"
 
 format: build/packages.installed  ## format the sources in place
-	$(CLANG_FORMAT) -i $(SOURCES)
+	@$(CLANG_FORMAT) -i $(SOURCES)
 
 format-check: build/packages.installed  ## fail if a source is not formatted
-	$(CLANG_FORMAT) --dry-run -Werror $(SOURCES)
+	@$(CLANG_FORMAT) --dry-run -Werror $(SOURCES)
 
 tidy: build/packages-clang.installed build/dev/.configured  ## clang-tidy over the sources
 	run-clang-tidy -quiet -p build/dev -j $(JOBS) '$(CURDIR)/(src|bench|examples)/'
