@@ -1,5 +1,6 @@
 # quire_library(FOLDER SOURCES...)   one library per folder of src/, linking what src/LAYERS allows
-# quire_test(NAME [LABELS ...] SOURCES...)   a GoogleTest binary with Quire's test main
+# quire_test(NAME [COST seconds] [LABELS ...] SOURCES...)   a GoogleTest binary with Quire's test main;
+#   the costly ones, by what they take under a sanitizer, are started first
 # quire_seed(FAULT BINARY FILTER MESSAGE)   the fault, put back, makes the tests fail with the message
 # quire_fuzz(NAME [CORPUS folder] SOURCES...)   a fuzz target, run as a test from its committed corpus:
 #   by libFuzzer with QUIRE_FUZZ, otherwise by testing/fuzz_replay.cc
@@ -34,11 +35,11 @@ function(quire_test name)
   if(NOT QUIRE_TESTS)
     return()
   endif()
-  cmake_parse_arguments(arg "" "" "LABELS;SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "" "COST" "LABELS;SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE quire_flags quire_testing quire_test_main ${arg_LIBRARIES})
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" COST "${arg_COST}")
 endfunction()
 
 function(quire_seed fault binary filter message)
