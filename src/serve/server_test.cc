@@ -128,6 +128,13 @@ class ServerTest : public ::testing::Test {
     EXPECT_EQ(response.status, 200) << response.body;
     return data;
   }
+  // Waits for the condition, ten seconds at most; whether it holds.
+  static bool Eventually(const std::function<bool()>& condition) {
+    for (int i = 0; i < 5000 && !condition(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return condition();
+  }
   // Goes away from a stream of 350 tokens at the piece that `is_last` takes. The engine is held from
   // then on until the server has seen it, so that the answer cannot be complete before.
   void LeaveStream(const std::function<bool(std::string_view)>& is_last) {
@@ -139,19 +146,16 @@ class ServerTest : public ::testing::Test {
                        throw Gone();
                      }),
                  Gone);
-    while (num_clients_gone_ == 0) std::this_thread::yield();
+    EXPECT_TRUE(Eventually([&] { return num_clients_gone_ > 0; }));
     runner_->is_held = false;
   }
   // Waits until nothing is open, and says whether all pages are free or cached then.
   bool AllPagesReturned() {
-    for (int i = 0; i < 5000; ++i) {
+    const bool is_idle = Eventually([&] {
       const SchedulerSnapshot snapshot = engine_->Snapshot();
-      if (snapshot.running.empty() && snapshot.counters.waiting == 0) {
-        return snapshot.pages_in_use == PageCount(0);
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    return false;
+      return snapshot.running.empty() && snapshot.counters.waiting == 0;
+    });
+    return is_idle && engine_->Snapshot().pages_in_use == PageCount(0);
   }
   static std::string ErrorOf(const HttpResponse& response) {
     const json body = json::parse(response.body);
@@ -249,13 +253,10 @@ TEST_F(ServerTest, AClientThatGoesAwayBeforeTheFirstTokenCancelsToo) {
 TEST_F(ServerTest, AFullQueueIs429WithATimeToRetry) {
   Start(Options(), {.max_waiting = 1});
   runner_->is_held = true;
-  const auto wait_until = [&](auto condition) {
-    while (!condition(engine_->counters())) std::this_thread::yield();
-  };
   std::thread runs([&] { Post("/v1/chat/completions", Chat(5)); });
-  wait_until([](const SchedulerCounters& counters) { return counters.running == 1; });
+  EXPECT_TRUE(Eventually([&] { return engine_->counters().running == 1; }));
   std::thread waits([&] { Post("/v1/chat/completions", Chat(5)); });
-  wait_until([](const SchedulerCounters& counters) { return counters.waiting == 1; });
+  EXPECT_TRUE(Eventually([&] { return engine_->counters().waiting == 1; }));
   const HttpResponse refused = Post("/v1/chat/completions", Chat(5));
   EXPECT_EQ(refused.status, 429) << refused.body;
   EXPECT_TRUE(refused.headers.Find("Retry-After").has_value());
@@ -451,7 +452,7 @@ TEST_F(ServerTest, WhenStoppedItLetsOpenAnswersEnd) {
   runner_->pause = std::chrono::milliseconds(3);
   std::vector<std::string> data;
   std::thread client([&] { data = Stream("/v1/chat/completions", Chat(100, true)); });
-  while (engine_->counters().output_tokens < 3) std::this_thread::yield();
+  EXPECT_TRUE(Eventually([&] { return engine_->counters().output_tokens >= 3; }));
   runner_->is_held = true;
   server_->Stop();
   // It listens still, and says that it takes nothing new.
@@ -472,7 +473,7 @@ TEST_F(ServerTest, WhenStoppedItWaitsNoLongerThanItShould) {
   runner_->pause = std::chrono::milliseconds(20);
   std::vector<std::string> data;
   std::thread client([&] { data = Stream("/v1/chat/completions", Chat(380, true)); });
-  while (engine_->counters().output_tokens < 1) std::this_thread::yield();
+  EXPECT_TRUE(Eventually([&] { return engine_->counters().output_tokens >= 1; }));
   server_->Stop();
   server_->Wait();
   client.join();
@@ -487,7 +488,7 @@ TEST_F(ServerTest, GoesOnlyWhenTheEngineOwesItNothing) {
   runner_->is_held = true;
   std::thread client(
       [&] { EXPECT_THROW(Ask("POST", "/v1/chat/completions", Chat(100).dump()), Error); });
-  while (engine_->counters().running == 0) std::this_thread::yield();
+  EXPECT_TRUE(Eventually([&] { return engine_->counters().running > 0; }));
   // The step that is held has a last event to tell of, wherever the server is then.
   std::thread release([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -510,7 +511,7 @@ TEST_F(ServerTest, WhenStoppedTwiceItEndsNow) {
     } catch (const Error&) {
     }
   });
-  while (engine_->counters().output_tokens < 1) std::this_thread::yield();
+  EXPECT_TRUE(Eventually([&] { return engine_->counters().output_tokens >= 1; }));
   server_->Stop();
   server_->Stop();
   server_->Wait();
@@ -531,7 +532,7 @@ TEST_F(ServerTest, OnceItsEngineHasFailedItSaysSo) {
   runner_->is_held = true;
   HttpResponse open;
   std::thread client([&] { open = Post("/v1/chat/completions", Chat(100)); });
-  while (engine_->counters().running == 0) std::this_thread::yield();
+  EXPECT_TRUE(Eventually([&] { return engine_->counters().running > 0; }));
   Request request;
   request.prompt = {1, 2, 3};
   request.max_tokens = 5;
@@ -556,19 +557,13 @@ TEST_F(ServerTest, BodiesThatDoNotFitTogetherAreAskedToComeAgain) {
   options.http.max_total_body_bytes = 1000;
   Start(std::move(options));
   const json large = {{"content", std::string(900, 'x')}};
-  const auto wait = [&](const std::function<bool()>& condition) {
-    for (int i = 0; i < 5000 && !condition(); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    return condition();
-  };
   // A request that has begun to answer has given its body back.
   runner_->is_held = true;
   json chat = Chat(5);
   chat["messages"][0]["content"] = std::string(200, 'x');
   chat["user"] = std::string(600, 'u');
   std::thread client([&] { EXPECT_EQ(Post("/v1/chat/completions", chat).status, 200); });
-  EXPECT_TRUE(wait([&] { return engine_->counters().running == 1; }));
+  EXPECT_TRUE(Eventually([&] { return engine_->counters().running == 1; }));
   EXPECT_EQ(Post("/tokenize", large).status, 200);
   runner_->is_held = false;
   client.join();
@@ -580,7 +575,7 @@ TEST_F(ServerTest, BodiesThatDoNotFitTogetherAreAskedToComeAgain) {
   asio::write(sending, asio::buffer(std::string_view("POST /tokenize HTTP/1.1\r\nHost: h\r\n"
                                                      "Content-Length: 1000\r\n\r\n{")));
   HttpResponse refused;
-  EXPECT_TRUE(wait([&] {
+  EXPECT_TRUE(Eventually([&] {
     refused = Post("/tokenize", large);
     return refused.status == 503;
   }));
@@ -590,7 +585,7 @@ TEST_F(ServerTest, BodiesThatDoNotFitTogetherAreAskedToComeAgain) {
   EXPECT_TRUE(refused.headers.Find("Retry-After").has_value());
   EXPECT_EQ(Ask("GET", "/health").status, 200);
   sending.close();
-  EXPECT_TRUE(wait([&] { return Post("/tokenize", large).status == 200; }));
+  EXPECT_TRUE(Eventually([&] { return Post("/tokenize", large).status == 200; }));
 }
 
 }  // namespace
