@@ -8,16 +8,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <type_traits>
 
+#include "base/tensor_view.h"
 #include "base/units.h"
 
 namespace quire {
-
-// Who can touch a block of memory.
-enum class MemorySide { kHost, kDevice };
 
 class Carver {
  public:
@@ -30,6 +31,7 @@ class Carver {
   // as it is: no element in it is made, for the host cannot touch it.
   explicit Carver(std::span<std::byte> memory, MemorySide side = MemorySide::kHost);
 
+  MemorySide side() const { return side_; }
   bool counting() const { return memory_.data() == nullptr; }
 
   // The next piece. Throws InternalError if the memory is used up: it was not sized by this code.
@@ -45,6 +47,15 @@ class Carver {
     T* first = reinterpret_cast<T*>(bytes.data());
     if (side_ == MemorySide::kHost) std::uninitialized_value_construct_n(first, count);
     return {first, static_cast<size_t>(count)};
+  }
+
+  // The next piece as an array of `dtype`, which knows its side. What it holds is undefined. From a
+  // counting Carver it has a shape and no memory.
+  TensorView TakeTensor(DType dtype, std::initializer_list<int64_t> shape) {
+    const int64_t elements =
+        std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<int64_t>());
+    const std::span<std::byte> bytes = TakeBytes(ByteOffset(DTypeBytes(dtype)) * elements);
+    return TensorView(counting() ? nullptr : bytes.data(), dtype, shape, side_);
   }
 
   // What has been taken, with the gaps of alignment.

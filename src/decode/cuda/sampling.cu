@@ -377,7 +377,7 @@ void Sample(const SampleArgs& args, const Stream& stream) {
   const SampleCapacity& capacity = args.capacity;
   if (capacity.rows == 0 || capacity.items == 0) return;
   const SampleView view = {.capacity = capacity,
-                           .logits = args.logits.Row<float>(0),
+                           .logits = args.logits.Address<float>(),
                            .row_stride = args.logits.stride(0),
                            .counts = args.inputs.counts.data(),
                            .items = args.inputs.items.data(),

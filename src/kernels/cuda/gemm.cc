@@ -17,8 +17,8 @@ int64_t ScaleBlocks(int64_t extent) { return CeilDiv(extent, int64_t{kScaleBlock
 
 std::byte* FirstByte(const TensorView& view) {
   if (view.dim(0) == 0) return nullptr;
-  return view.dtype() == DType::kF32 ? reinterpret_cast<std::byte*>(view.Row<float>(0))
-                                     : reinterpret_cast<std::byte*>(view.Row<Bf16>(0));
+  return view.dtype() == DType::kF32 ? reinterpret_cast<std::byte*>(view.Address<float>())
+                                     : reinterpret_cast<std::byte*>(view.Address<Bf16>());
 }
 
 bool IsMultiple(const void* pointer, uintptr_t of) {
@@ -38,8 +38,8 @@ void RequireRows(int64_t rows) {
 
 const std::byte* FirstByte(const ConstTensorView& view) {
   if (view.rank() == 0 || view.dim(0) == 0) return nullptr;
-  return view.dtype() == DType::kF32 ? reinterpret_cast<const std::byte*>(view.Row<float>(0))
-                                     : reinterpret_cast<const std::byte*>(view.Row<Bf16>(0));
+  return view.dtype() == DType::kF32 ? reinterpret_cast<const std::byte*>(view.Address<float>())
+                                     : reinterpret_cast<const std::byte*>(view.Address<Bf16>());
 }
 
 WeightView DenseWeights(const Bf16* data, MatrixShape shape, int64_t count) {

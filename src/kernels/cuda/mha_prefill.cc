@@ -77,7 +77,7 @@ void Validate(const MhaPrefillArgs& args, std::span<const SequenceLengths> lengt
 void Expand(const MhaPrefillArgs& args, const MhaChunk& chunk, const Stream& stream) {
   const int64_t outputs = args.w_kv_b.dim(0), inputs = args.w_kv_b.dim(1);
   WeightView weights =
-      DenseWeights(args.w_kv_b.Row<Bf16>(0), {.outputs = outputs, .inputs = inputs});
+      DenseWeights(args.w_kv_b.Address<Bf16>(), {.outputs = outputs, .inputs = inputs});
   weights.row_stride = args.w_kv_b.stride(0);
   Gemm({.x = {chunk.latent, {chunk.num_keys, inputs}},
         .w = weights,

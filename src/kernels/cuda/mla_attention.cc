@@ -31,12 +31,12 @@ const char* TensorCoreProblem(const MlaAttentionArgs& args) {
   if (!IsAligned(args.store.Page(kScratchPage), 16)) return "a store on 16 bytes";
   if (args.q.dtype() != DType::kBf16) return "bf16 queries";
   if (args.q.dim(0) == 0) return nullptr;
-  if (!IsAligned(args.q.Row<Bf16>(0), 16) || !IsMultipleOf(args.q.stride(0), 8) ||
+  if (!IsAligned(args.q.Address<Bf16>(), 16) || !IsMultipleOf(args.q.stride(0), 8) ||
       !IsMultipleOf(args.q.stride(1), 8)) {
     return "query rows on 16 bytes";
   }
-  const void* out = args.out.dtype() == DType::kF32 ? static_cast<void*>(args.out.Row<float>(0))
-                                                    : args.out.Row<Bf16>(0);
+  const void* out = args.out.dtype() == DType::kF32 ? static_cast<void*>(args.out.Address<float>())
+                                                    : args.out.Address<Bf16>();
   if (!IsAligned(out, 2 * DTypeBytes(args.out.dtype())) || !IsMultipleOf(args.out.stride(0), 2) ||
       !IsMultipleOf(args.out.stride(1), 2)) {
     return "output rows on two elements";

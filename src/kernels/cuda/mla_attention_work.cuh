@@ -43,7 +43,8 @@ struct MlaKernelArgs {
 inline HeadsView HeadsOf(const ConstTensorView& view) {
   if (view.empty()) return {};
   const bool is_bf16 = view.dtype() == DType::kBf16;
-  const void* data = is_bf16 ? static_cast<const void*>(view.Row<Bf16>(0)) : view.Row<float>(0);
+  const void* data =
+      is_bf16 ? static_cast<const void*>(view.Address<Bf16>()) : view.Address<float>();
   return {.data = static_cast<std::byte*>(const_cast<void*>(data)),
           .token_stride = view.stride(0),
           .head_stride = view.stride(1),

@@ -23,7 +23,7 @@ struct Rows {
 template <class T, class View>
 Rows<T> RowsOf(const View& view) {
   if (view.empty() || view.dim(0) == 0) return {};
-  return {.data = view.template Row<std::remove_const_t<T>>(0), .stride = view.stride(0)};
+  return {.data = view.template Address<std::remove_const_t<T>>(), .stride = view.stride(0)};
 }
 
 // Whether every row can be read in whole groups by 16-byte loads.
@@ -31,8 +31,8 @@ template <class View>
 bool InGroups(const View& view, int64_t width) {
   if (view.empty() || view.dim(0) == 0) return true;
   const auto address = view.dtype() == DType::kF32
-                           ? reinterpret_cast<uintptr_t>(view.template Row<float>(0))
-                           : reinterpret_cast<uintptr_t>(view.template Row<Bf16>(0));
+                           ? reinterpret_cast<uintptr_t>(view.template Address<float>())
+                           : reinterpret_cast<uintptr_t>(view.template Address<Bf16>());
   return width % kGroup == 0 && address % 16 == 0 &&
          view.stride(0) * DTypeBytes(view.dtype()) % 16 == 0;
 }

@@ -42,12 +42,12 @@ struct Rows {
 template <class T>
 Rows<const T> RowsOf(const ConstTensorView& view) {
   if (view.empty()) return {nullptr, 0, 0};
-  return {view.Row<T>(0), view.stride(0), static_cast<int32_t>(view.dim(1))};
+  return {view.Address<T>(), view.stride(0), static_cast<int32_t>(view.dim(1))};
 }
 template <class T>
 Rows<T> RowsOf(const TensorView& view) {
   if (view.empty()) return {nullptr, 0, 0};
-  return {view.Row<T>(0), view.stride(0), static_cast<int32_t>(view.dim(1))};
+  return {view.Address<T>(), view.stride(0), static_cast<int32_t>(view.dim(1))};
 }
 
 // Calls fn(T()) with the view's element type.
