@@ -8,9 +8,9 @@
 
 #include "base/units.h"
 #include "kernels/cpu/roof.h"
+#include "kernels/weight.h"
 #include "model/config.h"
 #include "model/weight_source.h"
-#include "model/weights.h"
 #include "runner/memory_plan.h"
 #include "runner/metered_runner.h"
 #include "runner/runner_options.h"

@@ -54,8 +54,8 @@ void Validate(const RmsNormArgs& args) {
   const int64_t num_tokens = args.y.dim(0);
   const int64_t width = std::ssize(args.weight);
   Require(width >= 1, "rms_norm.weight: expected one value or more, got none");
-  RequireF32("rms_norm.y", args.y, {num_tokens, width});
-  RequireF32("rms_norm.x", args.x, {num_tokens, width});
+  RequireShape("rms_norm.y", args.y, {num_tokens, width});
+  RequireShape("rms_norm.x", args.x, {num_tokens, width});
   Require(std::isfinite(args.eps) && args.eps >= 0,
           "rms_norm.eps: expected a finite number >= 0, got {}", args.eps);
 }
@@ -63,24 +63,25 @@ void Validate(const RmsNormArgs& args) {
 void Validate(const RopeArgs& args) {
   const int64_t num_tokens = args.x.dim(0);
   const int64_t rope_dim = args.x.dim(2);
-  RequireF32("rope.x", args.x, {num_tokens, args.x.dim(1), rope_dim});
+  RequireShape("rope.x", args.x, {num_tokens, args.x.dim(1), rope_dim});
   Require(rope_dim % 2 == 0, "rope.x: expected an even rope_dim, got {}", rope_dim);
   RequireF32("rope.cos", args.cos, {num_tokens, rope_dim / 2});
   RequireF32("rope.sin", args.sin, {num_tokens, rope_dim / 2});
+  RequireShape("rope.y", args.y, {num_tokens, args.x.dim(1), rope_dim});
 }
 
 void Validate(const SiluMulArgs& args) {
   const int64_t num_tokens = args.y.dim(0);
   const int64_t width = args.y.dim(1);
-  RequireF32("silu_mul.y", args.y, {num_tokens, width});
-  RequireF32("silu_mul.gate_up", args.gate_up, {num_tokens, 2 * width});
+  RequireShape("silu_mul.y", args.y, {num_tokens, width});
+  RequireShape("silu_mul.gate_up", args.gate_up, {num_tokens, 2 * width});
 }
 
 void Validate(const AddScaledArgs& args) {
   const int64_t num_tokens = args.y.dim(0);
   const int64_t width = args.y.dim(1);
   RequireF32("add_scaled.y", args.y, {num_tokens, width});
-  RequireF32("add_scaled.x", args.x, {num_tokens, width});
+  RequireShape("add_scaled.x", args.x, {num_tokens, width});
 }
 
 void Validate(const RouteArgs& args) {
@@ -96,16 +97,16 @@ void Validate(const CombineArgs& args) {
   const int64_t num_tokens = args.y.dim(0);
   const int64_t width = args.y.dim(1);
   const int64_t num_choices = std::ssize(args.row_of);
-  RequireF32("combine.y", args.y, {num_tokens, width});
+  RequireShape("combine.y", args.y, {num_tokens, width});
   Require(num_tokens == 0 ? num_choices == 0 : num_choices > 0 && num_choices % num_tokens == 0,
           "combine.row_of: expected as many for each of {} tokens, got {}", num_tokens,
           num_choices);
   RequireSize("combine.weights", args.weights.size(), num_choices);
-  RequireF32("combine.rows", args.rows, {num_choices, width});
-  for (int32_t row : args.row_of) {
-    Require(row >= 0 && row < num_choices, "combine.row_of: expected 0..{}, got {}",
-            num_choices - 1, row);
-  }
+  RequireShape("combine.rows", args.rows, {num_choices, width});
+  if (args.shared.empty()) return;
+  RequireShape("combine.shared", args.shared, {num_tokens, width});
+  Require(args.shared.dtype() == args.rows.dtype(), "combine.shared: expected {} as rows, got {}",
+          DTypeName(args.rows.dtype()), DTypeName(args.shared.dtype()));
 }
 
 }  // namespace quire

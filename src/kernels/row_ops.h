@@ -1,12 +1,13 @@
 // The small ops of a layer: each works on the rows of a [num_tokens, width] array by itself, so a
-// row's bits depend on the row alone. All in f32; docs/numerics.md has the order of the operations.
+// row's bits depend on the row alone. Arithmetic is in f32; docs/numerics.md has the order of the
+// operations. "act" is a backend's type of activations: f32 on the CPU, bf16 or f32 on a device.
 //
-//   RmsNorm    y = x / sqrt(mean(x^2) + eps) * weight
+//   RmsNorm    y = x / sqrt(mean(x^2) + eps) * weight * scale
 //   Rope       pairs (a, b) of rope_dim values -> (a cos - b sin, b cos + a sin)
 //   SiluMul    y = gate / (1 + exp(-gate)) * up, of rows [gate | up]
 //   AddScaled  y += scale * x
 //   Route      scores -> which experts, with which weights
-//   Combine    y = sum_j weight_j * row_j over a token's experts, in the order of the choice
+//   Combine    y = sum_j weight_j * row_j over a token's experts, in the order of the choice, + shared
 #ifndef QUIRE_KERNELS_ROW_OPS_H_
 #define QUIRE_KERNELS_ROW_OPS_H_
 
@@ -18,31 +19,33 @@
 namespace quire {
 
 struct RmsNormArgs {
-  ConstTensorView x = {};              // [num_tokens, width] f32
+  ConstTensorView x = {};              // [num_tokens, width] act
   std::span<const float> weight = {};  // [width], width >= 1
   float eps = 1e-6f;                   // finite, >= 0
-  TensorView y = {};                   // [num_tokens, width] f32; may be x
+  TensorView y = {};                   // [num_tokens, width] act; may be x
+  float scale = 1.0f;
 };
 
 // How rotary pairs lie in a row: (2i, 2i + 1), or (i, i + rope_dim / 2).
 enum class RopePairs { kInterleaved, kHalves };
 
 struct RopeArgs {
-  // [num_tokens, num_heads, rope_dim] f32, rotated in place; often the last values of wider heads:
+  // [num_tokens, num_heads, rope_dim] act; often the last values of wider heads:
   // q.Columns(nope_dim, rope_dim).
-  TensorView x = {};
+  ConstTensorView x = {};
   ConstTensorView cos = {};  // [num_tokens, rope_dim / 2] f32
   ConstTensorView sin = {};  // as cos
   RopePairs pairs = RopePairs::kInterleaved;
+  TensorView y = {};  // as x, act; may be x
 };
 
 struct SiluMulArgs {
-  ConstTensorView gate_up = {};  // [num_tokens, 2 * width] f32
-  TensorView y = {};             // [num_tokens, width] f32; may be either half of gate_up
+  ConstTensorView gate_up = {};  // [num_tokens, 2 * width] act
+  TensorView y = {};             // [num_tokens, width] act; not in gate_up
 };
 
 struct AddScaledArgs {
-  ConstTensorView x = {};  // [num_tokens, width] f32
+  ConstTensorView x = {};  // [num_tokens, width] act
   float scale = 1.0f;
   TensorView y = {};  // [num_tokens, width] f32; may be x
 };
@@ -93,13 +96,15 @@ struct RouteArgs {
 };
 
 struct CombineArgs {
-  ConstTensorView rows = {};             // [num_tokens * top_k, width] f32
+  ConstTensorView rows = {};             // [num_tokens * top_k, width] act
   std::span<const int32_t> row_of = {};  // [num_tokens, top_k]: where each choice's row is
   std::span<const float> weights = {};   // [num_tokens, top_k]
-  TensorView y = {};                     // [num_tokens, width] f32; not in rows
+  ConstTensorView shared = {};           // [num_tokens, width] as rows, added last; or empty
+  TensorView y = {};                     // [num_tokens, width] act; not in rows or shared
 };
 
-// Throw Error(kInvalidArgument) naming the argument, the expected and the actual value.
+// Throw Error(kInvalidArgument) naming the argument, the expected and the actual value. They look at
+// shapes and numbers; types, and what lies in memory, are the backend's to check.
 void Validate(const RmsNormArgs& args);
 void Validate(const RopeArgs& args);
 void Validate(const SiluMulArgs& args);

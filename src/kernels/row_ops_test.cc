@@ -127,7 +127,11 @@ TEST(RowOpsTest, RopeRotatesTheLastValuesOfEveryHead) {
       RedZone<float> x(before.size());
       std::copy(before.begin(), before.end(), x.span().begin());
       const TensorView heads(x.data(), {kTokens, kHeads, head_dim});
-      cpu::Rope({.x = heads.Columns(kNope, rope_dim), .cos = cos, .sin = sin, .pairs = pairs},
+      cpu::Rope({.x = heads.Columns(kNope, rope_dim),
+                 .cos = cos,
+                 .sin = sin,
+                 .pairs = pairs,
+                 .y = heads.Columns(kNope, rope_dim)},
                 executor);
       const Reference reference = ReferenceRope(before, head_dim, kHeads, pairs, cos, sin);
       EXPECT_EQ(Mismatch(x.values(), reference.values, reference.bounds), "");
@@ -147,12 +151,14 @@ TEST(RowOpsTest, RopeGivesAPairTheSameBitsHoweverPairsLie) {
   cpu::Rope({.x = TensorView(neighbours.data(), {1, 1, kDim}),
              .cos = cos_view,
              .sin = sin_view,
-             .pairs = RopePairs::kInterleaved},
+             .pairs = RopePairs::kInterleaved,
+             .y = TensorView(neighbours.data(), {1, 1, kDim})},
             executor);
   cpu::Rope({.x = TensorView(halves.data(), {1, 1, kDim}),
              .cos = cos_view,
              .sin = sin_view,
-             .pairs = RopePairs::kHalves},
+             .pairs = RopePairs::kHalves,
+             .y = TensorView(halves.data(), {1, 1, kDim})},
             executor);
   for (size_t i = 0; i < kDim; ++i) {
     EXPECT_EQ(halves[i / 2 + i % 2 * (kDim / 2)], neighbours[i]) << i;
@@ -520,7 +526,8 @@ std::vector<float> RopeOp(std::span<const int64_t> tokens, int64_t width, Execut
   GappedRows x(RowsOf(22, tokens, 2 * width), 2 * width);
   GappedRows cos(RowsOf(23, tokens, width), width);
   GappedRows sin(RowsOf(24, tokens, width), width);
-  cpu::Rope({.x = x.heads(), .cos = cos.view(), .sin = sin.view(), .pairs = kPairs}, executor);
+  cpu::Rope({.x = x.heads(), .cos = cos.view(), .sin = sin.view(), .pairs = kPairs, .y = x.heads()},
+            executor);
   return x.values();
 }
 

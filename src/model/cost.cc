@@ -21,20 +21,11 @@ double AttentionProjectionFlops(const ModelConfig& config) {
   return 2.0 * products;
 }
 
-ByteOffset Bytes(const PackedMatrix& matrix) {
-  return matrix.empty() ? ByteOffset(0) : PackedBytes(matrix.shape(), matrix.format());
-}
-
-ByteOffset Bytes(const MlpWeights& mlp) {
-  return Bytes(mlp.gate) + Bytes(mlp.up) + Bytes(mlp.down);
-}
+ByteOffset Bytes(const MlpWeights& mlp) { return mlp.gate.bytes + mlp.up.bytes + mlp.down.bytes; }
 
 ByteOffset Bytes(const AttentionWeights& attention) {
-  ByteOffset bytes = Bytes(attention.q_down) + Bytes(attention.q_up) + Bytes(attention.kv_down) +
-                     Bytes(attention.out);
-  for (const PackedMatrix& head : attention.key_heads) bytes += Bytes(head);
-  for (const PackedMatrix& head : attention.value_heads) bytes += Bytes(head);
-  return bytes;
+  return attention.q_down.bytes + attention.q_up.bytes + attention.kv_down.bytes +
+         attention.key_heads.bytes + attention.value_heads.bytes + attention.out.bytes;
 }
 
 }  // namespace
@@ -63,13 +54,13 @@ double AttentionFlopsPerToken(const ModelConfig& config, TokenCount visible) {
 
 ByteOffset WeightBytesPerStep(const ModelConfig& config, const ModelWeights& weights,
                               int64_t num_tokens) {
-  ByteOffset bytes = Bytes(weights.head);
+  ByteOffset bytes = weights.head.bytes;
   for (const LayerWeights& layer : weights.layers) {
-    bytes += Bytes(layer.attention) + Bytes(layer.mlp) + Bytes(layer.router);
-    if (layer.experts.empty()) continue;
+    bytes += Bytes(layer.attention) + Bytes(layer.mlp) + layer.router.bytes;
+    if (layer.experts.gate.empty()) continue;
     const int64_t chosen =
         std::min<int64_t>(num_tokens * config.moe.route.top_k, config.moe.route.num_experts);
-    bytes += Bytes(layer.experts.front()) * chosen;
+    bytes += ByteOffset(Bytes(layer.experts).raw() / layer.experts.gate.count) * chosen;
   }
   return bytes;
 }

@@ -1,87 +1,56 @@
-// The forward pass of the DeepSeek family on the CPU.
+// The forward pass of the DeepSeek family, over the ops of any backend (kernels/ops.h).
 //
-// Every token is computed in latent form, by arithmetic that depends on its own sequence and position
-// alone (docs/numerics.md): batches, chunks, pages and threads change no bit.
+// Every token is computed in latent form. On the CPU, and on a device with exact products, by
+// arithmetic that depends on its own sequence and position alone (docs/numerics.md): batches, chunks,
+// pages and threads change no bit.
 #ifndef QUIRE_MODEL_FORWARD_H_
 #define QUIRE_MODEL_FORWARD_H_
 
-#include <array>
-#include <chrono>
-#include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <span>
 
 #include "attn/capacity.h"
 #include "attn/kv_store.h"
 #include "attn/plan.h"
-#include "base/executor.h"
 #include "base/tensor_view.h"
 #include "base/units.h"
 #include "device/arena.h"
-#include "kernels/gemm.h"
 #include "kernels/mla_attention.h"
+#include "kernels/ops.h"
 #include "model/config.h"
 #include "model/rope_table.h"
 #include "model/weights.h"
 
 namespace quire {
 
-// Where the time of a step goes.
-enum class ForwardPart { kEmbedding, kProjections, kAttention, kMlp, kHead };
-inline constexpr ForwardPart kForwardParts[] = {ForwardPart::kEmbedding, ForwardPart::kProjections,
-                                                ForwardPart::kAttention, ForwardPart::kMlp,
-                                                ForwardPart::kHead};
+// How the config's attention looks to its kernel.
+MlaShape AttentionShape(const ModelConfig& config);
 
-// Adds the time since the last lap to a part.
-class PartClock {
- public:
-  void Restart() { last_ = Clock::now(); }
-  void Lap(ForwardPart part) {
-    const Clock::time_point now = Clock::now();
-    seconds_[static_cast<size_t>(part)] += std::chrono::duration<double>(now - last_).count();
-    last_ = now;
-  }
-  double seconds(ForwardPart part) const { return seconds_[static_cast<size_t>(part)]; }
-  void Reset() { seconds_ = {}; }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point last_ = Clock::now();
-  std::array<double, std::size(kForwardParts)> seconds_{};
-};
+// What the ops of steps of this capacity are sized for.
+OpLimits OpLimitsOf(const ModelConfig& config, const StepCapacity& capacity, const WorkShape& work);
 
 // What lies between a step's tokens and its logits, for a number of tokens at most. Every value is
-// written before it is read, in every step.
+// written before it is read, in every step. `act` is the ops' activation().
 struct ForwardBuffers {
-  std::span<float> hidden = {};      // [num_tokens, hidden]
-  std::span<float> normed = {};      // [num_tokens, hidden]
-  std::span<float> update = {};      // [num_tokens, hidden]: what a branch adds
-  std::span<float> q_down = {};      // [num_tokens, q_lora_rank]
-  std::span<float> q = {};           // [num_tokens, num_heads, nope_dim + rope_dim]
-  std::span<float> kv = {};          // [num_tokens, latent_dim + rope_dim]
-  std::span<float> q_latent = {};    // [num_tokens, num_heads, latent_dim + rope_dim]
-  std::span<float> out_latent = {};  // [num_tokens, num_heads, latent_dim]
-  std::span<float> out = {};         // [num_tokens, num_heads, value_dim]
-  std::span<float> cos = {};         // [num_tokens, rope_dim / 2]
-  std::span<float> sin = {};
-  std::span<float> gate_up = {};        // [num_tokens, 2 * width] of the dense or shared MLP
-  std::span<float> activated = {};      // [num_tokens, width]
-  std::span<float> route_logits = {};   // [num_tokens, num_experts]
-  std::span<float> route_weights = {};  // [num_tokens, top_k]
-  std::span<int32_t> route_experts = {};
-  std::span<int32_t> route_rows = {};      // [num_tokens, top_k]: the choice's row below
-  std::span<int32_t> expert_offsets = {};  // [num_experts + 1]
-  std::span<float> expert_rows = {};       // [num_tokens * top_k, hidden], ordered by expert
-  std::span<float> expert_gate_up = {};    // [num_tokens * top_k, 2 * expert_width]
-  std::span<float> expert_activated = {};  // [num_tokens * top_k, expert_width]
-  std::span<MatmulArgs> products = {};
-  std::span<std::byte> attention = {};
+  TensorView hidden = {};      // [tokens, hidden] f32
+  TensorView normed = {};      // [tokens, hidden] act
+  TensorView update = {};      // [tokens, hidden] act: what a sublayer adds
+  TensorView q_down = {};      // [tokens, q_lora_rank] act
+  TensorView q = {};           // [tokens, heads * (nope_dim + rope_dim)] act
+  TensorView kv = {};          // [tokens, latent_dim + rope_dim] f32
+  TensorView q_latent = {};    // [tokens, heads * (latent_dim + rope_dim)] act
+  TensorView out_latent = {};  // [tokens, heads * latent_dim] act
+  TensorView out = {};         // [tokens, heads * value_dim] act
+  TensorView cos = {};         // [tokens, rope_dim / 2] f32
+  TensorView sin = {};         // as cos
+  TensorView gate_up = {};     // [tokens, 2 * width] act, of the dense or shared MLP
+  TensorView activated = {};   // [tokens, width] act
+  TensorView shared = {};      // [tokens, hidden] act, of the shared experts
 };
 
 // Sizes and takes the buffers of steps of this capacity.
 ForwardBuffers LayOutForward(const ModelConfig& config, const StepCapacity& capacity,
-                             const WorkShape& work, Carver& carver);
+                             DType activation, Carver& carver);
 
 struct ForwardArgs {
   std::span<const int32_t> tokens;        // [num_tokens], in the vocabulary
@@ -90,33 +59,38 @@ struct ForwardArgs {
   const Plan& plan;                       // of these tokens
   std::span<const KvStore> stores;        // [num_layers]
   const ForwardBuffers& buffers;
+  std::span<int32_t> experts_used = {};  // [num_layers] or none: how many had rows
+};
+
+// Rows of the hidden state to the logits that follow them.
+struct LogitsArgs {
+  ConstTensorView hidden = {};         // [num_tokens, hidden] f32
+  std::span<const int32_t> rows = {};  // [num_rows] of the hidden state
+  TensorView picked = {};              // [num_rows, hidden] f32 scratch
+  TensorView normed = {};              // [num_rows, hidden] of activation(): scratch
+  TensorView logits = {};              // [num_rows, vocab] f32
 };
 
 class Model {
  public:
-  // `weights` view memory that outlives the model. `context` is the longest sequence to come.
-  Model(ModelConfig config, ModelWeights weights, TokenCount context);
+  // `weights` and `rope` view memory that outlives the model.
+  Model(ModelConfig config, ModelWeights weights, RopeAngles rope);
 
   const ModelConfig& config() const { return config_; }
   const ModelWeights& weights() const { return weights_; }
 
-  // [num_tokens, hidden]: the last layer's output, in buffers.hidden. Writes the tokens' rows to
-  // the stores. Allocates nothing.
-  TensorView Forward(const ForwardArgs& args, Executor& executor, PartClock& clock) const;
+  // The last layer's output is in args.buffers.hidden; the tokens' rows are in the stores.
+  void Forward(const ForwardArgs& args, Ops& ops) const;
 
-  // logits[i] = head(norm(hidden row i)); `normed` is scratch of hidden's shape.
-  void Logits(ConstTensorView hidden, TensorView normed, TensorView logits, Executor& executor,
-              PartClock& clock) const;
+  // logits[i] = head(norm(hidden row rows[i]))
+  void Logits(const LogitsArgs& args, Ops& ops) const;
 
  private:
   ModelConfig config_;
   ModelWeights weights_;
-  RopeTable rope_;
+  RopeAngles rope_;
   float softmax_scale_;
 };
-
-// How the config's attention looks to its kernel.
-MlaShape AttentionShape(const ModelConfig& config);
 
 }  // namespace quire
 

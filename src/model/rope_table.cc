@@ -153,6 +153,23 @@ void RopeTable::Fill(std::span<const TokenCount> positions, TensorView cos, Tens
   }
 }
 
+RopeAngles MakeRopeAngles(const ModelConfig& config, TokenCount context, WeightPacker& packer) {
+  const int64_t pairs = config.rope_dim / 2;
+  const int64_t values = context.raw() * pairs;
+  const auto fill = [&](std::span<float> to) {
+    const RopeTable table(config, context);
+    packer.executor().Run(context.raw(), [&](int64_t p) {
+      const TokenCount position(p);
+      table.Fill({&position, 1}, {to.data() + p * pairs, {1, pairs}},
+                 {to.data() + values + p * pairs, {1, pairs}});
+    });
+  };
+  const float* cos = packer.Floats(2 * values, fill).data();
+  const float* sin = cos == nullptr ? nullptr : cos + values;
+  return {.cos = ConstTensorView(cos, {context.raw(), pairs}, packer.side()),
+          .sin = ConstTensorView(sin, {context.raw(), pairs}, packer.side())};
+}
+
 float SoftmaxScale(const ModelConfig& config) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim()));
   if (config.rope.scaling != RopeScaling::kYarn || config.rope.mscale_all_dim == 0.0) {

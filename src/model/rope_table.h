@@ -8,6 +8,7 @@
 
 #include "base/tensor_view.h"
 #include "base/units.h"
+#include "kernels/weight.h"
 #include "model/config.h"
 
 namespace quire {
@@ -31,6 +32,14 @@ class RopeTable {
   std::vector<float> frequencies_;
   float magnitude_ = 1.0f;
 };
+
+// cos and sin of every position below a context, in a backend's memory: [context, rope_dim / 2] f32.
+struct RopeAngles {
+  ConstTensorView cos = {};
+  ConstTensorView sin = {};
+};
+// Has `packer` take the memory and brings RopeTable's angles there.
+RopeAngles MakeRopeAngles(const ModelConfig& config, TokenCount context, WeightPacker& packer);
 
 // (nope_dim + rope_dim)^-1/2, times the square of YaRN's mscale where the model has one.
 float SoftmaxScale(const ModelConfig& config);

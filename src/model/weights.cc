@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "kernels/cpu/gemm.h"
+#include "base/error.h"
 
 namespace quire {
 namespace {
@@ -14,9 +17,7 @@ namespace {
 MatrixSource Rows(MatrixSource source, int64_t first, int64_t count) {
   source.shape.outputs = count;
   source.first_output += first;
-  if (source.data != nullptr) {
-    source.data += first * source.output_stride * WeightBytes(source.format);
-  }
+  source.data += first * source.output_stride * WeightBytes(source.format);
   return source;
 }
 
@@ -33,24 +34,21 @@ MatrixSource Transposed(MatrixSource source) {
 // Walks over a model's tensors by name, in the order in which they lie in memory.
 class Loader {
  public:
-  Loader(const ModelConfig& config, WeightSource& source, Carver& carver, Executor& executor,
-         const LoadProgress& progress)
-      : config_(config),
-        source_(source),
-        carver_(carver),
-        executor_(executor),
-        progress_(progress) {}
+  Loader(const ModelConfig& config, WeightSource& source, WeightPacker& packer)
+      : config_(config), source_(source), packer_(packer) {}
 
   ModelWeights Load() {
     ModelWeights weights;
     const MatrixShape vocabulary{config_.vocab_size, config_.hidden_size};
-    weights.embedding = Matrix("model.embed_tokens.weight", vocabulary);
+    weights.embedding = Matrix("model.embed_tokens.weight", vocabulary, WeightUse::kTable);
     for (int32_t i = 0; i < config_.num_layers(); ++i) {
-      weights.layers.push_back(Layer(fmt::format("model.layers.{}.", i), config_.layers[i]));
+      weights.layers.push_back(
+          Layer(fmt::format("model.layers.{}.", i), config_.layers[static_cast<size_t>(i)]));
     }
     weights.final_norm = Vector("model.norm.weight", config_.hidden_size);
     weights.head =
         config_.tied_embeddings ? weights.embedding : Matrix("lm_head.weight", vocabulary);
+    packer_.Finish();
     return weights;
   }
 
@@ -61,7 +59,7 @@ class Loader {
     layer.attention = Attention(prefix + "self_attn.");
     layer.mlp_norm = Vector(prefix + "post_attention_layernorm.weight", config_.hidden_size);
     if (kind == LayerKind::kDense) {
-      layer.mlp = Mlp(prefix + "mlp.", config_.dense_width);
+      layer.mlp = Mlps({prefix + "mlp."}, config_.dense_width);
     } else {
       LoadExperts(prefix + "mlp.", layer);
     }
@@ -92,66 +90,83 @@ class Loader {
   }
 
   // kv_b is [num_heads, nope_dim + value_dim, latent_dim]. Keys use it transposed: a query head's
-  // nope_dim inputs give latent_dim outputs.
+  // nope_dim inputs give latent_dim outputs. It is a small part of a model (0.15% of DeepSeek-V3).
   void LoadHeads(const std::string& name, AttentionWeights& attention) {
     const int64_t head_rows = config_.nope_dim + config_.value_dim;
     const MatrixShape whole{config_.num_heads * head_rows, config_.latent_dim};
-    const MatrixShape key_shape{config_.latent_dim, config_.nope_dim};
-    const MatrixShape value_shape{config_.value_dim, config_.latent_dim};
-    // Blocks of one scale cut across heads: fp8 becomes f32 here, exactly. kv_b is a small part of a
-    // model (0.15% of DeepSeek-V3).
-    const WeightFormat stored = source_.Format(name, whole);
-    const WeightFormat format = stored == WeightFormat::kFp8Block ? WeightFormat::kF32 : stored;
-    const MatrixSource source =
-        carver_.counting() ? MatrixSource{} : source_.Matrix(name, whole, executor_);
-    for (int32_t h = 0; h < config_.num_heads; ++h) {
-      const MatrixSource keys = Rows(source, h * head_rows, config_.nope_dim);
-      const MatrixSource values = Rows(source, h * head_rows + config_.nope_dim, config_.value_dim);
-      attention.key_heads.push_back(Pack(Transposed(keys), key_shape, format));
-      attention.value_heads.push_back(Pack(values, value_shape, format));
+    const WeightFormat format = Kept(source_.Format(name, whole), WeightUse::kHeads);
+    attention.key_heads =
+        packer_.Reserve({config_.latent_dim, config_.nope_dim}, config_.num_heads, format);
+    attention.value_heads =
+        packer_.Reserve({config_.value_dim, config_.latent_dim}, config_.num_heads, format);
+    if (packer_.counting()) return;
+    const MatrixSource source = source_.Matrix(name, whole, packer_.executor());
+    std::vector<MatrixSource> keys, values;
+    for (int64_t h = 0; h < config_.num_heads; ++h) {
+      keys.push_back(Transposed(Rows(source, h * head_rows, config_.nope_dim)));
+      values.push_back(Rows(source, h * head_rows + config_.nope_dim, config_.value_dim));
     }
-    Report();
+    packer_.Fill(attention.key_heads, 0, keys);
+    packer_.Fill(attention.value_heads, 0, values);
   }
 
   void LoadExperts(const std::string& prefix, LayerWeights& layer) {
     const MoeConfig& moe = config_.moe;
     const int32_t num_experts = moe.route.num_experts;
-    layer.router = Matrix(prefix + "gate.weight", {num_experts, config_.hidden_size});
+    layer.router =
+        Matrix(prefix + "gate.weight", {num_experts, config_.hidden_size}, WeightUse::kTable);
     if (moe.route_bias) {
       layer.router_bias = Vector(prefix + "gate.e_score_correction_bias", num_experts);
     }
+    std::vector<std::string> experts;
     for (int32_t e = 0; e < num_experts; ++e) {
-      layer.experts.push_back(Mlp(fmt::format("{}experts.{}.", prefix, e), moe.expert_width));
+      experts.push_back(fmt::format("{}experts.{}.", prefix, e));
     }
-    if (moe.shared_width > 0) layer.mlp = Mlp(prefix + "shared_experts.", moe.shared_width);
+    layer.experts = Mlps(experts, moe.expert_width);
+    if (moe.shared_width > 0) layer.mlp = Mlps({prefix + "shared_experts."}, moe.shared_width);
   }
 
-  MlpWeights Mlp(const std::string& prefix, int64_t width) {
-    const MatrixShape in{width, config_.hidden_size};
-    return {.gate = Matrix(prefix + "gate_proj.weight", in),
-            .up = Matrix(prefix + "up_proj.weight", in),
-            .down = Matrix(prefix + "down_proj.weight", {config_.hidden_size, width})};
+  // One MLP for every prefix.
+  MlpWeights Mlps(const std::vector<std::string>& prefixes, int64_t width) {
+    const auto names = [&](const char* name) {
+      std::vector<std::string> all;
+      for (const std::string& prefix : prefixes) all.push_back(prefix + name);
+      return all;
+    };
+    std::vector<std::string> gates_and_ups = names("gate_proj.weight");
+    std::ranges::move(names("up_proj.weight"), std::back_inserter(gates_and_ups));
+    const Weight both = Matrices(gates_and_ups, {width, config_.hidden_size});
+    const int64_t count = std::ssize(prefixes);
+    return {.gate = PartOf(both, 0, count),
+            .up = PartOf(both, count, count),
+            .down = Matrices(names("down_proj.weight"), {config_.hidden_size, width})};
   }
 
-  PackedMatrix Matrix(const std::string& name, MatrixShape shape) {
-    const WeightFormat format = PackedFormat(source_.Format(name, shape));
-    const MatrixSource source =
-        carver_.counting() ? MatrixSource{} : source_.Matrix(name, shape, executor_);
-    const PackedMatrix matrix = Pack(source, shape, format);
-    Report();
-    return matrix;
+  Weight Matrix(const std::string& name, MatrixShape shape, WeightUse use = WeightUse::kProduct) {
+    return Matrices({name}, shape, use);
   }
 
-  PackedMatrix Pack(const MatrixSource& source, MatrixShape shape, WeightFormat format) {
-    const std::span<std::byte> memory = carver_.TakeBytes(PackedBytes(shape, format));
-    if (carver_.counting()) return {};
-    return cpu::Pack(source, format, memory, executor_);
+  // Matrices of one shape, one behind the other. All are kept alike.
+  Weight Matrices(const std::vector<std::string>& names, MatrixShape shape,
+                  WeightUse use = WeightUse::kProduct) {
+    const WeightFormat format = Kept(source_.Format(names[0], shape), use);
+    for (const std::string& name : names) {
+      const WeightFormat stored = source_.Format(name, shape);
+      Require(Kept(stored, use) == format, "tensor '{}': expected the format of '{}', {}, got {}",
+              name, names[0], WeightFormatName(format), WeightFormatName(stored));
+    }
+    const Weight weight = packer_.Reserve(shape, std::ssize(names), format);
+    if (packer_.counting()) return weight;
+    for (size_t i = 0; i < names.size(); ++i) {
+      const MatrixSource source = source_.Matrix(names[i], shape, packer_.executor());
+      packer_.Fill(weight, static_cast<int64_t>(i), std::span(&source, 1));
+    }
+    return weight;
   }
 
-  // As stored, but for fp8 blocks that a packed matrix has no place for: those become f32.
-  WeightFormat PackedFormat(WeightFormat stored) const {
-    if (stored != WeightFormat::kFp8Block) return stored;
-    return config_.fp8_blocks->columns % kChunkInputs == 0 ? stored : WeightFormat::kF32;
+  WeightFormat Kept(WeightFormat stored, WeightUse use) const {
+    const BlockQuantization blocks = config_.fp8_blocks.value_or(BlockQuantization{});
+    return packer_.FormatOf(stored, use, {.outputs = blocks.rows, .inputs = blocks.columns});
   }
 
   std::span<const float> AttentionBias(const std::string& name, int64_t size) {
@@ -160,27 +175,18 @@ class Loader {
 
   std::span<const float> Vector(const std::string& name, int64_t size) {
     source_.CheckVector(name, size);
-    const std::span<float> values = carver_.Take<float>(size);
-    if (!carver_.counting()) source_.ReadVector(name, values);
-    return values;
-  }
-
-  void Report() const {
-    if (progress_ && !carver_.counting()) progress_(carver_.used());
+    return packer_.Floats(size, [&](std::span<float> to) { source_.ReadVector(name, to); });
   }
 
   const ModelConfig& config_;
   WeightSource& source_;
-  Carver& carver_;
-  Executor& executor_;
-  const LoadProgress& progress_;
+  WeightPacker& packer_;
 };
 
 }  // namespace
 
-ModelWeights LoadWeights(const ModelConfig& config, WeightSource& source, Carver& carver,
-                         Executor& executor, const LoadProgress& progress) {
-  return Loader(config, source, carver, executor, progress).Load();
+ModelWeights LoadWeights(const ModelConfig& config, WeightSource& source, WeightPacker& packer) {
+  return Loader(config, source, packer).Load();
 }
 
 }  // namespace quire

@@ -16,6 +16,7 @@
 #include "io/safetensors.h"
 #include "io/test_files.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/weight_packer.h"
 #include "model/weight_source.h"
 
 namespace quire {
@@ -54,7 +55,8 @@ class Checkpoint {
     const ModelConfig config = ReadModelConfig(dir_.path());
     SerialExecutor serial;
     Carver counter;
-    LoadWeights(config, *OpenWeightFiles(dir_.path(), config), counter, serial);
+    cpu::CpuWeightPacker packer(counter, serial);
+    LoadWeights(config, *OpenWeightFiles(dir_.path(), config), packer);
   }
   const TempDir& dir() const { return dir_; }
 
@@ -156,13 +158,15 @@ struct Loaded {
          const LoadProgress& progress = {})
       : memory("weights", Bytes(config, source)) {
     Carver carver(memory.bytes());
-    weights = LoadWeights(config, source, carver, executor, progress);
+    cpu::CpuWeightPacker packer(carver, executor, progress);
+    weights = LoadWeights(config, source, packer);
     EXPECT_EQ(carver.used(), memory.size());
   }
   static ByteOffset Bytes(const ModelConfig& config, WeightSource& source) {
     SerialExecutor serial;
     Carver counter;
-    LoadWeights(config, source, counter, serial);
+    cpu::CpuWeightPacker packer(counter, serial);
+    LoadWeights(config, source, packer);
     return counter.used();
   }
 
@@ -170,9 +174,9 @@ struct Loaded {
   ModelWeights weights;
 };
 
-std::vector<float> Row(const PackedMatrix& matrix, int64_t n) {
-  std::vector<float> row(static_cast<size_t>(matrix.shape().inputs));
-  cpu::UnpackRow(matrix, n, row);
+std::vector<float> Row(const Weight& weight, int64_t n, int64_t matrix = 0) {
+  std::vector<float> row(static_cast<size_t>(weight.shape.inputs));
+  cpu::UnpackRow(cpu::MatrixOf(weight, matrix), n, row);
   return row;
 }
 
@@ -194,13 +198,13 @@ TEST(WeightsTest, HeadsAreTheRowsOfKvBAndItsTransposedRows) {
   for (int64_t h = 0; h < config.num_heads; ++h) {
     const int64_t first = h * (config.nope_dim + config.value_dim);
     for (int64_t c = 0; c < config.latent_dim; ++c) {
-      const std::vector<float> key = Row(attention.key_heads[static_cast<size_t>(h)], c);
+      const std::vector<float> key = Row(attention.key_heads, c, h);
       for (int64_t i = 0; i < config.nope_dim; ++i) {
         ASSERT_EQ(key[static_cast<size_t>(i)], element(first + i, c));
       }
     }
     for (int64_t i = 0; i < config.value_dim; ++i) {
-      const std::vector<float> value = Row(attention.value_heads[static_cast<size_t>(h)], i);
+      const std::vector<float> value = Row(attention.value_heads, i, h);
       for (int64_t c = 0; c < config.latent_dim; ++c) {
         ASSERT_EQ(value[static_cast<size_t>(c)], element(first + config.nope_dim + i, c));
       }
@@ -227,7 +231,7 @@ TEST(WeightsTest, TiedEmbeddingsAreStoredOnce) {
   const auto source = OpenWeightFiles(folder, config);
   SerialExecutor serial;
   const Loaded loaded(config, *source, serial);
-  EXPECT_EQ(loaded.weights.head.data(), loaded.weights.embedding.data());
+  EXPECT_EQ(loaded.weights.head.data, loaded.weights.embedding.data);
 }
 
 ModelConfig DummyConfig(const char* dtype) {
@@ -267,8 +271,8 @@ TEST(DummyWeightsTest, AModelOfFp8BlocksGetsThem) {
   const ModelConfig config = ReadModelConfig(kFixtures / "v3_fp8");
   SerialExecutor serial;
   const Loaded loaded(config, *MakeDummyWeights(config), serial);
-  EXPECT_EQ(loaded.weights.layers[0].attention.out.format(), WeightFormat::kFp8Block);
-  EXPECT_EQ(loaded.weights.head.format(), WeightFormat::kBf16);
+  EXPECT_EQ(loaded.weights.layers[0].attention.out.format, WeightFormat::kFp8Block);
+  EXPECT_EQ(loaded.weights.head.format, WeightFormat::kBf16);
 }
 
 TEST(DummyWeightsTest, ProductsOfUnitInputsHaveAboutUnitSize) {

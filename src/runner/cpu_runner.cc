@@ -8,7 +8,9 @@
 #include "base/error.h"
 #include "base/maths.h"
 #include "decode/sampling.h"
+#include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/store.h"
+#include "kernels/cpu/weight_packer.h"
 #include "model/cost.h"
 #include "runner/batch_checks.h"
 #include "runner/kv_stores.h"
@@ -20,6 +22,13 @@ using Clock = std::chrono::steady_clock;
 
 double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+Model LoadModel(const ModelConfig& config, WeightSource& source, TokenCount context, Carver& carver,
+                Executor& executor, const LoadProgress& progress) {
+  cpu::CpuWeightPacker packer(carver, executor, progress);
+  ModelWeights weights = LoadWeights(config, source, packer);
+  return Model(config, std::move(weights), MakeRopeAngles(config, context, packer));
 }
 
 size_t Size(int64_t n) { return static_cast<size_t>(n); }
@@ -45,13 +54,16 @@ CpuRunner::CpuRunner(const ModelConfig& config, WeightSource& source, const Runn
       pool_(options.num_threads),
       arena_("arena", plan.total()),
       carver_(arena_.bytes()),
-      model_(config, LoadWeights(config, source, carver_, pool_, progress), plan.limits.context),
+      model_(LoadModel(config, source, plan.limits.context, carver_, pool_, progress)),
       stores_(LayOutStores(config, plan.limits, options, carver_)),
       memory_(LayOutSteps(config, plan.limits, options, carver_)) {
   QUIRE_CHECK(carver_.used() == plan.total(), "{} bytes laid out, {} planned", carver_.used(),
               plan.total());
-  TakeFromMachine(arena_.bytes().subspan(Size(plan.weights.raw()), Size(plan.kv.raw())), pool_);
-  for (const Bucket& bucket : memory_.buckets) bucket_sizes_.push_back(bucket.size);
+  TakeFromMachine({stores_.front().Page(kScratchPage), Size(plan.kv.raw())}, pool_);
+  for (const Bucket& bucket : memory_.buckets) {
+    bucket_sizes_.push_back(bucket.size);
+    ops_.emplace_back(bucket.scratch, pool_, clock_);
+  }
   thread_ = std::thread([this] { ThreadMain(); });
 }
 
@@ -133,15 +145,16 @@ void CpuRunner::RunStep() {
       options_.faults);
   const size_t step_tokens = Size((num_tokens + stats_.padded_tokens).raw());
   times_[StepPart::kPlan] = SecondsSince(begin);
-  const TensorView hidden = model_.Forward({.tokens = bucket.inputs.tokens.first(step_tokens),
-                                            .positions = bucket.inputs.positions.first(step_tokens),
-                                            .slots = bucket.inputs.slots.first(step_tokens),
-                                            .plan = plan,
-                                            .stores = stores_,
-                                            .buffers = bucket.forward},
-                                           pool_, clock_);
+  clock_.Restart();
+  model_.Forward({.tokens = bucket.inputs.tokens.first(step_tokens),
+                  .positions = bucket.inputs.positions.first(step_tokens),
+                  .slots = bucket.inputs.slots.first(step_tokens),
+                  .plan = plan,
+                  .stores = stores_,
+                  .buffers = bucket.forward},
+                 ops_[stats_.bucket]);
   PickLogitRows();
-  ComputeResults(hidden);
+  ComputeResults(bucket.forward.hidden);
   for (const ForwardPart part : kForwardParts) times_[StepPartOf(part)] = clock_.seconds(part);
 }
 
@@ -187,19 +200,21 @@ void CpuRunner::ComputeResults(ConstTensorView hidden) {
 
 void CpuRunner::ComputeBlock(ConstTensorView hidden, std::span<const LogitRow> rows) {
   const int64_t num_rows = std::ssize(rows);
-  const int64_t width = hidden.dim(1);
-  const int64_t vocab_size = plan_.limits.vocab_size;
-  for (int64_t i = 0; i < num_rows; ++i) {
-    std::copy_n(hidden.Row<float>(rows[Size(i)].row), width, memory_.picked.data() + i * width);
-  }
-  model_.Logits({memory_.picked.data(), {num_rows, width}},
-                {memory_.normed.data(), {num_rows, width}},
-                {memory_.logits.data(), {num_rows, vocab_size}}, pool_, clock_);
+  const std::span<int32_t> picked_rows = memory_.picked_rows.first(rows.size());
+  std::ranges::transform(rows, picked_rows.begin(), &LogitRow::row);
+  const TensorView logits = memory_.logits.FirstRows(num_rows);
+  clock_.Restart();
+  model_.Logits({.hidden = hidden,
+                 .rows = picked_rows,
+                 .picked = memory_.picked.FirstRows(num_rows),
+                 .normed = memory_.normed.FirstRows(num_rows),
+                 .logits = logits},
+                ops_[stats_.bucket]);
   const Clock::time_point begin = Clock::now();
   const int64_t num_workers = std::min<int64_t>(num_rows, pool_.num_threads());
   pool_.Run(num_workers, [&](int64_t worker) {
     for (int64_t i = worker; i < num_rows; i += num_workers) {
-      FillResults(rows[Size(i)], memory_.logits.subspan(Size(i * vocab_size), Size(vocab_size)),
+      FillResults(rows[Size(i)], {logits.Row<float>(i), Size(plan_.limits.vocab_size)},
                   memory_.samplers[Size(worker)]);
     }
   });

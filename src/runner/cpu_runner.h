@@ -71,17 +71,18 @@ class CpuRunner final : public MeteredRunner {
   const MemoryPlan plan_;
   ThreadPool pool_;
   Buffer arena_;
-  Carver carver_;  // over the arena: weights, then KV, then steps
+  Carver carver_;  // over the arena: weights, angles, KV, steps
   Model model_;
   std::vector<KvStore> stores_;  // one per layer
   StepMemory memory_;
   std::vector<BucketSize> bucket_sizes_;
+  std::vector<cpu::CpuOps> ops_;  // of each bucket
 
   StepBatch batch_;
   StepResult result_;
   StepStats stats_;
   StepTimes times_;
-  PartClock clock_;
+  cpu::PartClock clock_;
 
   // Invariants, under mutex_: kIdle -> (Submit) kRunning -> (the thread) kDone -> (Collect) kIdle.
   // The thread touches the members above while kRunning only, the caller at any other time.

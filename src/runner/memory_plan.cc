@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "kernels/cpu/weight_packer.h"
+#include "model/rope_table.h"
 #include "model/weights.h"
 #include "runner/plan_parts.h"
 #include "runner/step_memory.h"
@@ -17,11 +19,15 @@ MemoryPlan MakeMemoryPlan(const ModelConfig& config, WeightSource& source,
   plan.limits = LimitsWithoutPool(config, options);
   SerialExecutor serial;
   Carver weights;
-  LoadWeights(config, source, weights, serial);
+  cpu::CpuWeightPacker weight_packer(weights, serial);
+  LoadWeights(config, source, weight_packer);
   plan.weights = weights.used();
+  Carver angles;
+  cpu::CpuWeightPacker angle_packer(angles, serial);
+  MakeRopeAngles(config, plan.limits.context, angle_packer);
   Carver steps;
   const StepMemory memory = LayOutSteps(config, plan.limits, options, steps);
-  plan.workspace = memory.workspace_bytes;
+  plan.workspace = angles.used() + memory.workspace_bytes;
   plan.step_tables = memory.table_bytes;
   ChoosePool(config, options, plan);
   return plan;

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "base/units.h"
-#include "model/forward.h"
+#include "kernels/ops.h"
 #include "runner/memory_plan.h"
 #include "step/step.h"
 

@@ -125,7 +125,7 @@ TEST_P(RunnerInvariants, GraphStepsEqualEagerStepsWithPaddingAndPoison) {
   const auto addresses = [&](const Bucket& bucket) {
     return std::vector<const void*>{bucket.inputs.tokens.data(), bucket.inputs.slots.data(),
                                     bucket.inputs.seqs.data(),   bucket.forward.hidden.data(),
-                                    bucket.forward.kv.data(),    bucket.forward.attention.data(),
+                                    bucket.forward.kv.data(),    bucket.scratch.attention.data(),
                                     bucket.plans.get()};
   };
   std::vector<std::vector<const void*>> before;

@@ -39,17 +39,21 @@ void LayOutTables(const RunnerLimits& limits, const WorkShape& work,
 // beginning, so a bucket's addresses never change.
 void LayOutActivations(const ModelConfig& config, const WorkShape& work, Carver& carver,
                        StepMemory& memory) {
+  const auto lay_out = [&](Bucket& bucket, Carver& region) {
+    bucket.forward = LayOutForward(config, bucket.capacity, DType::kF32, region);
+    bucket.scratch = cpu::LayOutOps(OpLimitsOf(config, bucket.capacity, work), region);
+  };
   ByteOffset largest{0};
-  for (const Bucket& bucket : memory.buckets) {
+  for (Bucket& bucket : memory.buckets) {
     Carver counter;
-    LayOutForward(config, bucket.capacity, work, counter);
+    lay_out(bucket, counter);
     largest = Max(largest, counter.used());
   }
   memory.activations = carver.TakeBytes(largest);
   if (carver.counting()) return;
   for (Bucket& bucket : memory.buckets) {
     Carver region(memory.activations);
-    bucket.forward = LayOutForward(config, bucket.capacity, work, region);
+    lay_out(bucket, region);
   }
 }
 
@@ -58,9 +62,10 @@ void LayOutLogits(const ModelConfig& config, const RunnerLimits& limits, int32_t
   const int64_t max_rows = limits.max_step_tokens.raw();
   const int64_t block = std::min(kLogitBlock, max_rows);
   memory.logit_rows = carver.Take<LogitRow>(max_rows);
-  memory.picked = carver.Take<float>(block * config.hidden_size);
-  memory.normed = carver.Take<float>(block * config.hidden_size);
-  memory.logits = carver.Take<float>(block * config.vocab_size);
+  memory.picked_rows = carver.Take<int32_t>(block);
+  memory.picked = carver.TakeTensor(DType::kF32, {block, config.hidden_size});
+  memory.normed = carver.TakeTensor(DType::kF32, {block, config.hidden_size});
+  memory.logits = carver.TakeTensor(DType::kF32, {block, config.vocab_size});
   for (int32_t i = 0; i < num_threads; ++i) {
     memory.samplers.push_back(carver.TakeBytes(SamplerWorkspace(config.vocab_size)));
   }

@@ -13,6 +13,7 @@
 #include "attn/plan.h"
 #include "base/units.h"
 #include "device/arena.h"
+#include "kernels/cpu/cpu_ops.h"
 #include "model/config.h"
 #include "model/forward.h"
 #include "runner/bucket.h"
@@ -28,7 +29,9 @@ struct Bucket {
   StepCapacity capacity = {};
   StepInputs inputs = {};
   std::unique_ptr<PlanStorage> plans = {};
-  ForwardBuffers forward = {};  // in the one activation region that all buckets use in turn
+  // Both in the one activation region that all buckets use in turn.
+  ForwardBuffers forward = {};
+  cpu::OpScratch scratch = {};
 };
 
 struct StepMemory {
@@ -38,9 +41,10 @@ struct StepMemory {
 
   // Logits, a block of rows at a time.
   std::span<LogitRow> logit_rows = {};
-  std::span<float> picked = {};                // [block rows, hidden]
-  std::span<float> normed = {};                // [block rows, hidden]
-  std::span<float> logits = {};                // [block rows, vocab]
+  std::span<int32_t> picked_rows = {};         // [block rows] of the hidden state
+  TensorView picked = {};                      // [block rows, hidden]
+  TensorView normed = {};                      // [block rows, hidden]
+  TensorView logits = {};                      // [block rows, vocab]
   std::vector<std::span<std::byte>> samplers;  // one per thread
 
   std::span<StepToken> tokens = {};

@@ -116,6 +116,9 @@ void RmsNormRows(const RmsNormArgs& args, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     NormRow(args.x.Row<float>(t), args.weight.data(), args.x.dim(1), args.eps,
             args.y.Row<float>(t));
+    if (args.scale == 1.0f) continue;
+    float* y = args.y.Row<float>(t);
+    for (int64_t i = 0; i < args.y.dim(1); ++i) y[i] *= args.scale;
   }
 }
 
@@ -151,8 +154,10 @@ void RopeRows(const RopeArgs& args, int64_t begin, int64_t end) {
   const auto rotate = args.pairs == RopePairs::kInterleaved ? RotateNeighbours : RotateHalves;
   for (int64_t t = begin; t < end; ++t) {
     for (int64_t h = 0; h < args.x.dim(1); ++h) {
-      rotate(args.cos.Row<float>(t), args.sin.Row<float>(t), args.cos.dim(1),
-             args.x.Row<float>(t, h));
+      const float* x = args.x.Row<float>(t, h);
+      float* y = args.y.Row<float>(t, h);
+      if (x != y) std::copy_n(x, args.x.dim(2), y);
+      rotate(args.cos.Row<float>(t), args.sin.Row<float>(t), args.cos.dim(1), y);
     }
   }
 }
@@ -220,6 +225,7 @@ void CombineRows(const CombineArgs& args, int64_t begin, int64_t end) {
     for (size_t j = 1; j < top_k; ++j) {
       AddScaledRow(args.rows.Row<float>(row_of[j]), weights[j], args.y.dim(1), y);
     }
+    if (!args.shared.empty()) AddScaledRow(args.shared.Row<float>(t), 1.0f, args.y.dim(1), y);
   }
 }
 
@@ -390,8 +396,14 @@ void ForRows(int64_t num_rows, double row_ns, Executor& executor, Fn fn) {
 
 }  // namespace
 
+void RequireF32(const char* name, const ConstTensorView& view) {
+  Require(view.dtype() == DType::kF32, "{}: expected f32, got {}", name, DTypeName(view.dtype()));
+}
+
 void RmsNorm(const RmsNormArgs& args, Executor& executor) {
   Validate(args);
+  RequireF32("rms_norm.x", args.x);
+  RequireF32("rms_norm.y", args.y);
   ForRows(args.y.dim(0), kNormNs * static_cast<double>(args.y.dim(1)), executor,
           [&](int64_t begin, int64_t end) {
             HWY_DYNAMIC_DISPATCH(RmsNormRows)
@@ -401,6 +413,8 @@ void RmsNorm(const RmsNormArgs& args, Executor& executor) {
 
 void Rope(const RopeArgs& args, Executor& executor) {
   Validate(args);
+  RequireF32("rope.x", args.x);
+  RequireF32("rope.y", args.y);
   ForRows(args.x.dim(0), kRopeNs * static_cast<double>(args.x.dim(1) * args.x.dim(2)), executor,
           [&](int64_t begin, int64_t end) {
             HWY_DYNAMIC_DISPATCH(RopeRows)
@@ -410,6 +424,8 @@ void Rope(const RopeArgs& args, Executor& executor) {
 
 void SiluMul(const SiluMulArgs& args, Executor& executor) {
   Validate(args);
+  RequireF32("silu_mul.gate_up", args.gate_up);
+  RequireF32("silu_mul.y", args.y);
   ForRows(args.y.dim(0), kSiluMulNs * static_cast<double>(args.y.dim(1)), executor,
           [&](int64_t begin, int64_t end) {
             HWY_DYNAMIC_DISPATCH(SiluMulRows)
@@ -419,6 +435,7 @@ void SiluMul(const SiluMulArgs& args, Executor& executor) {
 
 void AddScaled(const AddScaledArgs& args, Executor& executor) {
   Validate(args);
+  RequireF32("add_scaled.x", args.x);
   ForRows(args.y.dim(0), kAddNs * static_cast<double>(args.y.dim(1)), executor,
           [&](int64_t begin, int64_t end) {
             HWY_DYNAMIC_DISPATCH(AddScaledRows)(args, begin, end);
@@ -435,6 +452,12 @@ void Route(const RouteArgs& args, Executor& executor) {
 
 void Combine(const CombineArgs& args, Executor& executor) {
   Validate(args);
+  RequireF32("combine.rows", args.rows);
+  RequireF32("combine.y", args.y);
+  for (const int32_t row : args.row_of) {
+    Require(row >= 0 && row < std::ssize(args.row_of), "combine.row_of: expected 0..{}, got {}",
+            std::ssize(args.row_of) - 1, row);
+  }
   const int64_t num_tokens = args.y.dim(0);
   if (num_tokens == 0) return;
   const double adds = static_cast<double>(std::ssize(args.row_of) / num_tokens * args.y.dim(1));

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kRopeWarps * 32)
 
 template <class T, class View>
 Heads<T> HeadsOf(const View& view) {
-  return {.data = view.template Row<std::remove_const_t<T>>(0),
+  return {.data = view.template Address<std::remove_const_t<T>>(),
           .row_stride = view.stride(0),
           .head_stride = view.stride(1)};
 }
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kCutThreads)
 
 // ---- Ops ----
 
-void Embed(const EmbedArgs& args, const Stream& stream) {
+void Embed(const EmbedRowsArgs& args, const Stream& stream, RowLaunch launch) {
   Validate(args);
   const int64_t width = args.hidden.dim(1);
   if (args.tokens.empty() || width == 0) return;
@@ -147,23 +147,23 @@ void Embed(const EmbedArgs& args, const Stream& stream) {
       EmbedKernel<decltype(vector)::value, T>
           <<<CutGrid(args.hidden.dim(0), width), kCutThreads, 0, stream.get()>>>(
               RowsOf<const T>(args.table), args.table.dim(0), args.tokens.data(), args.scale, width,
-              RowsOf<float>(args.hidden), args.live, args.status);
+              RowsOf<float>(args.hidden), launch.live, launch.status);
     });
   });
   CheckLaunch("embed");
 }
 
-void GatherRope(const GatherRopeArgs& args, const Stream& stream) {
-  Validate(args);
+void GatherRope(const StepAngles& args, const Stream& stream, RowLaunch launch) {
+  ValidateOnDevice(args);
   if (args.positions.empty() || args.cos.dim(1) == 0) return;
   GatherRopeKernel<<<static_cast<unsigned>(args.positions.size()), 32, 0, stream.get()>>>(
       RowsOf<const float>(args.table_cos), RowsOf<const float>(args.table_sin),
       args.table_cos.dim(0), args.positions.data(), args.cos.dim(1), RowsOf<float>(args.cos),
-      RowsOf<float>(args.sin), args.live, args.status);
+      RowsOf<float>(args.sin), launch.live, launch.status);
   CheckLaunch("gather_rope");
 }
 
-void Rope(const RopeArgs& args, const Stream& stream) {
+void Rope(const RopeArgs& args, const Stream& stream, RowLaunch launch) {
   Validate(args);
   const int64_t num_rows = args.x.dim(0);
   const int64_t num_heads = args.x.dim(1);
@@ -177,13 +177,13 @@ void Rope(const RopeArgs& args, const Stream& stream) {
       using TY = decltype(y);
       RopeKernel<TX, TY><<<grid, kRopeWarps * 32, 0, stream.get()>>>(
           HeadsOf<const TX>(args.x), RowsOf<const float>(args.cos), RowsOf<const float>(args.sin),
-          args.pairs, num_heads, num_pairs, HeadsOf<TY>(args.y), args.live);
+          args.pairs, num_heads, num_pairs, HeadsOf<TY>(args.y), launch.live);
     });
   });
   CheckLaunch("rope");
 }
 
-void SiluMul(const SiluMulArgs& args, const Stream& stream) {
+void SiluMul(const SiluMulArgs& args, const Stream& stream, RowLaunch launch) {
   Validate(args);
   const int64_t width = args.y.dim(1);
   if (args.y.dim(0) == 0 || width == 0) return;
@@ -194,14 +194,14 @@ void SiluMul(const SiluMulArgs& args, const Stream& stream) {
         using TY = decltype(y);
         SiluMulKernel<decltype(vector)::value, TX, TY>
             <<<CutGrid(args.y.dim(0), width), kCutThreads, 0, stream.get()>>>(
-                RowsOf<const TX>(args.gate_up), width, RowsOf<TY>(args.y), args.live);
+                RowsOf<const TX>(args.gate_up), width, RowsOf<TY>(args.y), launch.live);
       });
     });
   });
   CheckLaunch("silu_mul");
 }
 
-void AddScaled(const AddScaledArgs& args, const Stream& stream) {
+void AddScaled(const AddScaledArgs& args, const Stream& stream, RowLaunch launch) {
   Validate(args);
   const int64_t width = args.y.dim(1);
   if (args.y.dim(0) == 0 || width == 0) return;
@@ -210,13 +210,13 @@ void AddScaled(const AddScaledArgs& args, const Stream& stream) {
       using T = decltype(x);
       AddScaledKernel<decltype(vector)::value, T>
           <<<CutGrid(args.y.dim(0), width), kCutThreads, 0, stream.get()>>>(
-              RowsOf<const T>(args.x), args.scale, width, RowsOf<float>(args.y), args.live);
+              RowsOf<const T>(args.x), args.scale, width, RowsOf<float>(args.y), launch.live);
     });
   });
   CheckLaunch("add_scaled");
 }
 
-void Combine(const CombineArgs& args, const Stream& stream) {
+void Combine(const CombineArgs& args, const Stream& stream, RowLaunch launch) {
   Validate(args);
   const int64_t num_rows = args.y.dim(0);
   const int64_t width = args.y.dim(1);
@@ -230,7 +230,7 @@ void Combine(const CombineArgs& args, const Stream& stream) {
         using TY = decltype(y);
         CombineKernel<decltype(vector)::value, TX, TY>
             <<<CutGrid(num_rows, width), kCutThreads, 0, stream.get()>>>(
-                PartsOf<TX>(args), width, RowsOf<TY>(args.y), args.live);
+                PartsOf<TX>(args, launch.status), width, RowsOf<TY>(args.y), launch.live);
       });
     });
   });

@@ -25,14 +25,14 @@ struct CombineParts {
 
 // num_tokens > 0.
 template <class T>
-CombineParts<T> PartsOf(const CombineArgs& args) {
+CombineParts<T> PartsOf(const CombineArgs& args, StatusWord status) {
   return {.rows = RowsOf<const T>(args.rows),
           .row_of = args.row_of.data(),
           .weights = args.weights.data(),
           .top_k = std::ssize(args.row_of) / args.y.dim(0),
           .num_choices = std::ssize(args.row_of),
           .shared = RowsOf<const T>(args.shared),
-          .status = args.status};
+          .status = status};
 }
 
 // The eight values from `begin` on of a token's update. As many choices' rows as kRegisters hold are

@@ -87,21 +87,19 @@ class CombineAndNorm {
                                  .row_of = row_of.span(),
                                  .weights = weights.span(),
                                  .shared = with_shared ? shared_.view() : TensorView(),
-                                 .y = update.view(),
-                                 .live = live,
-                                 .status = status};
+                                 .y = update.view()};
     const AddRmsNormArgs norm = {.hidden = hidden.view(),
                                  .update = update.view(),
                                  .scale = 0.3f,
                                  .weight = norm_weight.span(),
                                  .eps = 1e-5f,
-                                 .normed = normed.view(),
-                                 .live = live};
+                                 .normed = normed.view()};
+    const RowLaunch launch = {.live = live, .status = status};
     if (fused) {
-      CombineAddRmsNorm(combine, norm, stream);
+      CombineAddRmsNorm(combine, norm, stream, launch);
     } else {
-      Combine(combine, stream);
-      AddRmsNorm(norm, stream);
+      Combine(combine, stream, launch);
+      AddRmsNorm(norm, stream, launch);
     }
     Result result = {hidden.Values(stream), normed.Values(stream), update.Values(stream), {}};
     result.damage = hidden.Damage() + normed.Damage() + update.Damage();

@@ -37,7 +37,8 @@ __device__ void LoadHeld(const T* row, int64_t width, float (&held)[kGroups][kGr
 // waits for them behind the sum.
 template <bool kVector, int kGroups, class T>
 __device__ void NormHeld(const float (&held)[kGroups][kGroup],
-                         const float (&weight)[kGroups][kGroup], float eps, int64_t width, T* to) {
+                         const float (&weight)[kGroups][kGroup], float eps, int64_t width, T* to,
+                         float scale = 1.0f) {
   __shared__ float scratch[32];
   float squares = 0.0f;
 #pragma unroll
@@ -53,7 +54,9 @@ __device__ void NormHeld(const float (&held)[kGroups][kGroup],
     if (HeldBegin(i) >= width) break;
     float v[kGroup];
 #pragma unroll
-    for (int j = 0; j < kGroup; ++j) v[j] = __fmul_rn(__fmul_rn(held[i][j], factor), weight[i][j]);
+    for (int j = 0; j < kGroup; ++j) {
+      v[j] = __fmul_rn(__fmul_rn(__fmul_rn(held[i][j], factor), weight[i][j]), scale);
+    }
     StoreGroup<kVector>(v, HeldBegin(i), width, to);
   }
 }
@@ -61,13 +64,13 @@ __device__ void NormHeld(const float (&held)[kGroups][kGroup],
 template <bool kVector, class TX, class TY>
 __global__ void __launch_bounds__(kMaxSumThreads)
     RmsNormKernel(Rows<const TX> x, const float* weight, float eps, int64_t width, Rows<TY> y,
-                  LiveRows live) {
+                  float scale, LiveRows live) {
   const int64_t row = blockIdx.x;
   if (!IsLive(live, row)) return;  // the whole CTA
   Held held = {}, weights = {};
   LoadHeld<kVector>(x[row], width, held);
   LoadHeld<kVector>(weight, width, weights);
-  NormHeld<kVector>(held, weights, eps, width, y[row]);
+  NormHeld<kVector>(held, weights, eps, width, y[row], scale);
 }
 
 template <bool kVector, class TU, class TY>
@@ -153,7 +156,7 @@ bool InGroups(std::span<const float> weight) {
 
 }  // namespace
 
-void AddRmsNorm(const AddRmsNormArgs& args, const Stream& stream) {
+void AddRmsNorm(const AddRmsNormArgs& args, const Stream& stream, RowLaunch launch) {
   Validate(args);
   const int64_t num_rows = args.hidden.dim(0);
   const int64_t width = args.hidden.dim(1);
@@ -168,15 +171,15 @@ void AddRmsNorm(const AddRmsNormArgs& args, const Stream& stream) {
         AddRmsNormKernel<decltype(vector)::value, TU, TY>
             <<<static_cast<unsigned>(num_rows), SumThreads(width), 0, stream.get()>>>(
                 RowsOf<float>(args.hidden), RowsOf<const TU>(args.update), args.scale,
-                args.weight.data(), args.eps, width, RowsOf<TY>(args.normed), args.live);
+                args.weight.data(), args.eps, width, RowsOf<TY>(args.normed), launch.live);
       });
     });
   });
   CheckLaunch("add_rms_norm");
 }
 
-void CombineAddRmsNorm(const CombineArgs& combine, const AddRmsNormArgs& norm,
-                       const Stream& stream) {
+void CombineAddRmsNorm(const CombineArgs& combine, const AddRmsNormArgs& norm, const Stream& stream,
+                       RowLaunch launch) {
   Validate(combine, norm);
   const int64_t num_rows = norm.hidden.dim(0);
   const int64_t width = norm.hidden.dim(1);
@@ -192,8 +195,8 @@ void CombineAddRmsNorm(const CombineArgs& combine, const AddRmsNormArgs& norm,
           using TY = decltype(normed);
           CombineAddRmsNormKernel<decltype(vector)::value, decltype(row), TX, TY>
               <<<static_cast<unsigned>(num_rows), SumThreads(width), 0, stream.get()>>>(
-                  PartsOf<TX>(combine), RowsOf<float>(norm.hidden), norm.scale, norm.weight.data(),
-                  norm.eps, width, RowsOf<TY>(norm.normed), combine.live);
+                  PartsOf<TX>(combine, launch.status), RowsOf<float>(norm.hidden), norm.scale,
+                  norm.weight.data(), norm.eps, width, RowsOf<TY>(norm.normed), launch.live);
         });
       });
     });
@@ -201,8 +204,8 @@ void CombineAddRmsNorm(const CombineArgs& combine, const AddRmsNormArgs& norm,
   CheckLaunch("combine_add_rms_norm");
 }
 
-void RmsNorm(const RmsNormArgs& args, const Stream& stream) {
-  Validate(args);
+void RmsNorm(const RmsNormArgs& args, const Stream& stream, RowLaunch launch) {
+  ValidateOnDevice(args);
   const int64_t num_rows = args.y.dim(0);
   const int64_t width = args.y.dim(1);
   if (num_rows == 0) return;
@@ -216,7 +219,7 @@ void RmsNorm(const RmsNormArgs& args, const Stream& stream) {
         RmsNormKernel<decltype(vector)::value, TX, TY>
             <<<static_cast<unsigned>(num_rows), SumThreads(width), 0, stream.get()>>>(
                 RowsOf<const TX>(args.x), args.weight.data(), args.eps, width, RowsOf<TY>(args.y),
-                args.live);
+                args.scale, launch.live);
       });
     });
   });

@@ -61,12 +61,8 @@ TEST_F(CudaRowOpsTest, EmbedIsTheTablesRowTimesTheScale) {
       TestRows<float> wide(table, width, lie);
       for (const TensorView& view : {narrow.view(), wide.view()}) {
         TestRows<float> hidden(4, width, lie);
-        Embed({.table = view,
-               .tokens = ids.span(),
-               .scale = 1.7f,
-               .hidden = hidden.view(),
-               .status = status()},
-              stream());
+        Embed({.table = view, .tokens = ids.span(), .scale = 1.7f, .hidden = hidden.view()},
+              stream(), {.status = status()});
         std::vector<float> expected;
         for (int32_t token : tokens) {
           for (int64_t i = 0; i < width; ++i) {
@@ -86,9 +82,8 @@ TEST_F(CudaRowOpsTest, EmbedReportsATokenThatIsNotThereAndGivesZeros) {
     const DeviceVector<int32_t> ids({1, bad});
     TestRows<float> table(MadeUpRows(1, 7, 20), 20, Lie::kCrooked);
     TestRows<float> hidden(2, 20, Lie::kCrooked);
-    Embed(
-        {.table = table.view(), .tokens = ids.span(), .hidden = hidden.view(), .status = status()},
-        stream());
+    Embed({.table = table.view(), .tokens = ids.span(), .hidden = hidden.view()}, stream(),
+          {.status = status()});
     const std::vector<float> values = hidden.Values(stream());
     EXPECT_TRUE(std::all_of(values.begin() + 20, values.end(), [](float v) { return v == 0; }));
     EXPECT_EQ(Reported(), (Fault{DeviceFault::kToken, 1}));
@@ -184,9 +179,8 @@ TEST_F(CudaRowOpsTest, GatherRopeTakesRowsByPosition) {
               .table_sin = table_sin.view(),
               .positions = positions.span(),
               .cos = cos_rows.view(),
-              .sin = sin_rows.view(),
-              .status = status()},
-             stream());
+              .sin = sin_rows.view()},
+             stream(), {.status = status()});
   std::vector<float> expected_cos, expected_sin;
   for (int row : {8, 0, 3, 8}) {  // the last one is outside: the table's last
     expected_cos.insert(expected_cos.end(), cos.begin() + row * 32, cos.begin() + row * 32 + 32);
@@ -328,15 +322,14 @@ TEST_F(CudaRowOpsTest, CombineAddsInTheOrderOfTheChoiceThenTheSharedExpert) {
         CombineArgs args = {.rows = device_rows.view(),
                             .row_of = device_row_of.span(),
                             .weights = device_weights.span(),
-                            .y = y.view(),
-                            .status = status()};
-        Combine(args, stream());
+                            .y = y.view()};
+        Combine(args, stream(), {.status = status()});
         EXPECT_EQ(BitMismatch(y.Values(stream()), plain), "");
         args.shared = device_shared.view();
-        Combine(args, stream());
+        Combine(args, stream(), {.status = status()});
         EXPECT_EQ(BitMismatch(y.Values(stream()), with_shared), "");
         args.y = narrow.view();
-        Combine(args, stream());
+        Combine(args, stream(), {.status = status()});
         EXPECT_EQ(BitMismatch(narrow.Values(stream()), Narrowed(with_shared)), "");
         EXPECT_EQ(y.Damage() + narrow.Damage(), "");
       }
@@ -350,12 +343,8 @@ TEST_F(CudaRowOpsTest, CombineReportsARowThatIsNotThereAndAddsNothing) {
   const DeviceVector<float> weights({1, 1, 1, 1});
   TestRows<Bf16> rows(std::vector<float>(32, 2.0f), 8, Lie::kAligned);
   TestRows<float> y(2, 8, Lie::kAligned);
-  Combine({.rows = rows.view(),
-           .row_of = row_of.span(),
-           .weights = weights.span(),
-           .y = y.view(),
-           .status = status()},
-          stream());
+  Combine({.rows = rows.view(), .row_of = row_of.span(), .weights = weights.span(), .y = y.view()},
+          stream(), {.status = status()});
   const std::vector<float> values = y.Values(stream());
   EXPECT_EQ(values[0], 4.0f);
   EXPECT_EQ(values[8], 2.0f);
@@ -387,11 +376,10 @@ std::vector<float> LayerOf(std::span<const int64_t> tokens, int64_t width, LiveR
   AddRmsNorm({.hidden = hidden.view(),
               .update = update.view(),
               .weight = weight.span(),
-              .normed = normed.view(),
-              .live = live},
-             stream);
-  SiluMul({.gate_up = gate_up.view(), .y = update.view(), .live = live}, stream);
-  AddScaled({.x = update.view(), .scale = 0.7f, .y = hidden.view(), .live = live}, stream);
+              .normed = normed.view()},
+             stream, {.live = live});
+  SiluMul({.gate_up = gate_up.view(), .y = update.view()}, stream, {.live = live});
+  AddScaled({.x = update.view(), .scale = 0.7f, .y = hidden.view()}, stream, {.live = live});
   std::vector<float> values;
   const std::vector<float> h = hidden.Values(stream), n = normed.Values(stream);
   for (int64_t r = 0; r < num_rows; ++r) {
@@ -436,18 +424,21 @@ TEST(CudaRowOpsArgsTest, WrongArgumentsAreRefused) {
   const TensorView wide(memory.data(), {3, 4});
   const std::span<const float> weight = std::span(memory).first(4);
   const auto refusal = [](const auto& args) { return ErrorMessage([&] { Validate(args); }); };
-  EXPECT_EQ(refusal(RmsNormArgs{.x = wide, .y = wide}),
+  const auto norm_refusal = [](const RmsNormArgs& args) {
+    return ErrorMessage([&] { ValidateOnDevice(args); });
+  };
+  EXPECT_EQ(norm_refusal({.x = wide, .y = wide}),
             "rms_norm.weight: expected 1..16384 values, got 0");
-  EXPECT_EQ(refusal(RmsNormArgs{.x = wide.Columns(0, 3), .weight = weight, .y = wide}),
+  EXPECT_EQ(norm_refusal({.x = wide.Columns(0, 3), .weight = weight, .y = wide}),
             "rms_norm.x: expected shape [3, 4], got [3, 3]");
-  EXPECT_EQ(refusal(RmsNormArgs{.x = wide, .weight = weight, .eps = kNaN, .y = wide}),
+  EXPECT_EQ(norm_refusal({.x = wide, .weight = weight, .eps = kNaN, .y = wide}),
             "rms_norm.eps: expected a finite number >= 0, got nan");
   EXPECT_EQ(refusal(AddRmsNormArgs{.hidden = TensorView(narrow.data(), {3, 4}),
                                    .update = wide,
                                    .weight = weight,
                                    .normed = wide}),
             "add_rms_norm.hidden: expected f32, got bf16");
-  EXPECT_EQ(refusal(EmbedArgs{.table = wide.Columns(0, 0), .hidden = wide}),
+  EXPECT_EQ(refusal(EmbedRowsArgs{.table = wide.Columns(0, 0), .hidden = wide}),
             "embed.hidden: expected shape [0, 0], got [3, 4]");
   EXPECT_EQ(refusal(SiluMulArgs{.gate_up = wide, .y = wide}),
             "silu_mul.gate_up: expected shape [3, 8], got [3, 4]");

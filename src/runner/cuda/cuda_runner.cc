@@ -7,8 +7,9 @@
 #include "device/thread_pool.h"
 #include "kernels/cuda/mla_attention.h"
 #include "kernels/cuda/store.h"
-#include "model/cuda/weights.h"
-#include "model/forward.h"
+#include "kernels/cuda/weight_packer.h"
+#include "model/rope_table.h"
+#include "model/weights.h"
 #include "runner/batch_checks.h"
 #include "runner/kv_stores.h"
 
@@ -31,35 +32,14 @@ DeviceBuffer ZeroedArena(ByteOffset bytes) {
   return arena;
 }
 
-ByteOffset Bytes(const MlpWeights& mlp) {
-  if (mlp.gate.empty()) return ByteOffset(0);
-  return WeightViewBytes(mlp.gate) + WeightViewBytes(mlp.up) + WeightViewBytes(mlp.down);
-}
-
-ByteOffset Bytes(const WeightView& w) { return w.empty() ? ByteOffset(0) : WeightViewBytes(w); }
-
-WeightReads ReadsOf(const ModelWeights& weights) {
-  WeightReads reads{.always = Bytes(weights.head)};
-  for (const LayerWeights& layer : weights.layers) {
-    const AttentionWeights& attention = layer.attention;
-    for (const WeightView& w : {attention.q_down, attention.q_up, attention.kv_down,
-                                attention.key_heads, attention.value_heads, attention.out}) {
-      reads.always += Bytes(w);
-    }
-    reads.always += Bytes(layer.mlp) + Bytes(layer.router);
-    if (layer.experts.gate.empty()) continue;
-    reads.per_expert += ByteOffset(Bytes(layer.experts).raw() / layer.experts.gate.count);
-  }
-  return reads;
-}
-
-ModelWeights LoadAndCount(const ModelConfig& config, WeightSource& source,
-                          const RunnerOptions& options, const LoadProgress& progress,
-                          Carver& carver, WeightReads& reads) {
+Model LoadModel(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
+                TokenCount context, Carver& carver, const LoadProgress& progress) {
   ThreadPool threads(options.num_threads);
-  ModelWeights weights = cuda::LoadWeights(config, source, carver, threads, progress);
-  reads = ReadsOf(weights);
-  return weights;
+  CudaWeightPacker packer(carver, threads, progress);
+  ModelWeights weights = LoadWeights(config, source, packer);
+  const RopeAngles angles = MakeRopeAngles(config, context, packer);
+  packer.Finish();
+  return Model(config, std::move(weights), angles);
 }
 
 }  // namespace
@@ -74,8 +54,7 @@ CudaRunner::CudaRunner(const ModelConfig& config, WeightSource& source,
       pinned_("steps, on their way",
               PinnedBytes(config, plan.limits, options, properties_.num_sms)),
       carver_(DeviceCarver(arena_)),
-      model_(config, LoadAndCount(config, source, options, progress, carver_, reads_),
-             plan.limits.context, carver_),
+      model_(LoadModel(config, source, options, plan.limits.context, carver_, progress)),
       stores_(LayOutStores(config, plan.limits, options, carver_)),
       memory_([&] {
         Carver pinned(pinned_.bytes());
@@ -95,6 +74,11 @@ CudaRunner::CudaRunner(const ModelConfig& config, WeightSource& source,
     bucket_sizes_.push_back(bucket.size);
     most_rows = std::max(most_rows, Size(bucket.size.num_seqs));
   }
+  for (Bucket& bucket : memory_.buckets) {
+    bucket.ops = std::make_unique<CudaOps>(
+        bucket.scratch,
+        OpDevice{.stream = stream_, .branch = branch_, .gemms = gemms_, .status = status_.word()});
+  }
   for (auto* seqs : {&seqs_, &carriers_}) seqs->resize(most_rows);
   for (auto* uses : {&uses_, &carrier_uses_}) uses->resize(most_rows);
   // The default stream may still copy what was given to it, and ours does not wait for it.
@@ -113,11 +97,11 @@ CudaRunner::~CudaRunner() { WaitQuietly(); }
 // The algorithm of every product that a step can have, before the first of them.
 void CudaRunner::PlanProducts() {
   for (const Bucket& bucket : memory_.buckets) {
-    model_.PlanForward(ForwardOf(bucket), gemms_);
-    model_.PlanLogits(LogitsOf(bucket, bucket.device.logit_rows), gemms_);
+    ProductPlanningOps planning(bucket.scratch, gemms_);
+    model_.Forward(ForwardOf(bucket), planning);
+    model_.Logits(LogitsOf(bucket, bucket.device.logit_rows), planning);
+    model_.Logits(LogitsOf(bucket, memory_.device_rare.scores.front().rows), planning);
   }
-  model_.PlanLogits(LogitsOf(memory_.buckets.front(), memory_.device_rare.scores.front().rows),
-                    gemms_);
 }
 
 // The largest first: what graphs need beside the arena is then taken once.
@@ -154,8 +138,7 @@ void CudaRunner::PrepareBucket(Bucket& bucket) {
 // The kernels of what only some steps have, with nothing to do.
 void CudaRunner::LaunchAllOnce() {
   const Bucket& bucket = memory_.buckets.front();
-  model_.Logits(LogitsOf(bucket, memory_.device_rare.scores.front().rows), gemms_, stream_,
-                status_.word());
+  model_.Logits(LogitsOf(bucket, memory_.device_rare.scores.front().rows), *bucket.ops);
   SampleCapacity capacity = NextCapacity(plan_.limits);
   capacity.rows = 1;
   Sample(SampleOf(capacity, bucket.device.sampling, memory_.device_results.next, SampleWork::kAll),
@@ -171,39 +154,34 @@ void CudaRunner::LaunchAllOnce() {
   Download();
 }
 
-ForwardArgs CudaRunner::ForwardOf(const Bucket& bucket, PartMarks* marks) const {
+ForwardArgs CudaRunner::ForwardOf(const Bucket& bucket) const {
   return {.tokens = bucket.device.tokens,
           .positions = bucket.device.positions,
           .slots = bucket.device.slots,
           .plan = bucket.plan->plan(),
           .stores = stores_,
           .buffers = bucket.forward,
-          .experts_used = memory_.device_results.experts_used,
-          .marks = marks};
+          .experts_used = memory_.device_results.experts_used};
 }
 
-LogitsArgs CudaRunner::LogitsOf(const Bucket& bucket, std::span<const int32_t> rows,
-                                PartMarks* marks) const {
-  const int64_t hidden = model_.config().hidden_size;
-  return {.hidden =
-              ConstTensorView(bucket.forward.hidden.data(), {bucket.size.num_tokens.raw(), hidden}),
+LogitsArgs CudaRunner::LogitsOf(const Bucket& bucket, std::span<const int32_t> rows) const {
+  const int64_t num_rows = std::ssize(rows);
+  return {.hidden = bucket.forward.hidden,
           .rows = rows,
-          .normed = memory_.normed,
-          .picked = memory_.picked,
-          .logits = {memory_.logits.data(), {std::ssize(rows), plan_.limits.vocab_size}},
-          .marks = marks};
+          .picked = memory_.picked.FirstRows(num_rows),
+          .normed = memory_.normed.FirstRows(num_rows),
+          .logits = memory_.logits.FirstRows(num_rows)};
 }
 
 SampleArgs CudaRunner::SampleOf(const SampleCapacity& capacity, const SampleInputs& inputs,
                                 const SampleResults& results, SampleWork work) const {
-  return {
-      .capacity = capacity,
-      .logits = ConstTensorView(memory_.logits.data(), {capacity.rows, plan_.limits.vocab_size}),
-      .inputs = inputs,
-      .scratch = memory_.sample_scratch,
-      .results = results,
-      .work = work,
-      .status = status_.word()};
+  return {.capacity = capacity,
+          .logits = memory_.logits.FirstRows(capacity.rows),
+          .inputs = inputs,
+          .scratch = memory_.sample_scratch,
+          .results = results,
+          .work = work,
+          .status = status_.word()};
 }
 
 // ---- A device that is lost ----

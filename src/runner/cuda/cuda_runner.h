@@ -22,8 +22,9 @@
 #include "device/arena.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/gemm_planner.h"
+#include "kernels/cuda/part_marks.h"
 #include "model/config.h"
-#include "model/cuda/forward.h"
+#include "model/forward.h"
 #include "model/weight_source.h"
 #include "model/weights.h"
 #include "runner/cuda/page_row_book.h"
@@ -35,12 +36,6 @@
 #include "step/step.h"
 
 namespace quire::cuda {
-
-// Bytes of weights that a step reads, as they lie in device memory.
-struct WeightReads {
-  ByteOffset always = {};      // everything dense
-  ByteOffset per_expert = {};  // of all layers together
-};
 
 // Not for two threads at once.
 class CudaRunner final : public MeteredRunner {
@@ -99,9 +94,8 @@ class CudaRunner final : public MeteredRunner {
   void LaunchScores(const Bucket& bucket);
   void Download();
 
-  ForwardArgs ForwardOf(const Bucket& bucket, PartMarks* marks = nullptr) const;
-  LogitsArgs LogitsOf(const Bucket& bucket, std::span<const int32_t> rows,
-                      PartMarks* marks = nullptr) const;
+  ForwardArgs ForwardOf(const Bucket& bucket) const;
+  LogitsArgs LogitsOf(const Bucket& bucket, std::span<const int32_t> rows) const;
   SampleArgs SampleOf(const SampleCapacity& capacity, const SampleInputs& inputs,
                       const SampleResults& results, SampleWork work) const;
   void FillResult();
@@ -121,7 +115,6 @@ class CudaRunner final : public MeteredRunner {
   Branch branch_;  // off it, within the forward pass
   Status status_;
   Carver carver_;  // over the arena: weights, angles, KV, steps
-  WeightReads reads_;
   Model model_;
   std::vector<KvStore> stores_;  // one per layer
   StepMemory memory_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/store.h"
+#include "model/cost.h"
 #include "runner/cuda/cuda_runner.h"
 
 namespace quire::cuda {
@@ -60,9 +61,10 @@ void CudaRunner::CopyPages() {
 // NaN in every float.
 void CudaRunner::Poison() {
   Fill(memory_.activations, 0xff, stream_);
-  Fill(std::as_writable_bytes(memory_.logits), 0xff, stream_);
-  Fill(std::as_writable_bytes(memory_.picked), 0xff, stream_);
-  Fill(std::as_writable_bytes(memory_.normed), 0xff, stream_);
+  for (const TensorView& view : {memory_.logits, memory_.picked, memory_.normed}) {
+    const int64_t bytes = view.dim(0) * view.dim(1) * DTypeBytes(view.dtype());
+    Fill({view.data(), Index(bytes)}, 0xff, stream_);
+  }
 }
 
 void CudaRunner::Upload(const Bucket& bucket) {
@@ -84,8 +86,10 @@ void CudaRunner::Upload(const Bucket& bucket) {
 void CudaRunner::LaunchBucket(const Bucket& bucket, PartMarks* marks) {
   bucket.plan->Launch(stream_, status_.word());
   if (marks != nullptr) marks->Begin(stream_);
-  model_.Forward(ForwardOf(bucket, marks), gemms_, stream_, branch_, status_.word());
-  model_.Logits(LogitsOf(bucket, bucket.device.logit_rows, marks), gemms_, stream_, status_.word());
+  bucket.ops->MarkIn(marks);
+  model_.Forward(ForwardOf(bucket), *bucket.ops);
+  model_.Logits(LogitsOf(bucket, bucket.device.logit_rows), *bucket.ops);
+  bucket.ops->MarkIn(nullptr);
 }
 
 void CudaRunner::LaunchTimed(Bucket& bucket) {
@@ -119,7 +123,7 @@ void CudaRunner::LaunchScores(const Bucket& bucket) {
     const ScoreInputs& device = memory_.device_rare.scores[block];
     const SamplePacker& packer = memory_.score_packers[block];
     CopyTo(device.bytes, memory_.pinned_rare.scores[block].bytes, "a block of scores", stream_);
-    model_.Logits(LogitsOf(bucket, device.rows), gemms_, stream_, status_.word());
+    model_.Logits(LogitsOf(bucket, device.rows), *bucket.ops);
     Sample(
         SampleOf(ScoreCapacity(plan_.limits), device.sampling, memory_.device_results.scores[block],
                  packer.needs_search() ? SampleWork::kAll : SampleWork::kScan),
@@ -206,9 +210,7 @@ void CudaRunner::CountExperts() {
 // ---- What steps cost ----
 
 ByteOffset CudaRunner::WeightBytesPerStep(int64_t num_tokens) const {
-  const RouteShape& route = model_.config().moe.route;
-  const int64_t chosen = std::min<int64_t>(num_tokens * route.top_k, route.num_experts);
-  return reads_.always + reads_.per_expert * (model_.config().moe.expert_width > 0 ? chosen : 0);
+  return quire::WeightBytesPerStep(model_.config(), model_.weights(), num_tokens);
 }
 
 void CudaRunner::TakeTimes(bool on) {

@@ -131,17 +131,21 @@ void MakePackers(const RunnerLimits& limits, StepMemory& memory) {
 // ---- Workspace ----
 
 void LayOutActivations(const ModelConfig& config, Carver& device, StepMemory& memory) {
+  const auto lay_out = [&](Bucket& bucket, Carver& region) {
+    bucket.forward = LayOutForward(config, bucket.capacity, DType::kBf16, region);
+    bucket.scratch = LayOutOps(OpLimitsOf(config, bucket.capacity, bucket.work), region);
+  };
   ByteOffset largest{0};
-  for (const Bucket& bucket : memory.buckets) {
+  for (Bucket& bucket : memory.buckets) {
     Carver counter;
-    cuda::LayOutForward(config, bucket.capacity, bucket.work, counter);
+    lay_out(bucket, counter);
     largest = Max(largest, counter.used());
   }
   memory.activations = device.TakeBytes(largest);
   if (device.counting()) return;
   for (Bucket& bucket : memory.buckets) {
     Carver region(memory.activations, MemorySide::kDevice);
-    bucket.forward = cuda::LayOutForward(config, bucket.capacity, bucket.work, region);
+    lay_out(bucket, region);
   }
 }
 
@@ -159,9 +163,9 @@ std::span<std::byte> TakeGemmWorkspace(Carver& device) {
 void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
                      const RunnerOptions& options, Carver& device, StepMemory& memory) {
   const int64_t rows = LogitRows(limits);
-  memory.picked = device.Take<float>(rows * config.hidden_size);
-  memory.normed = device.Take<Bf16>(rows * config.hidden_size);
-  memory.logits = device.Take<float>(rows * config.vocab_size);
+  memory.picked = device.TakeTensor(DType::kF32, {rows, config.hidden_size});
+  memory.normed = device.TakeTensor(DType::kBf16, {rows, config.hidden_size});
+  memory.logits = device.TakeTensor(DType::kF32, {rows, config.vocab_size});
   SampleCapacity sampled = NextCapacity(limits);
   sampled.rows = static_cast<int32_t>(rows);  // those of a block of scores fit too
   memory.sample_scratch = LayOutSampleScratch(sampled, device);

@@ -13,13 +13,15 @@
 #include "attn/capacity.h"
 #include "attn/cuda/plan.h"
 #include "attn/cuda/step_pack.h"
-#include "base/narrow_float.h"
+#include "base/tensor_view.h"
 #include "base/units.h"
 #include "decode/cuda/sampling.h"
 #include "device/arena.h"
 #include "device/cuda/cuda.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/part_marks.h"
 #include "model/config.h"
-#include "model/cuda/forward.h"
+#include "model/forward.h"
 #include "runner/bucket.h"
 #include "runner/logit_rows.h"
 #include "runner/runner_options.h"
@@ -78,7 +80,10 @@ struct Bucket {
   BucketInputs pinned = {};
   std::optional<SamplePacker> packer = {};
   std::unique_ptr<PlanStorage> plan = {};
-  ForwardBuffers forward = {};  // in the one activation region that all buckets use in turn
+  // Both in the one activation region that all buckets use in turn.
+  ForwardBuffers forward = {};
+  OpScratch scratch = {};
+  std::unique_ptr<CudaOps> ops = {};
   std::optional<Graph> graph = {};
   // The same with marks, made when times are first asked for.
   std::optional<Graph> timed_graph = {};
@@ -94,10 +99,10 @@ struct StepMemory {
 
   // What kPoison fills.
   std::span<std::byte> activations = {};
-  std::span<float> logits = {};  // [LogitRows(limits), vocab]
+  TensorView logits = {};  // [LogitRows(limits), vocab] f32
+  TensorView picked = {};  // [LogitRows(limits), hidden] f32
+  TensorView normed = {};  // as picked, bf16
 
-  std::span<float> picked = {};  // [LogitRows(limits), hidden]
-  std::span<Bf16> normed = {};
   SampleScratch sample_scratch = {};
   std::span<std::byte> copy_rows = {};  // of moved pages
   std::span<std::byte> gemm = {};

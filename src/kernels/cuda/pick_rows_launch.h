@@ -1,6 +1,6 @@
-// The kernel behind PickRows (model/cuda/pick_rows.h).
-#ifndef QUIRE_MODEL_CUDA_PICK_ROWS_LAUNCH_H_
-#define QUIRE_MODEL_CUDA_PICK_ROWS_LAUNCH_H_
+// The kernel behind PickRows (kernels/cuda/pick_rows.h).
+#ifndef QUIRE_KERNELS_CUDA_PICK_ROWS_LAUNCH_H_
+#define QUIRE_KERNELS_CUDA_PICK_ROWS_LAUNCH_H_
 
 #include <cstdint>
 
@@ -25,4 +25,4 @@ void LaunchPickRows(const PickRowsParams& params, const Stream& stream);
 
 }  // namespace quire::cuda
 
-#endif  // QUIRE_MODEL_CUDA_PICK_ROWS_LAUNCH_H_
+#endif  // QUIRE_KERNELS_CUDA_PICK_ROWS_LAUNCH_H_

@@ -1,11 +1,11 @@
 // Where on the device the time of a forward pass goes: events between its parts, also in a graph.
-#ifndef QUIRE_MODEL_CUDA_PART_MARKS_H_
-#define QUIRE_MODEL_CUDA_PART_MARKS_H_
+#ifndef QUIRE_KERNELS_CUDA_PART_MARKS_H_
+#define QUIRE_KERNELS_CUDA_PART_MARKS_H_
 
 #include <vector>
 
 #include "device/cuda/cuda.h"
-#include "model/forward.h"
+#include "kernels/ops.h"
 
 namespace quire::cuda {
 
@@ -41,4 +41,4 @@ class PartMarks {
 
 }  // namespace quire::cuda
 
-#endif  // QUIRE_MODEL_CUDA_PART_MARKS_H_
+#endif  // QUIRE_KERNELS_CUDA_PART_MARKS_H_

@@ -1,5 +1,5 @@
 #include "device/cuda/status.cuh"
-#include "model/cuda/pick_rows_launch.h"
+#include "kernels/cuda/pick_rows_launch.h"
 
 namespace quire::cuda {
 namespace {

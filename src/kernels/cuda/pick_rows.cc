@@ -1,7 +1,7 @@
-#include "model/cuda/pick_rows.h"
+#include "kernels/cuda/pick_rows.h"
 
 #include "base/error.h"
-#include "model/cuda/pick_rows_launch.h"
+#include "kernels/cuda/pick_rows_launch.h"
 
 namespace quire::cuda {
 
@@ -14,18 +14,18 @@ void Validate(const PickRowsArgs& args) {
   RequireShape("pick rows: y", args.y, {std::ssize(args.rows), args.x.dim(1)});
 }
 
-void PickRows(const PickRowsArgs& args, const Stream& stream) {
+void PickRows(const PickRowsArgs& args, const Stream& stream, StatusWord status) {
   Validate(args);
   if (args.rows.empty()) return;
-  LaunchPickRows({.x = args.x.Row<float>(0),
+  LaunchPickRows({.x = args.x.Address<float>(),
                   .x_stride = args.x.stride(0),
                   .num_tokens = args.x.dim(0),
                   .rows = args.rows.data(),
                   .num_rows = std::ssize(args.rows),
-                  .y = args.y.Row<float>(0),
+                  .y = args.y.Address<float>(),
                   .y_stride = args.y.stride(0),
                   .width = args.x.dim(1),
-                  .status = args.status},
+                  .status = status},
                  stream);
 }
 

@@ -1,0 +1,89 @@
+// The op table on the CPU: every op is done when it returns.
+#ifndef QUIRE_KERNELS_CPU_CPU_OPS_H_
+#define QUIRE_KERNELS_CPU_CPU_OPS_H_
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <span>
+
+#include "base/executor.h"
+#include "base/tensor_view.h"
+#include "device/arena.h"
+#include "kernels/gemm.h"
+#include "kernels/ops.h"
+
+namespace quire::cpu {
+
+// Adds the time since the last lap to a part.
+class PartClock {
+ public:
+  void Restart() { last_ = Clock::now(); }
+  void Lap(ForwardPart part) {
+    const Clock::time_point now = Clock::now();
+    seconds_[static_cast<size_t>(part)] += std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+  }
+  double seconds(ForwardPart part) const { return seconds_[static_cast<size_t>(part)]; }
+  void Reset() { seconds_ = {}; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point last_ = Clock::now();
+  std::array<double, std::size(kForwardParts)> seconds_{};
+};
+
+// What the ops of a step need besides their arguments.
+struct OpScratch {
+  TensorView route_logits = {};  // [tokens, experts]
+  std::span<float> route_weights = {};
+  std::span<int32_t> route_experts = {};   // [tokens, top_k]
+  std::span<int32_t> route_rows = {};      // [tokens, top_k]: the choice's row below
+  std::span<int32_t> expert_offsets = {};  // [experts + 1]
+  TensorView expert_rows = {};             // [choices, hidden], ordered by expert
+  TensorView expert_gate_up = {};          // [choices, 2 * width]
+  TensorView expert_activated = {};        // [choices, width]
+  std::span<MatmulArgs> products = {};     // as many as ever run as one loop
+  std::span<std::byte> attention = {};
+};
+OpScratch LayOutOps(const OpLimits& limits, Carver& carver);
+
+class CpuOps final : public Ops {
+ public:
+  // The executor and the clock outlive this.
+  CpuOps(const OpScratch& scratch, Executor& executor, PartClock& clock)
+      : scratch_(scratch), executor_(executor), clock_(clock) {}
+
+  DType activation() const override { return DType::kF32; }
+
+  void Embed(const EmbedArgs& args) override;
+  void GatherAngles(const StepAngles& angles) override;
+  void Norm(const RmsNormArgs& args) override;
+  void Add(const AddArgs& args) override;
+  void AddNorm(const AddNormArgs& args) override;
+  using Ops::Matmul;
+  void Matmul(std::span<const ProductArgs> products) override;
+  void WriteKv(const WriteKvArgs& args) override;
+  void Rotate(const RotateArgs& args) override;
+  void Attend(const MlaAttentionArgs& args) override;
+  void SiluMul(const SiluMulArgs& args) override;
+  ExpertRows Experts(const ExpertsArgs& args) override;
+  void Combine(const ExpertRows& rows, TensorView y) override;
+  void PickRows(const PickRowsArgs& args) override;
+  void Mark(ForwardPart part) override { clock_.Lap(part); }
+
+ private:
+  void Route(const ExpertsArgs& args);
+  void SortByExpert(const ExpertsArgs& args);
+  void RunExperts(const ExpertsArgs& args);
+
+  const OpScratch scratch_;
+  Executor& executor_;
+  PartClock& clock_;
+};
+
+}  // namespace quire::cpu
+
+#endif  // QUIRE_KERNELS_CPU_CPU_OPS_H_

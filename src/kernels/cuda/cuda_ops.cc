@@ -1,0 +1,298 @@
+#include "kernels/cuda/cuda_ops.h"
+
+#include <optional>
+
+#include "base/error.h"
+#include "kernels/cuda/expert_gemm.h"
+#include "kernels/cuda/mla_attention.h"
+#include "kernels/cuda/pick_rows.h"
+#include "kernels/cuda/route.h"
+#include "kernels/cuda/row_ops.h"
+#include "kernels/cuda/store.h"
+#include "kernels/cuda/weight_packer.h"
+
+namespace quire::cuda {
+namespace {
+
+bool IsSameView(const ConstTensorView& a, const ConstTensorView& b) {
+  return a.data() == b.data() && a.dim(0) == b.dim(0) && a.dim(1) == b.dim(1) &&
+         a.stride(0) == b.stride(0);
+}
+
+// Whether one matrix lies behind the other as the next rows of it: no block of scales is of both.
+bool IsBehind(const Weight& first, const Weight& second) {
+  if (first.count != 1 || second.count != 1 || first.format != second.format ||
+      first.shape.inputs != second.shape.inputs || second.data != first.data + first.step_bytes) {
+    return false;
+  }
+  return first.format != WeightFormat::kFp8Block ||
+         (first.shape.outputs % kScaleBlock == 0 &&
+          second.scales == first.scales + first.scale_step);
+}
+
+// The two as one product, if they are.
+std::optional<ProductArgs> Joined(const ProductArgs& first, const ProductArgs& second) {
+  const int64_t outputs = first.w.shape.outputs + second.w.shape.outputs;
+  const bool are_one =
+      IsSameView(first.x, second.x) && first.bias.empty() && second.bias.empty() &&
+      IsBehind(first.w, second.w) && first.y.dtype() == second.y.dtype() &&
+      first.y.stride(0) == second.y.stride(0) && first.y.stride(0) >= outputs &&
+      second.y.data() == first.y.data() + first.w.shape.outputs * DTypeBytes(first.y.dtype());
+  if (!are_one) return std::nullopt;
+  ProductArgs both = first;
+  both.w.shape.outputs = outputs;
+  both.w.step_bytes += second.w.step_bytes;
+  both.w.scale_step += second.w.scale_step;
+  both.y = TensorView(first.y.data(), first.y.dtype(), {first.y.dim(0), outputs}, first.y.side())
+               .WithRowStride(first.y.stride(0));
+  return both;
+}
+
+// fn(product) of all, neighbours joined where they can be.
+template <class Fn>
+void ForEachJoined(std::span<const ProductArgs> products, Fn fn) {
+  for (size_t i = 0; i < products.size(); ++i) {
+    ProductArgs product = products[i];
+    while (i + 1 < products.size()) {
+      const std::optional<ProductArgs> both = Joined(product, products[i + 1]);
+      if (!both) break;
+      product = *both;
+      ++i;
+    }
+    fn(product);
+  }
+}
+
+GemmArgs GemmOf(const ProductArgs& product) {
+  return {.x = product.x,
+          .w = ViewOf(product.w),
+          .y = product.y,
+          .x_step = product.x_step,
+          .y_step = product.y_step,
+          .bias = product.bias.empty() ? nullptr : product.bias.data()};
+}
+
+// The logits that choose experts.
+ProductArgs RouterOf(const ExpertsArgs& args, const OpScratch& scratch) {
+  return {.x = args.x, .w = args.router, .y = scratch.route_logits.FirstRows(args.x.dim(0))};
+}
+
+CombineArgs CombineOf(const ExpertRows& rows, TensorView y) {
+  return {.rows = rows.rows,
+          .row_of = rows.row_of,
+          .weights = rows.weights,
+          .shared = rows.shared,
+          .y = y};
+}
+
+}  // namespace
+
+OpScratch LayOutOps(const OpLimits& limits, Carver& carver) {
+  const int64_t tokens = limits.num_tokens();
+  const int64_t choices = limits.num_choices();
+  const int32_t experts = limits.num_experts();
+  OpScratch scratch;
+  scratch.route_logits = carver.TakeTensor(DType::kF32, {tokens, experts});
+  scratch.route_weights = carver.Take<float>(choices);
+  scratch.route_experts = carver.Take<int32_t>(choices);
+  scratch.route_rows = carver.Take<int32_t>(choices);
+  scratch.route_sort = carver.Take<int32_t>(experts > 0 ? SortWorkspace(choices, experts) : 0);
+  scratch.expert_offsets = carver.Take<int32_t>(experts > 0 ? experts + 1 : 0);
+  scratch.expert_tokens = carver.Take<int32_t>(choices);
+  scratch.expert_activated = carver.TakeTensor(DType::kBf16, {choices, limits.expert_width});
+  scratch.expert_out = carver.TakeTensor(DType::kBf16, {choices, limits.hidden_size});
+  if (limits.has_block_scales) {
+    scratch.codes = TakeQuantisedRows(carver, tokens, limits.widest_input);
+    scratch.side_codes = TakeQuantisedRows(carver, tokens, limits.widest_side_input);
+    if (experts > 0) {
+      scratch.expert_codes = TakeQuantisedRows(carver, choices, limits.expert_width);
+    }
+  }
+  scratch.attention =
+      carver.TakeBytes(MlaAttentionWorkspace(limits.capacity, limits.work, limits.attention));
+  return scratch;
+}
+
+CudaOps::CudaOps(const OpScratch& scratch, const OpDevice& device)
+    : CudaOps(scratch, device, {.stream = &device.stream, .codes = scratch.codes}) {
+  side_.reset(new CudaOps(
+      scratch, device,
+      {.stream = &device.branch.stream(), .gemms = GemmLane::kSide, .codes = scratch.side_codes}));
+}
+
+CudaOps::CudaOps(const OpScratch& scratch, const OpDevice& device, const Lane& lane)
+    : scratch_(scratch), device_(device), lane_(lane) {}
+
+Ops& CudaOps::Fork() {
+  QUIRE_CHECK(side_ != nullptr, "a branch off a branch");
+  device_.branch.Fork(*lane_.stream);
+  return *side_;
+}
+
+void CudaOps::Join() { device_.branch.Join(*lane_.stream); }
+
+void CudaOps::Mark(ForwardPart part) {
+  if (marks_ != nullptr) marks_->End(part, *lane_.stream);
+}
+
+void CudaOps::Embed(const EmbedArgs& args) {
+  cuda::Embed({.table = ConstTensorView(reinterpret_cast<const Bf16*>(args.table.data),
+                                        {args.table.shape.outputs, args.table.shape.inputs},
+                                        MemorySide::kDevice),
+               .tokens = args.tokens,
+               .scale = args.scale,
+               .hidden = args.hidden},
+              *lane_.stream, Launch());
+}
+
+void CudaOps::GatherAngles(const StepAngles& angles) {
+  GatherRope(angles, *lane_.stream, Launch());
+}
+
+void CudaOps::Norm(const RmsNormArgs& args) { RmsNorm(args, *lane_.stream, Launch()); }
+
+void CudaOps::Add(const AddArgs& args) {
+  if (const auto* rows = std::get_if<ConstTensorView>(&args.update)) {
+    AddScaled({.x = *rows, .scale = args.scale, .y = args.hidden}, *lane_.stream, Launch());
+  } else if (const auto* experts = std::get_if<ExpertRows>(&args.update)) {
+    Combine(*experts, args.scratch);
+    AddScaled({.x = args.scratch, .scale = args.scale, .y = args.hidden}, *lane_.stream, Launch());
+  }
+}
+
+void CudaOps::AddNorm(const AddNormArgs& args) {
+  AddRmsNormArgs norm{.hidden = args.add.hidden,
+                      .update = args.add.scratch,
+                      .scale = args.add.scale,
+                      .weight = args.weight,
+                      .eps = args.eps,
+                      .normed = args.normed};
+  if (const auto* rows = std::get_if<ConstTensorView>(&args.add.update)) {
+    norm.update = *rows;
+    AddRmsNorm(norm, *lane_.stream, Launch());
+  } else if (const auto* experts = std::get_if<ExpertRows>(&args.add.update)) {
+    CombineAddRmsNorm(CombineOf(*experts, args.add.scratch), norm, *lane_.stream, Launch());
+  } else {
+    RmsNorm({.x = norm.hidden, .weight = norm.weight, .eps = norm.eps, .y = norm.normed},
+            *lane_.stream, Launch());
+  }
+}
+
+void CudaOps::Matmul(std::span<const ProductArgs> products) {
+  ConstTensorView quantised;
+  ForEachJoined(products, [&](const ProductArgs& product) {
+    GemmArgs gemm = GemmOf(product);
+    if (gemm.w.format == WeightFormat::kFp8Block) {
+      const QuantisedRows codes = FirstRows(lane_.codes, gemm.x.dim(0), gemm.x.dim(1));
+      if (quantised.empty() || !IsSameView(quantised, gemm.x)) {
+        QuantiseRows({.x = gemm.x, .to = codes}, *lane_.stream);
+        quantised = gemm.x;
+      }
+      gemm.x = {};
+      gemm.x_codes = codes;
+    }
+    device_.gemms.Gemm(gemm, *lane_.stream, lane_.gemms);
+  });
+}
+
+void CudaOps::WriteKv(const WriteKvArgs& args) {
+  RopeStore({.store = args.store,
+             .slots = args.slots,
+             .positions = args.angles.positions,
+             .kv = args.kv,
+             .norm_weight = args.norm_weight,
+             .eps = args.eps,
+             .cos = args.angles.table_cos,
+             .sin = args.angles.table_sin,
+             .pairs = args.angles.pairs},
+            *lane_.stream, device_.status);
+}
+
+void CudaOps::Rotate(const RotateArgs& args) {
+  Rope({.x = args.x,
+        .cos = args.angles.cos,
+        .sin = args.angles.sin,
+        .pairs = args.angles.pairs,
+        .y = args.y},
+       *lane_.stream, Launch());
+}
+
+void CudaOps::Attend(const MlaAttentionArgs& args) {
+  MlaAttentionArgs with_workspace = args;
+  with_workspace.workspace = scratch_.attention;
+  MlaAttention(with_workspace, *lane_.stream, device_.status);
+}
+
+void CudaOps::SiluMul(const SiluMulArgs& args) { cuda::SiluMul(args, *lane_.stream, Launch()); }
+
+ExpertRows CudaOps::Experts(const ExpertsArgs& args) {
+  const ProductArgs router = RouterOf(args, scratch_);
+  const int64_t num_choices = args.x.dim(0) * args.shape.top_k;
+  const auto choices = static_cast<size_t>(num_choices);
+  Matmul(router);
+  RouteAndSort({.shape = args.shape,
+                .logits = router.y,
+                .bias = args.router_bias,
+                .experts = scratch_.route_experts.first(choices),
+                .weights = scratch_.route_weights.first(choices)},
+               {.num_experts = args.shape.num_experts,
+                .top_k = args.shape.top_k,
+                .experts = scratch_.route_experts.first(choices),
+                .offsets = scratch_.expert_offsets,
+                .row_of = scratch_.route_rows.first(choices),
+                .token_of = scratch_.expert_tokens.first(choices),
+                .used = args.used,
+                .workspace = scratch_.route_sort,
+                .status = device_.status},
+               *lane_.stream);
+  RunExperts(args, num_choices);
+  return {.rows = scratch_.expert_out.FirstRows(num_choices),
+          .row_of = scratch_.route_rows.first(choices),
+          .weights = scratch_.route_weights.first(choices)};
+}
+
+// expert_out = down(silu(gate(x)) * up(x)), each by its own expert, x the row of the token.
+void CudaOps::RunExperts(const ExpertsArgs& args, int64_t num_choices) {
+  // With x as e4m3, in `codes`, where w is.
+  const auto product = [&](ExpertGemmArgs gemm, const QuantisedRows& codes) {
+    gemm.offsets = scratch_.expert_offsets.data();
+    gemm.status = device_.status;
+    if (gemm.w.format == WeightFormat::kFp8Block) {
+      gemm.x_codes = FirstRows(codes, gemm.x.dim(0), gemm.x.dim(1));
+      QuantiseRows({.x = gemm.x, .to = gemm.x_codes}, *lane_.stream);
+      gemm.x = {};
+    }
+    ExpertGemm(gemm, *lane_.stream);
+  };
+  const TensorView activated = scratch_.expert_activated.FirstRows(num_choices);
+  product({.x = args.x,
+           .w = ViewOf(args.gate),
+           .up = ViewOf(args.up),
+           .rows = scratch_.expert_tokens.first(static_cast<size_t>(num_choices)),
+           .y = activated},
+          lane_.codes);
+  product({.x = activated, .w = ViewOf(args.down), .y = scratch_.expert_out.FirstRows(num_choices)},
+          scratch_.expert_codes);
+}
+
+void CudaOps::Combine(const ExpertRows& rows, TensorView y) {
+  cuda::Combine(CombineOf(rows, y), *lane_.stream, Launch());
+}
+
+void CudaOps::PickRows(const PickRowsArgs& args) {
+  cuda::PickRows(args, *lane_.stream, device_.status);
+}
+
+void ProductPlanningOps::Matmul(std::span<const ProductArgs> products) {
+  ForEachJoined(products, [&](const ProductArgs& product) {
+    const GemmArgs gemm = GemmOf(product);
+    if (CublasLtTakes(gemm)) gemms_.Plan(ShapeOf(gemm));
+  });
+}
+
+ExpertRows ProductPlanningOps::Experts(const ExpertsArgs& args) {
+  Matmul(RouterOf(args, scratch_));
+  return {};
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,125 @@
+// The op table on a device: every op gives its launches to a stream and returns.
+#ifndef QUIRE_KERNELS_CUDA_CUDA_OPS_H_
+#define QUIRE_KERNELS_CUDA_CUDA_OPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/tensor_view.h"
+#include "device/arena.h"
+#include "device/cuda/cuda.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm_planner.h"
+#include "kernels/cuda/part_marks.h"
+#include "kernels/cuda/row_ops.h"
+#include "kernels/ops.h"
+
+namespace quire::cuda {
+
+// What the ops of a step need besides their arguments, in device memory.
+struct OpScratch {
+  TensorView route_logits = {};  // [tokens, experts] f32
+  std::span<float> route_weights = {};
+  std::span<int32_t> route_experts = {};   // [tokens, top_k]
+  std::span<int32_t> route_rows = {};      // [tokens, top_k]: the choice's row below
+  std::span<int32_t> route_sort = {};      // workspace
+  std::span<int32_t> expert_offsets = {};  // [experts + 1]
+  std::span<int32_t> expert_tokens = {};   // [choices]: whose row it is, ordered by expert
+  TensorView expert_activated = {};        // [choices, width] bf16
+  TensorView expert_out = {};              // [choices, hidden] bf16
+  QuantisedRows codes = {};                // of the widest input, with e4m3 weights
+  QuantisedRows side_codes = {};           // the same, of what runs beside
+  QuantisedRows expert_codes = {};         // of expert_activated
+  std::span<std::byte> attention = {};
+};
+OpScratch LayOutOps(const OpLimits& limits, Carver& carver);
+
+// What launches go to. All of it outlives the ops.
+struct OpDevice {
+  const Stream& stream;
+  Branch& branch;  // off the stream, from Fork to Join
+  const GemmPlanner& gemms;
+  StatusWord status = {};
+};
+
+class CudaOps final : public Ops {
+ public:
+  CudaOps(const OpScratch& scratch, const OpDevice& device);
+
+  // Where the time of what is launched next is marked; null: nowhere.
+  void MarkIn(PartMarks* marks) { marks_ = marks; }
+
+  DType activation() const override { return DType::kBf16; }
+
+  void Embed(const EmbedArgs& args) override;
+  void GatherAngles(const StepAngles& angles) override;
+  void Norm(const RmsNormArgs& args) override;
+  void Add(const AddArgs& args) override;
+  void AddNorm(const AddNormArgs& args) override;
+  using Ops::Matmul;
+  // Two products of one input whose weights and results lie side by side are one launch. An input is
+  // made e4m3 once.
+  void Matmul(std::span<const ProductArgs> products) override;
+  void WriteKv(const WriteKvArgs& args) override;
+  void Rotate(const RotateArgs& args) override;
+  void Attend(const MlaAttentionArgs& args) override;
+  void SiluMul(const SiluMulArgs& args) override;
+  ExpertRows Experts(const ExpertsArgs& args) override;
+  void Combine(const ExpertRows& rows, TensorView y) override;
+  void PickRows(const PickRowsArgs& args) override;
+  Ops& Fork() override;
+  void Join() override;
+  void Mark(ForwardPart part) override;
+
+ private:
+  struct Lane {
+    const Stream* stream = nullptr;
+    GemmLane gemms = GemmLane::kMain;
+    QuantisedRows codes = {};
+  };
+  CudaOps(const OpScratch& scratch, const OpDevice& device, const Lane& lane);
+
+  RowLaunch Launch() const { return {.status = device_.status}; }
+  void RunExperts(const ExpertsArgs& args, int64_t num_choices);
+
+  const OpScratch scratch_;
+  const OpDevice device_;
+  const Lane lane_;
+  std::unique_ptr<CudaOps> side_;  // on the branch; none there
+  PartMarks* marks_ = nullptr;
+};
+
+// Launches nothing: only plans the products of what it is asked to do, so that the pass that runs
+// later finds their algorithms fixed.
+class ProductPlanningOps final : public Ops {
+ public:
+  ProductPlanningOps(const OpScratch& scratch, GemmPlanner& gemms)
+      : scratch_(scratch), gemms_(gemms) {}
+
+  DType activation() const override { return DType::kBf16; }
+
+  void Embed(const EmbedArgs&) override {}
+  void GatherAngles(const StepAngles&) override {}
+  void Norm(const RmsNormArgs&) override {}
+  void Add(const AddArgs&) override {}
+  void AddNorm(const AddNormArgs&) override {}
+  using Ops::Matmul;
+  void Matmul(std::span<const ProductArgs> products) override;
+  void WriteKv(const WriteKvArgs&) override {}
+  void Rotate(const RotateArgs&) override {}
+  void Attend(const MlaAttentionArgs&) override {}
+  void SiluMul(const SiluMulArgs&) override {}
+  ExpertRows Experts(const ExpertsArgs& args) override;
+  void Combine(const ExpertRows&, TensorView) override {}
+  void PickRows(const PickRowsArgs&) override {}
+
+ private:
+  const OpScratch scratch_;
+  GemmPlanner& gemms_;
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_KERNELS_CUDA_CUDA_OPS_H_

@@ -1,0 +1,184 @@
+// What a layer is made of: one table of operations that the model calls, and every backend has.
+//
+// kernels/cpu/cpu_ops.h computes them at once, on the threads of an Executor. kernels/cuda/cuda_ops.h
+// gives them to a stream; which of them become one launch is its own affair. Views and spans are of
+// the backend's memory. Rows of activations are of activation(); the residual stream, the new cache
+// rows, angles and logits are f32 everywhere. docs/numerics.md has the formulas and the order of
+// summation.
+//
+// All ops check their arguments, throw Error(kInvalidArgument) naming one that cannot be, and take no
+// memory: what an op needs besides its arguments was laid out for OpLimits.
+#ifndef QUIRE_KERNELS_OPS_H_
+#define QUIRE_KERNELS_OPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <variant>
+
+#include "attn/capacity.h"
+#include "attn/kv_store.h"
+#include "base/tensor_view.h"
+#include "base/units.h"
+#include "kernels/mla_attention.h"
+#include "kernels/row_ops.h"
+#include "kernels/weight.h"
+
+namespace quire {
+
+// Where the time of a forward pass goes.
+enum class ForwardPart { kEmbedding, kProjections, kAttention, kMlp, kHead };
+inline constexpr ForwardPart kForwardParts[] = {ForwardPart::kEmbedding, ForwardPart::kProjections,
+                                                ForwardPart::kAttention, ForwardPart::kMlp,
+                                                ForwardPart::kHead};
+
+// What the ops of a step are sized for.
+struct OpLimits {
+  StepCapacity capacity = {};
+  WorkShape work = {};
+  MlaShape attention = {};
+  int64_t hidden_size = 0;
+  int64_t widest_input = 0;       // of any product with block scales
+  int64_t widest_side_input = 0;  // the same, of products between Fork and Join
+  bool has_block_scales = false;  // some weights are kFp8Block
+  RouteShape route = {};
+  int64_t expert_width = 0;  // 0: no layer has experts
+
+  int64_t num_tokens() const { return capacity.query_tokens.raw(); }
+  int64_t num_choices() const { return expert_width > 0 ? num_tokens() * route.top_k : 0; }
+  int32_t num_experts() const { return expert_width > 0 ? route.num_experts : 0; }
+};
+
+// hidden[t] = scale * table[tokens[t]]
+struct EmbedArgs {
+  Weight table = {};                     // [vocab, width], kept for WeightUse::kTable
+  std::span<const int32_t> tokens = {};  // [num_tokens]
+  float scale = 1.0f;
+  TensorView hidden = {};  // [num_tokens, width] f32
+};
+
+// The rotary angles of a step's tokens.
+struct StepAngles {
+  ConstTensorView table_cos = {};              // [context, rope_dim / 2] f32: of all positions
+  ConstTensorView table_sin = {};              // as table_cos
+  std::span<const TokenCount> positions = {};  // [num_tokens]
+  TensorView cos = {};                         // [num_tokens, rope_dim / 2] f32: their rows
+  TensorView sin = {};                         // as cos
+  RopePairs pairs = RopePairs::kInterleaved;
+};
+
+// y = x w^T + bias. With w.count > 1 there are as many products: x and y are the first one's, and the
+// next one's begin x_step and y_step elements on: heads are columns of wider rows.
+struct ProductArgs {
+  ConstTensorView x = {};  // [num_rows, inputs] of activation(), any row stride
+  Weight w = {};
+  TensorView y = {};                 // [num_rows, outputs] of activation() or f32; overlaps no x
+  std::span<const float> bias = {};  // [outputs], or empty; w.count of 1 only
+  int64_t x_step = 0;
+  int64_t y_step = 0;
+};
+
+// A layer's new cache rows: row of slots[t] <- [norm(c) | rotate(k)] of [c | k] = kv[t]. The rows of
+// kv are overwritten.
+struct WriteKvArgs {
+  const KvStore& store;                     // a latent format
+  std::span<const Slot> slots = {};         // [num_tokens], distinct but for the scratch page
+  TensorView kv = {};                       // [num_tokens, latent_dim + rope_dim] f32
+  std::span<const float> norm_weight = {};  // [latent_dim]
+  float eps = 1e-6f;
+  const StepAngles& angles;
+};
+
+// y = rotate(x), of all heads.
+struct RotateArgs {
+  ConstTensorView x = {};  // [num_tokens, num_heads, rope_dim] of activation()
+  const StepAngles& angles;
+  TensorView y = {};  // as x
+};
+
+// y = down(silu(gate(x)) * up(x)) of every chosen expert.
+struct ExpertsArgs {
+  ConstTensorView x = {};  // [num_tokens, hidden] of activation()
+  RouteShape shape = {};
+  Weight router = {};
+  std::span<const float> router_bias = {};  // [num_experts], or empty
+  Weight gate = {};                         // count is the number of experts, of all three
+  Weight up = {};
+  Weight down = {};
+  int32_t* used = nullptr;  // if given: how many experts had rows
+};
+
+// What the experts of a layer leave: y[t] = sum_j weights[t, j] * rows[row_of[t, j]] + shared[t], in the
+// order of the choice, is yet to be computed. Views of the ops' own memory, until the next Experts.
+struct ExpertRows {
+  ConstTensorView rows = {};             // [num_tokens * top_k, hidden]
+  std::span<const int32_t> row_of = {};  // [num_tokens, top_k]
+  std::span<const float> weights = {};   // [num_tokens, top_k]
+  ConstTensorView shared = {};           // [num_tokens, hidden] of the shared experts; or empty
+};
+
+// What a sublayer leaves to be added to the residual stream: nothing, rows, or those of experts.
+using Update = std::variant<std::monostate, ConstTensorView, ExpertRows>;
+
+// hidden += scale * update
+struct AddArgs {
+  TensorView hidden = {};  // [num_tokens, width] f32
+  Update update = {};
+  float scale = 1.0f;
+  TensorView scratch = {};  // [num_tokens, width] of activation(): for experts' rows, combined
+};
+
+// The same, and then normed = norm(hidden).
+struct AddNormArgs {
+  AddArgs add = {};
+  std::span<const float> weight = {};  // [width]
+  float eps = 1e-6f;
+  TensorView normed = {};  // [num_tokens, width] of activation()
+};
+
+// y[i] = x[rows[i]]. On a device a row that x does not have is reported, and row 0 stands in.
+struct PickRowsArgs {
+  ConstTensorView x = {};              // [num_tokens, width] f32
+  std::span<const int32_t> rows = {};  // [num_rows]
+  TensorView y = {};                   // [num_rows, width] f32; not in x
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  virtual DType activation() const = 0;
+
+  virtual void Embed(const EmbedArgs& args) = 0;
+  // Fills angles.cos and angles.sin.
+  virtual void GatherAngles(const StepAngles& angles) = 0;
+  virtual void Norm(const RmsNormArgs& args) = 0;
+  virtual void Add(const AddArgs& args) = 0;
+  virtual void AddNorm(const AddNormArgs& args) = 0;
+  // Independent products; none reads what another writes.
+  virtual void Matmul(std::span<const ProductArgs> products) = 0;
+  void Matmul(const ProductArgs& product) { Matmul(std::span(&product, 1)); }
+  virtual void WriteKv(const WriteKvArgs& args) = 0;
+  virtual void Rotate(const RotateArgs& args) = 0;
+  // With a workspace of its own, whatever the arguments have there.
+  virtual void Attend(const MlaAttentionArgs& args) = 0;
+  virtual void SiluMul(const SiluMulArgs& args) = 0;
+  // Route, sort, gate, up, silu, down. `shared` of what it returns is empty.
+  virtual ExpertRows Experts(const ExpertsArgs& args) = 0;
+  // y = what the experts' rows come to: [num_tokens, hidden] of activation().
+  virtual void Combine(const ExpertRows& rows, TensorView y) = 0;
+  virtual void PickRows(const PickRowsArgs& args) = 0;
+
+  // From Fork to Join, ops of what Fork returns may run beside those of this one: neither writes what
+  // the other touches. That changes no bit.
+  virtual Ops& Fork() { return *this; }
+  virtual void Join() {}
+
+  // What was computed since the last mark is of `part`.
+  virtual void Mark(ForwardPart) {}
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_OPS_H_
