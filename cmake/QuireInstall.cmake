@@ -29,6 +29,8 @@ endforeach()
 install(DIRECTORY models/quire-grade-school DESTINATION ${CMAKE_INSTALL_DATADIR}/quire/models
   PATTERN training_log.jsonl EXCLUDE)
 
+install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/quire)
 install(EXPORT quireTargets NAMESPACE quire:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/quireConfig.cmake.in
