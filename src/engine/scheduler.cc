@@ -127,6 +127,13 @@ void Scheduler::CheckRequest(const Request& request) const {
   Require(request.min_tokens >= 0 && request.min_tokens <= request.max_tokens,
           "min_tokens: expected 0..{} (max_tokens), got {}", request.max_tokens,
           request.min_tokens);
+  // Together they are biases of one step until there are min_tokens, and must fit there.
+  Require(std::ssize(request.logit_bias) <= kMaxRequestBiases,
+          "logit_bias: expected at most {} biases, got {}", kMaxRequestBiases,
+          request.logit_bias.size());
+  Require(std::ssize(request.stop_tokens) <= kMaxRequestStops + kMaxModelStops,
+          "stop tokens: expected at most {}, got {}", kMaxRequestStops + kMaxModelStops,
+          request.stop_tokens.size());
   for (const int32_t token : request.stop_tokens) {
     Require(token >= 0 && token < limits_.vocab_size, "stop token: expected 0..{}, got {}",
             limits_.vocab_size - 1, token);

@@ -699,6 +699,10 @@ TEST(SchedulerTest, RequestsThatCannotBeComputedAreRefused) {
               r.stop_tokens = {3, 1000};
             }),
             "stop token: expected 0..999, got 1000");
+  EXPECT_EQ(message([](Request& r) { r.stop_tokens.assign(1089, 7); }),
+            "stop tokens: expected at most 1088, got 1089");
+  EXPECT_EQ(message([](Request& r) { r.logit_bias.assign(1025, {.token = 7, .bias = 1}); }),
+            "logit_bias: expected at most 1024 biases, got 1025");
   EXPECT_EQ(message([](Request& r) { r.sampling.temperature = -1; }),
             "temperature: expected >= 0 and finite, got -1");
   EXPECT_EQ(message([](Request& r) { r.sampling.top_logprobs = 21; }),

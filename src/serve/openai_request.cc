@@ -1,6 +1,7 @@
 #include "serve/openai_request.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -15,10 +16,8 @@ namespace {
 constexpr int64_t kMostInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMostTokens = int64_t{1} << 30;  // as Request::max_tokens
 constexpr size_t kMaxStops = 16;                   // OpenAI: 4; people use more
-constexpr size_t kMaxStopTokens = 1024;
 constexpr size_t kMaxStopBytes = 1024;
 constexpr size_t kMaxSaltBytes = 1024;
-constexpr size_t kMaxBiases = 1024;  // OpenAI's
 constexpr double kMaxTimeout = 86400;
 constexpr int64_t kCompletionTokens = 16;  // OpenAI's default
 
@@ -59,8 +58,8 @@ std::optional<int32_t> ReadTokenKey(const std::string& key) {
 void ReadLogitBias(RequestFields& body, GenerationFields& out) {
   const auto biases = body.Find("logit_bias");
   if (!biases) return;
-  if (!biases->value().is_object() || biases->value().size() > kMaxBiases) {
-    biases->Refuse(fmt::format("an object of at most {} token ids", kMaxBiases));
+  if (!biases->value().is_object() || std::ssize(biases->value()) > kMaxRequestBiases) {
+    biases->Refuse(fmt::format("an object of at most {} token ids", kMaxRequestBiases));
   }
   for (const auto& [key, value] : biases->value().items()) {
     const std::string path = fmt::format("logit_bias.{}", QuoteForMessage(key));
@@ -84,8 +83,8 @@ void ReadStops(RequestFields& body, GenerationFields& out) {
     }
   }
   if (const auto tokens = body.Find("stop_token_ids")) {
-    if (tokens->value().size() > kMaxStopTokens) {
-      tokens->Refuse(fmt::format("an array of at most {} token ids", kMaxStopTokens));
+    if (std::ssize(tokens->value()) > kMaxRequestStops) {
+      tokens->Refuse(fmt::format("an array of at most {} token ids", kMaxRequestStops));
     }
     out.stop_token_ids = tokens->Tokens();
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "base/error.h"
 
@@ -14,6 +15,8 @@ void RequireBetween(const char* field, float low, float high, float actual) {
 }
 
 void RequireBiases(std::span<const LogitBias> biases, int64_t vocab_size) {
+  Require(std::ssize(biases) <= kMaxStepBiases, "logit_bias: expected at most {} biases, got {}",
+          kMaxStepBiases, biases.size());
   for (size_t i = 0; i < biases.size(); ++i) {
     Require(biases[i].token >= 0 && biases[i].token < vocab_size,
             "logit_bias[{}].token: expected 0..{}, got {}", i, vocab_size - 1, biases[i].token);

@@ -15,6 +15,16 @@ struct LogitBias {
 // The most alternatives that can be asked for with a token.
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
+// What one request may bring, and one model. The API refuses more, so does the engine, and a runner
+// that keeps biases in a buffer sizes it by their sum.
+inline constexpr int64_t kMaxRequestBiases = 1024;  // OpenAI's limit
+inline constexpr int64_t kMaxRequestStops = 1024;  // tokens of the request's own that end an answer
+inline constexpr int64_t kMaxModelStops = 64;      // tokens of the model's own that do
+
+// The most biases that a sequence has in one step: those of its request, and before min_tokens one
+// for each token that would end the answer, to hold it down.
+inline constexpr int64_t kMaxStepBiases = kMaxRequestBiases + kMaxRequestStops + kMaxModelStops;
+
 struct SamplingParams {
   float temperature = 1.0f;  // 0: the highest logit, ties to the lower token
   int32_t top_k = 0;         // 0: all tokens
@@ -23,7 +33,8 @@ struct SamplingParams {
   float repetition_penalty = 1.0f;  // of tokens in prompt or output: divides positive logits
   float frequency_penalty = 0.0f;   // times how often a token is in the output, subtracted
   float presence_penalty = 0.0f;    // subtracted if a token is in the output
-  std::span<const LogitBias> logit_bias = {};  // added, finite, those of one token all; borrowed
+  // Added, those of one token all; finite, kMaxStepBiases at most. Borrowed.
+  std::span<const LogitBias> logit_bias = {};
   uint64_t seed = 0;         // draws depend on it, the sample's number and the position only
   int32_t top_logprobs = 0;  // alternatives to report: 0..min(kMaxTopLogprobs, vocabulary)
 };

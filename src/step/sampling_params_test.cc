@@ -71,6 +71,14 @@ TEST(SamplingParamsTest, NaNIsInNoRange) {
   EXPECT_EQ(Refusal({.presence_penalty = kNaN}), "presence_penalty: expected -2..2, got nan");
 }
 
+TEST(SamplingParamsTest, BiasesAreThoseOfARequestAndOneForEveryTokenThatEndsItsAnswer) {
+  EXPECT_EQ(kMaxStepBiases, kMaxRequestBiases + kMaxRequestStops + kMaxModelStops);
+  std::vector<LogitBias> biases(kMaxStepBiases, LogitBias{.token = 3, .bias = 1});
+  Validate({.logit_bias = biases}, 1000);
+  biases.push_back({.token = 3, .bias = 1});
+  EXPECT_EQ(Refusal({.logit_bias = biases}), "logit_bias: expected at most 2112 biases, got 2113");
+}
+
 TEST(SamplingParamsTest, ABiasMustBeFiniteAndOfATokenOfTheVocabulary) {
   std::vector<LogitBias> biases = {{.token = 3, .bias = 1}, {.token = 1000, .bias = 1}};
   EXPECT_EQ(Refusal({.logit_bias = biases}), "logit_bias[1].token: expected 0..999, got 1000");

@@ -1,9 +1,11 @@
 #include "textgen/text_model.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
+#include "step/sampling_params.h"
 
 namespace quire {
 
@@ -16,6 +18,9 @@ TextModel OpenTextModel(const std::filesystem::path& folder) {
     const auto place = std::ranges::lower_bound(tokens, *eos);
     if (place == tokens.end() || *place != *eos) tokens.insert(place, *eos);
   }
+  Require(std::ssize(model.generation.eos_tokens) <= kMaxModelStops,
+          "{}: eos_token_id: expected at most {} tokens that end an answer, got {}",
+          folder.string(), kMaxModelStops, model.generation.eos_tokens.size());
   try {
     model.chat = ChatFormat::Load(folder);
   } catch (const Error& error) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "io/json.h"
 #include "io/test_files.h"
+#include "step/sampling_params.h"
 #include "textgen/generation_config.h"
 
 namespace quire {
@@ -73,6 +75,19 @@ TEST_F(TextModelTest, ItsEndTokensAreThoseOfAllFiles) {
   std::vector<int32_t> both{100, eos};
   std::ranges::sort(both);
   EXPECT_EQ(OpenTextModel(dir_.path()).generation.eos_tokens, both);
+}
+
+TEST_F(TextModelTest, EndTokensThatStepsHaveNoRoomForAreRefused) {
+  const auto write = [&](int64_t count) {
+    std::string tokens;
+    for (int64_t i = 0; i < count; ++i) tokens += (i > 0 ? "," : "") + std::to_string(1000 + i);
+    dir_.Write("generation_config.json", R"({"eos_token_id": [)" + tokens + "]}");
+  };
+  write(kMaxModelStops - 1);  // and the tokenizer's
+  EXPECT_EQ(std::ssize(OpenTextModel(dir_.path()).generation.eos_tokens), kMaxModelStops);
+  write(kMaxModelStops);
+  EXPECT_EQ(InvalidArgument([&] { OpenTextModel(dir_.path()); }, dir_.path()),
+            "DIR: eos_token_id: expected at most 64 tokens that end an answer, got 65");
 }
 
 TEST_F(TextModelTest, PromptsBeginAsTheTokenizerSays) {

@@ -201,14 +201,14 @@ TEST_F(CudaRunnerTest, WhatCannotBeIsRefusedAndTheNextStepRuns) {
               runner->Step({.sequences = {&bad, 1}});
             }),
             "step: sequence 0: token 1: expected 0..319, got 320");
-  const std::vector<LogitBias> biases(4 * kMaxBiases + 1, LogitBias{.token = 1, .bias = 0});
+  const std::vector<LogitBias> biases(kMaxStepBiases + 1, LogitBias{.token = 1, .bias = 0});
   const int32_t one[] = {1};
   StepSequence good{
       .tokens = one, .pages = pages, .want = Want::kNextToken, .sampling = {.logit_bias = biases}};
   EXPECT_EQ(ErrorMessage([&] {
               runner->Step({.sequences = {&good, 1}});
             }),
-            "sample.biases: expected at most 8192, got 8193");
+            "logit_bias: expected at most 2112 biases, got 2113");
   good.sampling.logit_bias = {};
   runner->Submit({.sequences = {&good, 1}});
   EXPECT_THROW(runner->Submit({.sequences = {&good, 1}}), InternalError);

@@ -188,7 +188,7 @@ SampleCapacity NextCapacity(const RunnerLimits& limits) {
           .rows = limits.max_seqs,
           .items = limits.max_samples,
           .adjusted = limits.max_samples,
-          .biases = kMaxBiases * limits.max_seqs,
+          .biases = kMaxStepBiases * limits.max_seqs,
           .text = std::min<int64_t>((limits.context * limits.max_seqs).raw(), INT32_MAX)};
 }
 

@@ -33,9 +33,6 @@ namespace quire::cuda {
 // each, that is a prompt of 256k tokens that was found in the prefix tree.
 inline constexpr PageCount kNewPages{4096};
 
-// Of one sequence: what an API request may have, and its stop tokens.
-inline constexpr int64_t kMaxBiases = 2048;
-
 // What a step of one bucket brings, in one copy. The same on both sides.
 struct BucketInputs {
   std::span<int32_t> tokens = {};        // [num_tokens]

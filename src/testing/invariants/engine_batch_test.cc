@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "testing/invariants/engine_cases.h"
@@ -170,6 +171,34 @@ TEST_P(EngineBatch, AnAnswerStoppedBeforeItsOwnFirstStepLeavesNothingBehind) {
   loop.RunAll();
   EXPECT_EQ(loop.cached_tokens(again), std::min<int64_t>(49, 50 / page() * page()));
   EXPECT_EQ(loop.served(id).answers[0].report.output.size(), 20u);
+}
+
+// As many biases and stop tokens as one may bring, in every sequence of a step. Each token may be
+// there many times.
+TEST_P(EngineBatch, EveryRequestMayBringTheMostBiasesAndStopTokens) {
+  ServingLoop loop = MakeLoop();
+  const auto half = static_cast<int32_t>(limits().vocab_size / 2);
+  for (int32_t i = 0; i < limits().max_seqs; ++i) {
+    Request request = Greedy(Tokens(9, 170 + static_cast<uint64_t>(i)), 12);
+    request.min_tokens = 8;
+    for (int32_t k = 0; k < kMaxRequestBiases; ++k) {
+      request.logit_bias.push_back({.token = (k + i) % half, .bias = 0.25f});
+    }
+    for (int32_t k = 0; k < kMaxRequestStops + kMaxModelStops; ++k) {
+      request.stop_tokens.push_back((k + i) % half);
+    }
+    loop.Add(std::move(request));
+  }
+  loop.RunAll();
+  EXPECT_EQ(loop.counters().answers_finished, limits().max_seqs);
+  for (const auto& [id, served] : loop.all()) {
+    const std::vector<int32_t>& output = served.answers[0].report.output;
+    ASSERT_GE(output.size(), 8u) << "request " << id;
+    EXPECT_EQ(std::ranges::count_if(std::span(output).first(8),
+                                    [&](int32_t token) { return token < half; }),
+              0)
+        << "request " << id;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineBatch, ::testing::ValuesIn(EngineCases()), EngineCaseName);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -15,13 +16,25 @@ namespace {
 // All that an answer depends on; a greedy one does not depend on the seed.
 std::string KeyOf(const Request& request, int32_t sample, TokenCount context) {
   const SamplingParams& sampling = request.sampling;
-  QUIRE_CHECK(request.min_tokens == 0 && request.logit_bias.empty(), "not in these tests");
-  return fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {} {} {}", fmt::join(request.prompt, ","),
-      fmt::join(request.stop_tokens, ","), request.max_tokens, context.raw(), sampling.temperature,
-      sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty,
-      sampling.frequency_penalty, sampling.presence_penalty, sampling.top_logprobs,
-      sampling.temperature > 0 ? sampling.seed : 0, sampling.temperature > 0 ? sample : 0);
+  std::string biases;
+  for (const LogitBias& bias : request.logit_bias) {
+    biases += fmt::format("{}:{},", bias.token, bias.bias);
+  }
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}",
+                     fmt::join(request.prompt, ","), fmt::join(request.stop_tokens, ","), biases,
+                     request.min_tokens, request.max_tokens, context.raw(), sampling.temperature,
+                     sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty,
+                     sampling.frequency_penalty, sampling.presence_penalty, sampling.top_logprobs,
+                     sampling.temperature > 0 ? sampling.seed : 0,
+                     sampling.temperature > 0 ? sample : 0);
+}
+
+// Those of the request, and before min_tokens one that no token comes back from for each stop token.
+std::vector<LogitBias> BiasesOf(const Request& request, int64_t num_output) {
+  std::vector<LogitBias> biases = request.logit_bias;
+  if (num_output >= request.min_tokens) return biases;
+  for (const int32_t token : request.stop_tokens) biases.push_back({.token = token, .bias = -1e9f});
+  return biases;
 }
 
 }  // namespace
@@ -46,11 +59,14 @@ LoneAnswer LoneAnswers::Compute(const Request& request, int32_t sample, TokenCou
   std::vector<int32_t>& output = answer.report.output;
   std::vector<int32_t> tokens = request.prompt;
   for (size_t computed = 0; answer.finish == FinishReason::kNone;) {
+    const std::vector<LogitBias> biases = BiasesOf(request, std::ssize(output));
+    SamplingParams sampling = request.sampling;
+    sampling.logit_bias = biases;
     const StepToken token = Step({.tokens = std::span(tokens).subspan(computed),
                                   .position = TokenCount(computed),
                                   .pages = pages_,
                                   .want = Want::kNextToken,
-                                  .sampling = request.sampling,
+                                  .sampling = sampling,
                                   .first_sample = sample,
                                   .prompt = request.prompt,
                                   .output = output});
@@ -58,7 +74,8 @@ LoneAnswer LoneAnswers::Compute(const Request& request, int32_t sample, TokenCou
     tokens.push_back(token.chosen.token);
     output.push_back(token.chosen.token);
     answer.report.tokens.push_back({token.chosen, {token.top.begin(), token.top.end()}});
-    if (std::ranges::count(request.stop_tokens, token.chosen.token) > 0) {
+    if (std::ssize(output) > request.min_tokens &&
+        std::ranges::count(request.stop_tokens, token.chosen.token) > 0) {
       answer.finish = FinishReason::kStop;
     } else if (std::ssize(output) == request.max_tokens || TokenCount(tokens.size()) == context) {
       answer.finish = FinishReason::kLength;
