@@ -1,4 +1,4 @@
-// Where a parallel loop runs. Layers below `device` take an Executor, so that planning and
+// An Executor runs parallel loops. Layers below `device` take an Executor, so that planning and
 // exporting know nothing of threads; device::ThreadPool is the one that has them.
 #ifndef QUIRE_BASE_EXECUTOR_H_
 #define QUIRE_BASE_EXECUTOR_H_

@@ -1,4 +1,4 @@
-// The pages of one sequence, in the order of its positions.
+// A PageList holds the pages of one sequence, in the order of its positions.
 //
 // Token p of the sequence lies in page PageIds()[p / page_size] at offset p % page_size; nothing
 // else says where a token is. A list holds a lease on each of its pages. Pages that come from the

@@ -1,4 +1,4 @@
-// Who holds which page.
+// A PagePool knows who holds which page.
 //
 // A pool hands out the page ids 1..num_pages as leases. A page is free again when its last lease is
 // gone; there is no other way to give a page back, so none can be lost or given back twice. Page 0,

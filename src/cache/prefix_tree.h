@@ -1,7 +1,7 @@
-// The pages of earlier sequences, found again by their tokens.
+// A PrefixTree finds the pages of earlier sequences again by their tokens.
 //
-// A radix tree over tokens whose nodes hold runs of whole pages; only the last page of a leaf may
-// be partial. A match is counted in tokens. The full pages it covers are shared with the tree; if
+// It is a radix tree over tokens whose nodes hold runs of whole pages; only the last page of a leaf
+// may be partial. A match is counted in tokens. The full pages it covers are shared with the tree; if
 // it ends inside a page, the tokens before the end are to be copied into a page of the sequence's
 // own:
 //

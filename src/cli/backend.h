@@ -29,8 +29,8 @@ std::string DeviceProblem(DeviceKind device);
 // Throws Error(kInvalidArgument), with why, unless `device` can be used. So do those below.
 void RequireDevice(DeviceKind device);
 
-// Of which a part is the limit of what a runner takes: what the machine has available now, or all that
-// the GPU has.
+// Memory that a runner's limit is a fraction of: what the machine has available now, or all that the
+// GPU has.
 ByteOffset MemoryOf(DeviceKind device);
 // "NVIDIA H200", or the CPU's name.
 std::string DeviceName(DeviceKind device);

@@ -1,10 +1,10 @@
-// Tokens from logits.
+// Sampling draws tokens from logits.
 //
-// In this order: bias, repetition penalty, frequency and presence penalties, temperature, top-k,
-// top-p, min-p, then one draw. Candidates are ordered by logit descending (bias and penalties
-// included), then token ascending, everywhere: the draw u takes the first at which the running
-// probability of those kept reaches u. A draw is a function of (seed, sample number, position) and
-// the logits: the same whatever the batch.
+// It applies, in this order: bias, repetition penalty, frequency and presence penalties,
+// temperature, top-k, top-p, min-p, then one draw. Candidates are ordered by logit descending (bias
+// and penalties included), then token ascending, everywhere: the draw u takes the first at which the
+// running probability of those kept reaches u. A draw is a function of (seed, sample number,
+// position) and the logits: the same whatever the batch.
 //
 // Everything here is serial, allocates nothing and keeps nothing: rows can be sampled on as many
 // threads as there are workspaces. Exponentials are our own and the sum over a row has one order,

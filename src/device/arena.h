@@ -1,4 +1,4 @@
-// One block of memory, cut into the pieces that a plan lists.
+// An arena is one block of memory, cut into the pieces that a plan lists.
 //
 // Sizing and handing out are the same code: a function that takes its pieces from a Carver runs
 // once over a Carver that only counts, to learn the size, and once over the memory. The two cannot

@@ -1,4 +1,4 @@
-// Requests in, tokens out: a scheduler and a runner, joined by a thread that steps.
+// An Engine turns requests into tokens: a scheduler and a runner, joined by a thread that steps.
 //
 // All functions may be called from any thread. Listeners are called on the engine's thread, one at a
 // time and never under its lock, so they may call the engine; while one runs, no step begins. They

@@ -1,4 +1,4 @@
-// What is asked of an engine, and what it answers: token ids only.
+// A Request is what is asked of an engine, a TokenEvent what it answers: token ids only.
 #ifndef QUIRE_ENGINE_REQUEST_H_
 #define QUIRE_ENGINE_REQUEST_H_
 

@@ -1,6 +1,6 @@
-// Who is computed in which step, with which pages.
+// A Scheduler decides who is computed in which step, with which pages.
 //
-// Continuous batching under a token budget: every running sequence gets its next token in every step,
+// It batches continuously under a token budget: every running sequence gets its next token in every step,
 // what is left of the budget goes to prefill chunks, oldest first. Requests are admitted in the order
 // of their numbers, moved by priority, and never past one that does not fit yet; only the other answers
 // to a prompt that was just computed go ahead of the queue. Prefixes are found in the tree by token.

@@ -1,4 +1,4 @@
-// A file's bytes in memory, read from disk as they are touched.
+// A MappedFile shows a file's bytes in memory. They are read from disk as they are touched.
 //
 // The file may be removed or replaced (by renaming another onto it) while it is mapped, but not
 // made shorter: touching bytes that are gone ends the process (SIGBUS).

@@ -1,4 +1,4 @@
-// How a request wants its tokens drawn, and what it wants to know of them.
+// SamplingParams say how a request wants its tokens drawn, and what it wants to know of them.
 #ifndef QUIRE_STEP_SAMPLING_PARAMS_H_
 #define QUIRE_STEP_SAMPLING_PARAMS_H_
 

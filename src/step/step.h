@@ -1,6 +1,6 @@
-// The seam between the engine and whatever computes: a step's batch, its result, and the Runner.
+// This is the seam between the engine and whatever computes: a step's batch, its result, the Runner.
 //
-// Plain data both ways. A step is data, not a mode: decode is one token of a sequence, a prefill
+// Plain data goes both ways. A step is data, not a mode: decode is one token of a sequence, a prefill
 // chunk is several, and a sequence may ask for nothing, for its next token, or for the scores of the
 // tokens it gave.
 #ifndef QUIRE_STEP_STEP_H_
@@ -73,12 +73,12 @@ struct StepSequenceResult {
   std::span<const StepToken> tokens = {};
 };
 
-// In the order of the batch. Valid until the next Submit.
+// Results stand in the order of the batch, and are valid until the next Submit.
 struct StepResult {
   std::span<const StepSequenceResult> sequences = {};
 };
 
-// What a batch must keep to.
+// The limits that every batch must keep to.
 struct RunnerLimits {
   PageSize page_size{64};
   PageCount pool_pages{1};  // the scratch page included

@@ -1,4 +1,4 @@
-// How a model wants its conversations written, found in the model's folder.
+// A ChatFormat knows how a model wants its conversations written. It is found in the model's folder.
 //
 //   chat_template.jinja     the template; additional_chat_templates/tool_use.jinja with tools
 //   tokenizer_config.json   chat_template (a string, or a list of {name, template}: "default", and

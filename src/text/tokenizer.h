@@ -1,4 +1,4 @@
-// Text to token ids and back, as the model's own files say.
+// A Tokenizer turns text into token ids and back, as the model's own files say.
 //
 //   text -> added tokens cut out -> normalizer -> pre-tokenizer (words) -> BPE -> ids
 //

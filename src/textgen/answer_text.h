@@ -1,5 +1,5 @@
-// From the tokens of one answer to its text: characters made whole, stop strings cut off, reasoning
-// apart.
+// AnswerText turns the tokens of one answer into its text: characters are made whole, stop strings cut
+// off, and reasoning is kept apart.
 #ifndef QUIRE_TEXTGEN_ANSWER_TEXT_H_
 #define QUIRE_TEXTGEN_ANSWER_TEXT_H_
 

@@ -1,4 +1,4 @@
-// How a model's makers want its answers drawn, and which tokens end them.
+// A GenerationConfig says how a model's makers want its answers drawn, and which tokens end them.
 //
 //   generation_config.json   eos_token_id (one or a list), temperature, top_p, top_k, min_p,
 //                            repetition_penalty; all optional, and so is the file

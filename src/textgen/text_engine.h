@@ -1,4 +1,4 @@
-// Requests in, text out: an engine and the text side of its model.
+// A TextEngine turns requests into text: it joins an engine and the text side of its model.
 //
 // A TextEngine keeps nothing of its own between calls; threads and listeners are as in engine/engine.h.
 #ifndef QUIRE_TEXTGEN_TEXT_ENGINE_H_

@@ -1,4 +1,5 @@
-// What a model's folder says about text: its tokenizer, its way to write conversations, and its ends.
+// A TextModel is what a model's folder says about text: its tokenizer, its way to write conversations,
+// and the tokens that end its answers.
 #ifndef QUIRE_TEXTGEN_TEXT_MODEL_H_
 #define QUIRE_TEXTGEN_TEXT_MODEL_H_
 
