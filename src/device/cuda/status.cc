@@ -44,16 +44,8 @@ const char* LaunchName(uint32_t launch) {
       return "export";
     case Launch::kEmbed:
       return "embed";
-    case Launch::kRmsNorm:
-      return "rms_norm";
     case Launch::kRope:
       return "rope";
-    case Launch::kSiluMul:
-      return "silu_mul";
-    case Launch::kAddScaled:
-      return "add_scaled";
-    case Launch::kRoute:
-      return "route";
     case Launch::kDispatch:
       return "dispatch";
     case Launch::kCombine:
@@ -66,8 +58,6 @@ const char* LaunchName(uint32_t launch) {
       return "store_gather";
     case Launch::kStoreMove:
       return "store_move";
-    case Launch::kStoreCopy:
-      return "store_copy";
     case Launch::kMlaAttention:
       return "mla_attention";
     case Launch::kMlaMerge:
@@ -78,12 +68,6 @@ const char* LaunchName(uint32_t launch) {
       return "pick_rows";
     case Launch::kSample:
       return "sample";
-    case Launch::kLogprobs:
-      return "logprobs";
-    case Launch::kDraftTree:
-      return "draft_tree";
-    case Launch::kAccept:
-      return "accept";
     case Launch::kTest:
       return "test";
     case Launch::kUnnamed:

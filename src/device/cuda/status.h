@@ -25,33 +25,26 @@ enum class DeviceFault : uint8_t {
   kNotANumber,  // NaN where a number decides something
 };
 
-// Which kernel reports. A status word carries the number, a message says LaunchName.
+// Which kernel reports; a kernel that reports nothing has no name here. A status word carries the
+// number, a message says LaunchName.
 enum class Launch : uint32_t {
   kUnnamed,
   kPlan,
   kPageTable,
   kExport,
   kEmbed,
-  kRmsNorm,
   kRope,
-  kSiluMul,
-  kAddScaled,
-  kRoute,
   kDispatch,
   kCombine,
   kGemm,
   kStoreWrite,
   kStoreGather,
   kStoreMove,
-  kStoreCopy,
   kMlaAttention,
   kMlaMerge,
   kMhaPrefill,
   kPickRows,
   kSample,
-  kLogprobs,
-  kDraftTree,
-  kAccept,
   kTest,
   kCount,  // not a launch
 };
