@@ -1,4 +1,4 @@
-// Latent attention on the GPU, against roofs of the same run: a copy within device memory, and chains
+// Latent attention on the GPU, against roofs of the same run: reading device memory, and chains
 // of mma.sync products from registers, which is what the kernel's products can reach at best.
 #ifndef QUIRE_BENCH_CUDA_ATTENTION_BENCH_H_
 #define QUIRE_BENCH_CUDA_ATTENTION_BENCH_H_

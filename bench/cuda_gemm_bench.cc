@@ -16,6 +16,7 @@
 #include "kernels/cuda/expert_gemm.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/gemm_planner.h"
+#include "kernels/cuda/roof.h"
 #include "testing/splitmix64.h"
 
 namespace quire::bench {
@@ -132,10 +133,10 @@ struct Job {
 class GemmBench {
  public:
   GemmBench() : planner_(GemmBackend::kCublasLt, pools_.workspace.bytes()) {
-    copy_roof_ = MeasureCopy();
+    read_roof_ = MeasureReadRoof(4);
     const Job square = Dense({"", {8192, 8192}}, Kind::kCublasLt, 8192, 1);
     matrix_roof_ = square.flops / Seconds(Record(square), 20);
-    fmt::print("roofs: copy {:.2f} TB/s, cuBLASLt 8192^3 {:.0f} TFLOP/s\n", copy_roof_ / 1e12,
+    fmt::print("roofs: read {:.2f} TB/s, cuBLASLt 8192^3 {:.0f} TFLOP/s\n", read_roof_ / 1e12,
                matrix_roof_ / 1e12);
   }
 
@@ -210,7 +211,7 @@ class GemmBench {
     const auto rate = [&](double amount) { return amount / seconds; };
     state.counters["TB/s"] = rate(job.bytes / 1e12);
     state.counters["TFLOP/s"] = rate(job.flops / 1e12);
-    state.counters["%copy"] = rate(100 * job.bytes / copy_roof_);
+    state.counters["%read"] = rate(100 * job.bytes / read_roof_);
     state.counters["%matrix"] = rate(100 * job.flops / matrix_roof_);
   }
 
@@ -263,22 +264,11 @@ class GemmBench {
     return end_.SecondsSince(begin_) / repeats;
   }
 
-  // Bytes read and written per second.
-  double MeasureCopy() {
-    const Graph graph = Graph::Capture(stream_, [&] {
-      Check(cudaMemcpyAsync(pools_.weights.data() + 4 * kGiB, pools_.weights.data(), 4 * kGiB,
-                            cudaMemcpyDeviceToDevice, stream_.get()),
-            "copy roof");
-    });
-    Seconds(graph, 2);
-    return 2.0 * 4 * static_cast<double>(kGiB) / Seconds(graph, 10);
-  }
-
   Pools pools_;
   Stream stream_;
   Event begin_{true}, end_{true};
   GemmPlanner planner_;
-  double copy_roof_ = 0, matrix_roof_ = 0;
+  double read_roof_ = 0, matrix_roof_ = 0;
 };
 
 // The device's memory is taken when the first product is to be measured.

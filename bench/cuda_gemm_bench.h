@@ -1,5 +1,5 @@
-// Matrix products of DeepSeek-V2-Lite and DeepSeek-V3 on the GPU, against roofs of the same run: a copy
-// within device memory, and cuBLASLt's product of 8192 x 8192 x 8192.
+// Matrix products of DeepSeek-V2-Lite and DeepSeek-V3 on the GPU, against roofs of the same run:
+// reading device memory, and cuBLASLt's product of 8192 x 8192 x 8192.
 #ifndef QUIRE_BENCH_CUDA_GEMM_BENCH_H_
 #define QUIRE_BENCH_CUDA_GEMM_BENCH_H_
 

@@ -8,9 +8,9 @@
 
 #ifdef QUIRE_CUDA
 #include "device/cuda/device.h"
+#include "kernels/cuda/roof.h"
 #include "runner/cuda/cuda_runner.h"
 #include "runner/cuda/memory_plan.h"
-#include "runner/cuda/roof.h"
 #endif
 
 namespace quire::cli {
