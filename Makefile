@@ -4,6 +4,8 @@ PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 CLANG_FORMAT ?= clang-format-14
 BENCH_FLAGS ?=
+# The tree that `bench` and `install` use: release, or cuda, which is the same with more targets.
+OPTIMISED ?= release
 MODEL ?=
 SERVE_FLAGS ?=
 # Those of Google Benchmark are for quire_bench alone.
@@ -55,11 +57,11 @@ fuzz: build/fuzz/.configured  ## the fuzz targets, for a while each
 	cmake --build --preset fuzz -j $(JOBS) --target quire_fuzzers
 	ctest --preset fuzz -L fuzz -j $(JOBS)
 
-bench: build/release/.configured  ## the benchmarks (BENCH_FLAGS=--quick for a short run)
-	cmake --build --preset release -j $(JOBS) --target quire_bench quire
-	build/release/bench/quire_bench $(BENCH_FLAGS)
-	build/release/quire bench bench/models/dense_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
-	build/release/quire bench bench/models/moe_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
+bench: build/$(OPTIMISED)/.configured  ## the benchmarks (BENCH_FLAGS=--quick for a short run)
+	cmake --build --preset $(OPTIMISED) -j $(JOBS) --target quire_bench quire
+	build/$(OPTIMISED)/bench/quire_bench $(BENCH_FLAGS)
+	build/$(OPTIMISED)/quire bench bench/models/dense_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
+	build/$(OPTIMISED)/quire bench bench/models/moe_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
 
 eval-matrix: build/release/.configured build/dev/.configured  ## the bundled model's accuracy everywhere: docs/results/eval-matrix.md
 	cmake --build --preset release -j $(JOBS) --target quire
@@ -83,9 +85,9 @@ bench-cuda: build/cuda/.configured  ## the benchmarks of the CUDA targets (needs
 	build/cuda/bench/quire_cuda_export_bench
 	build/cuda/quire bench bench/models/v2_lite --load-format dummy --device cuda --batch 1,64 --input-len 1024 --contexts 1024 $(MODEL_BENCH_FLAGS)
 
-install: build/release/.configured  ## install quire, the libraries and headers (PREFIX=/usr/local)
-	cmake --build --preset release -j $(JOBS) --target quire_installed
-	cmake --install build/release --prefix "$(PREFIX)"
+install: build/$(OPTIMISED)/.configured  ## install quire, the libraries and headers (PREFIX=/usr/local)
+	cmake --build --preset $(OPTIMISED) -j $(JOBS) --target quire_installed
+	cmake --install build/$(OPTIMISED) --prefix "$(PREFIX)"
 
 format: build/packages.installed  ## format the sources in place
 	@$(CLANG_FORMAT) -i $(SOURCES)
