@@ -115,6 +115,17 @@ MINICPM3 = {
     "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 16,
     "bos_token_id": 1, "eos_token_id": [2, 102], "torch_dtype": "bfloat16", "use_cache": True,
 }
+YOUTU = {
+    "architectures": ["YoutuForCausalLM"], "model_type": "youtu",
+    "vocab_size": 107, "hidden_size": 32, "intermediate_size": 88, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 20, "kv_lora_rank": 24,
+    "qk_nope_head_dim": 12, "qk_rope_head_dim": 16, "v_head_dim": 12, "hidden_act": "silu",
+    "rms_norm_eps": 1e-6, "max_position_embeddings": 512,
+    "rope_parameters": {"rope_theta": 1600000, "rope_type": "default"}, "rope_interleave": True,
+    "attention_bias": False, "attention_dropout": 0.0, "mlp_bias": False,
+    "tie_word_embeddings": True, "bos_token_id": 105, "eos_token_id": 106, "dtype": "bfloat16",
+    "use_cache": True,
+}
 YARN = {
     "type": "yarn", "factor": 40, "original_max_position_embeddings": 64, "beta_fast": 32,
     "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0,
@@ -217,6 +228,11 @@ FIXTURES = {
                     "rope_scaling": MINICPM3["rope_scaling"] | {
                         "original_max_position_embeddings": 32}},
         (NO_SCALING, {"rope_scaling": MINICPM3["rope_scaling"]}), spelling=5),
+    # Youtu-LLM-2B: DeepSeek-V3's attention, no experts and none of their keys, tied embeddings.
+    "youtu": Fixture(
+        YOUTU,
+        ({"rope_interleave": False},
+         {"rope_parameters": {"rope_theta": 10000, "rope_type": "default"}})),
 }
 
 

@@ -33,10 +33,16 @@ constexpr double kMaxScale = 1e6;
 // Whose defaults hold for what a file leaves unsaid.
 enum class Lineage { kDeepseekV2, kDeepseekV3, kMiniCpm3 };
 
+// What no file of a family says, or not every one, and its lineage does not decide.
+struct Particulars {
+  bool tied_embeddings = false;  // where the file has no tie_word_embeddings
+};
+
 struct Family {
-  std::string_view model_type;
-  std::string_view architecture;
+  std::string_view model_type = {};
+  std::string_view architecture = {};
   Lineage lineage;
+  Particulars particulars = {};
 };
 
 constexpr std::array kFamilies = {
@@ -44,7 +50,8 @@ constexpr std::array kFamilies = {
     Family{"deepseek_v3", "DeepseekV3ForCausalLM", Lineage::kDeepseekV3},
     Family{"kimi_k2", "DeepseekV3ForCausalLM", Lineage::kDeepseekV3},
     Family{"glm4_moe_lite", "Glm4MoeLiteForCausalLM", Lineage::kDeepseekV3},
-    Family{"minicpm3", "MiniCPM3ForCausalLM", Lineage::kMiniCpm3},
+    Family{"minicpm3", "MiniCPM3ForCausalLM", Lineage::kMiniCpm3, {.tied_embeddings = true}},
+    Family{"youtu", "YoutuForCausalLM", Lineage::kDeepseekV3, {.tied_embeddings = true}},
 };
 
 // Keys that transformers 5 and 4, or two families, spell differently.
@@ -120,13 +127,13 @@ bool HasArchitecture(const JsonRef& model, std::string_view name) {
 }
 
 // The rule that the header states.
-Lineage LineageOf(const JsonRef& model) {
+Family FamilyOf(const JsonRef& model) {
   const std::string type = model.At("model_type").String();
   for (const Family& family : kFamilies) {
-    if (family.model_type == type) return family.lineage;
+    if (family.model_type == type) return family;
   }
   for (const Family& family : kFamilies) {
-    if (HasArchitecture(model, family.architecture)) return family.lineage;
+    if (HasArchitecture(model, family.architecture)) return family;
   }
   const std::optional<JsonRef> method = model.Find("topk_method");
   if (!model.Find("kv_lora_rank") || !method) {
@@ -137,7 +144,8 @@ Lineage LineageOf(const JsonRef& model) {
                 "(kv_lora_rank, topk_method), got {}",
                 model.At("model_type").where(), fmt::join(known, "\", \""), QuoteForMessage(type));
   }
-  return method->String() == "noaux_tc" ? Lineage::kDeepseekV3 : Lineage::kDeepseekV2;
+  const bool is_v3 = method->String() == "noaux_tc";
+  return {.lineage = is_v3 ? Lineage::kDeepseekV3 : Lineage::kDeepseekV2};
 }
 
 // Things that some model has and that nothing here computes.
@@ -449,7 +457,8 @@ int64_t MlpParameters(const ModelConfig& config, int64_t width) {
 ModelConfig ParseModelConfig(const JsonRef& file) {
   const JsonRef model = LanguageModel(file);
   const bool is_part = &model.value() != &file.value();
-  const Lineage lineage = LineageOf(model);
+  const Family family = FamilyOf(model);
+  const Lineage lineage = family.lineage;
   RefuseOtherModels(model);
 
   ModelConfig config;
@@ -459,7 +468,7 @@ ModelConfig ParseModelConfig(const JsonRef& file) {
   config.vocab_size = Size(model, "vocab_size", kMaxVocab);
   config.max_context = Size(model, "max_position_embeddings", kMaxContext);
   config.norm_eps = NumberAbove(0.0, model.At("rms_norm_eps"), 1.0);
-  config.tied_embeddings = BoolOr(model, "tie_word_embeddings", lineage == Lineage::kMiniCpm3);
+  config.tied_embeddings = BoolOr(model, "tie_word_embeddings", family.particulars.tied_embeddings);
   ReadAttention(model, lineage, config);
   config.rope = ReadRope(model, lineage, config);
 

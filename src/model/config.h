@@ -1,8 +1,8 @@
 // What a model is, as its config.json says it: every number the forward pass needs, checked.
 //
 // Families: deepseek_v2 (V2, V2-Lite), deepseek_v3 and kimi_k2 (V3, R1, V3.1, Kimi-K2, Moonlight),
-// glm4_moe_lite (GLM-4.7-Flash), minicpm3. Keys are read as transformers 4 and as transformers 5
-// spell them.
+// glm4_moe_lite (GLM-4.7-Flash), minicpm3, youtu (Youtu-LLM). Keys are read as transformers 4 and as
+// transformers 5 spell them.
 //
 //   Latent attention is recognised by its fields (kv_lora_rank and the rest), whatever the name.
 //   The family decides only what a file leaves unsaid. It is that of the model_type; of an unknown

@@ -107,6 +107,9 @@ const Model kModels[] = {
     {"minicpm3_4b", "minicpm3", 2560, 73448, 32768, 40, 768, 256, 64, 32, 64,
      62, 62, 6400, 1, 1, 1, 1, 0, 0, kGreedy, 10000, kLongRope, 1,
      4073875968, 4073875968},
+    {"youtu_llm_2b", "youtu", 2048, 128256, 131072, 16, 1536, 512, 128, 64, 128,
+     32, 32, 6144, 1, 1, 1, 1, 0, 0, kGreedy, 1600000, kNone, 1,
+     1961560064, 1961560064},
 };
 // clang-format on
 
@@ -141,10 +144,10 @@ TEST_P(PublishedModelTest, IsReadAsPublished) {
   EXPECT_EQ(route.selection, model.selection);
   EXPECT_EQ(config.moe.expert_width, model.expert_width);
   EXPECT_EQ(config.moe.shared_width, model.shared_width);
-  const bool is_v2 = config.family == "deepseek_v2" || config.family == "minicpm3";
-  EXPECT_EQ(route.score, is_v2 ? ScoreFunction::kSoftmax : ScoreFunction::kSigmoid);
-  EXPECT_EQ(route.normalize, !is_v2);
-  EXPECT_EQ(config.moe.route_bias, !is_v2);
+  const bool by_sigmoid = model.num_experts > 1 && config.family != "deepseek_v2";
+  EXPECT_EQ(route.score, by_sigmoid ? ScoreFunction::kSigmoid : ScoreFunction::kSoftmax);
+  EXPECT_EQ(route.normalize, by_sigmoid);
+  EXPECT_EQ(config.moe.route_bias, by_sigmoid);
   EXPECT_NO_THROW(Validate(route));
 
   EXPECT_EQ(config.rope.theta, model.theta);
@@ -196,6 +199,31 @@ TEST(ConfigTest, MiniCpm3InItsParticulars) {
   EXPECT_EQ(config.rope.short_factor.size(), 16u);
   EXPECT_EQ(config.rope.long_factor.back(), 16.940876586213285);
   EXPECT_EQ(config.eos_tokens, (std::vector<int32_t>{2, 73440}));
+}
+
+TEST(ConfigTest, YoutuInItsParticulars) {
+  const ModelConfig config = Parse(ReadConfig("youtu_llm_2b"));
+  EXPECT_TRUE(config.tied_embeddings);
+  EXPECT_EQ(config.norm_eps, 1e-6);
+  EXPECT_EQ(config.rope.pairs, RopePairs::kInterleaved);
+  EXPECT_EQ(config.num_draft_layers, 0);
+  EXPECT_EQ(config.embedding_scale, 1.0);
+  EXPECT_EQ(config.eos_tokens, std::vector<int32_t>{128001});
+  EXPECT_EQ(config.bos_token, 128000);
+}
+
+TEST(ConfigTest, WhetherEmbeddingsAreTiedIsTheFamilysWhereTheFileLeavesItUnsaid) {
+  const auto unsaid = [](Json& json) { json.erase("tie_word_embeddings"); };
+  EXPECT_TRUE(ParseChanged("youtu_llm_2b", unsaid).tied_embeddings);
+  EXPECT_TRUE(ParseChanged("minicpm3_4b", unsaid).tied_embeddings);
+  EXPECT_FALSE(ParseChanged("deepseek_v2", unsaid).tied_embeddings);
+  EXPECT_FALSE(ParseChanged("deepseek_v3", unsaid).tied_embeddings);
+  EXPECT_TRUE(ParseChanged("youtu_llm_2b", [&](Json& json) {
+                unsaid(json);
+                json["model_type"] = "youtu_llm";  // by its architecture
+              }).tied_embeddings);
+  const auto untied = [](Json& json) { json["tie_word_embeddings"] = false; };
+  EXPECT_FALSE(ParseChanged("youtu_llm_2b", untied).tied_embeddings);
 }
 
 TEST(ConfigTest, MiniCpm3ScalingsThatAreNullDoNothing) {
@@ -256,6 +284,7 @@ TEST(ConfigTest, RopeInterleaveIsReadWhereTheModelHasTheChoice) {
   EXPECT_EQ(pairs("moonlight", true), RopePairs::kInterleaved);
   EXPECT_EQ(pairs("moonlight", false), RopePairs::kHalves);
   EXPECT_EQ(pairs("glm_4_7_flash", false), RopePairs::kHalves);
+  EXPECT_EQ(pairs("youtu_llm_2b", false), RopePairs::kHalves);
   EXPECT_EQ(pairs("deepseek_v2_lite", true), RopePairs::kInterleaved);
   EXPECT_EQ(pairs("minicpm3_4b", false), RopePairs::kHalves);
   EXPECT_EQ(RefusalOf("deepseek_v2_lite", "rope_interleave", false),
@@ -320,8 +349,8 @@ TEST(ConfigTest, AnUnknownArchitectureIsRecognisedByItsFields) {
   EXPECT_FALSE(ParseChanged("deepseek_v2", ours).moe.route_bias);
   const std::string known =
       "config.json: model_type: expected one of \"deepseek_v2\", \"deepseek_v3\", \"kimi_k2\", "
-      "\"glm4_moe_lite\", \"minicpm3\", or a model with the fields of DeepSeek's (kv_lora_rank, "
-      "topk_method), got \"ours\"";
+      "\"glm4_moe_lite\", \"minicpm3\", \"youtu\", or a model with the fields of DeepSeek's "
+      "(kv_lora_rank, topk_method), got \"ours\"";
   EXPECT_EQ(Refusal("minicpm3_4b", ours), known);
   EXPECT_EQ(Refusal("deepseek_v3",
                     [&](Json& json) {
@@ -659,7 +688,7 @@ TEST(ConfigTest, ParametersAreThoseInTheFiles) {
     EXPECT_EQ(CountParameters(config).total, CountElements(entry.path(), config));
     ++num_folders;
   }
-  EXPECT_GE(num_folders, 18);
+  EXPECT_GE(num_folders, 19);
 }
 
 }  // namespace
