@@ -39,11 +39,13 @@ A seed is taken if a correct implementation in float32 must agree and a wrong on
 """
 
 import contextlib
+import copy
 import dataclasses
 import itertools
 import json
 import math
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
@@ -87,6 +89,10 @@ V3 = V2 | {
     "q_lora_rank": 20, "n_shared_experts": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
     "norm_topk_prob": True, "routed_scaling_factor": 2.5, "ep_size": 1,
     "num_nextn_predict_layers": 0,
+}
+AXK1 = V3 | {
+    "architectures": ["AXK1ForCausalLM"], "model_type": "axk1",
+    "vocab_size": 109, "bos_token_id": 108, "eos_token_id": 108, "n_group": 2,
 }
 GLM = {
     "architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite",
@@ -135,12 +141,31 @@ YARN = {
 @dataclasses.dataclass(frozen=True)
 class Fixture:
     config: dict  # as published with transformers 4, or with 5 if it says so
-    misreadings: tuple = ()  # other values of config, each of which must make a difference
+    # Other values of config, or functions of the model and its tensors that change what it
+    # computes. Each must make a difference.
+    misreadings: tuple = ()
     spelling: int = 4  # config.json as published, or as transformers 5 saves it
     dtype: torch.dtype = torch.bfloat16
     bias_dtype: torch.dtype = torch.float32  # of e_score_correction_bias
     fp8_blocks: bool = False
     num_files: int = 1
+
+
+def norm_dense_mlps(model, tensors):
+    """Takes the norm after a dense MLP, which A.X-K1's files hold, for one that is computed."""
+    for i, layer in enumerate(model.model.layers):
+        if not hasattr(layer.mlp, "post_mlp_layernorm"):
+            norm = copy.deepcopy(layer.input_layernorm)
+            norm.weight.data.copy_(tensors[f"model.layers.{i}.post_mlp_layernorm.weight"])
+            layer.mlp.register_forward_hook(lambda _, __, output, norm=norm: norm(output))
+
+
+def norm_routed_experts_only(model, _):
+    """Adds the shared experts after the norm."""
+    for layer in model.model.layers:
+        if hasattr(layer.mlp, "post_mlp_layernorm"):
+            norm, layer.mlp.post_mlp_layernorm = layer.mlp.post_mlp_layernorm, torch.nn.Identity()
+            layer.mlp.experts.register_forward_hook(lambda _, __, output, norm=norm: norm(output))
 
 
 NO_SCALING = {"rope_scaling": None}
@@ -213,6 +238,15 @@ FIXTURES = {
     "v3_mtp": Fixture(
         V3 | {"num_nextn_predict_layers": 1, "num_hidden_layers": 2},
         ({"rope_interleave": False},)),
+    # A.X-K1: a norm of what routed and shared experts give together. The files have one for dense
+    # layers too, which is not computed. YaRN's mscale_all_dim of 0 leaves the softmax alone.
+    "axk1": Fixture(
+        AXK1 | {"rms_norm_eps": 1e-2, "rope_scaling": YARN | {
+            "factor": 4.0, "mscale_all_dim": 0.0}},
+        ({"model_type": "deepseek_v3"}, norm_dense_mlps, norm_routed_experts_only,
+         {"rms_norm_eps": 1e-6}, {"n_group": 1}, {"norm_topk_prob": False},
+         {"routed_scaling_factor": 1.0}, NO_SCALING, {"rope_scaling": YARN | {"factor": 4.0}},
+         {"rope_interleave": False})),
     "glm_flash": Fixture(GLM, ({"rope_theta": 10000}, {"routed_scaling_factor": 1.0})),
     # Which layers are dense is a list, and the last one is.
     "glm_layer_types": Fixture(
@@ -294,6 +328,8 @@ def tensor_shapes(config):
         name = f"model.layers.{layer}"
         shapes[f"{name}.input_layernorm.weight"] = (hidden,)
         shapes[f"{name}.post_attention_layernorm.weight"] = (hidden,)
+        if config["model_type"] == "axk1":
+            shapes[f"{name}.post_mlp_layernorm.weight"] = (hidden,)
         attention(f"{name}.self_attn")
         if is_dense(layer):
             mlp(f"{name}.mlp", config["intermediate_size"])
@@ -423,8 +459,8 @@ def load_model(config, tensors, dtype=torch.float32):
         write_folder(pathlib.Path(folder), config, tensors)
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
-    draft_layer = f"model.layers.{config['num_hidden_layers']}."
-    unexpected = [name for name in report["unexpected_keys"] if not name.startswith(draft_layer)]
+    unused = re.compile(rf"model\.layers\.{config['num_hidden_layers']}\.|.*\.post_mlp_layernorm\.")
+    unexpected = [name for name in report["unexpected_keys"] if not unused.match(name)]
     assert not unexpected and not report["missing_keys"], report
     return model.eval()
 
@@ -551,6 +587,14 @@ def measure_bf16(config, values, tokens, logprobs):
             "median_error": round(errors.median().item(), 4)}
 
 
+def misread(config, values, misreading):
+    if isinstance(misreading, dict):
+        return load_model(config | misreading, values)
+    model = load_model(config, values)
+    misreading(model, values)
+    return model
+
+
 def expect(fixture, values, seed):
     """The contents of expected.json, or why this seed is not taken."""
     config = fixture.config
@@ -579,7 +623,7 @@ def expect(fixture, values, seed):
     if (double - logprobs).abs().max() > DOUBLE_TOLERANCE:
         return f"double precision differs by {(double - logprobs).abs().max():.1e}"
     for misreading in fixture.misreadings:
-        wrong = logprobs_of(load_model(config | misreading, values), tokens)
+        wrong = logprobs_of(misread(config, values, misreading), tokens)
         if (wrong - logprobs).abs().max() < MISREADING:
             return f"{misreading} makes no difference"
 

@@ -36,6 +36,7 @@ enum class Lineage { kDeepseekV2, kDeepseekV3, kMiniCpm3 };
 // What no file of a family says, or not every one, and its lineage does not decide.
 struct Particulars {
   bool tied_embeddings = false;  // where the file has no tie_word_embeddings
+  bool post_mlp_norm = false;
 };
 
 struct Family {
@@ -52,6 +53,7 @@ constexpr std::array kFamilies = {
     Family{"glm4_moe_lite", "Glm4MoeLiteForCausalLM", Lineage::kDeepseekV3},
     Family{"minicpm3", "MiniCPM3ForCausalLM", Lineage::kMiniCpm3, {.tied_embeddings = true}},
     Family{"youtu", "YoutuForCausalLM", Lineage::kDeepseekV3, {.tied_embeddings = true}},
+    Family{"axk1", "AXK1ForCausalLM", Lineage::kDeepseekV3, {.post_mlp_norm = true}},
 };
 
 // Keys that transformers 5 and 4, or two families, spell differently.
@@ -214,7 +216,8 @@ void ReadYarn(const JsonRef& scaling, RopeConfig& rope) {
   const auto mscale_all_dim = scaling.Find("mscale_all_dim");
   Require(mscale.has_value() == mscale_all_dim.has_value(),
           "{}: expected both mscale and mscale_all_dim or neither, got one", scaling.where());
-  if (mscale) {
+  // 1 and 0 say what neither says. Of 0 and another mscale they make different things again.
+  if (mscale && !(mscale->Number() == 1.0 && mscale_all_dim->Number() == 0.0)) {
     rope.mscale = NumberAbove(0.0, *mscale);
     rope.mscale_all_dim = NumberAbove(0.0, *mscale_all_dim);
   }
@@ -364,10 +367,11 @@ RouteShape ReadRoute(const JsonRef& model, Lineage lineage) {
   return route;
 }
 
-MoeConfig ReadMoe(const JsonRef& model, Lineage lineage) {
+MoeConfig ReadMoe(const JsonRef& model, const Family& family) {
   MoeConfig moe;
-  moe.route = ReadRoute(model, lineage);
+  moe.route = ReadRoute(model, family.lineage);
   moe.route_bias = moe.route.score == ScoreFunction::kSigmoid;
+  moe.post_mlp_norm = family.particulars.post_mlp_norm;
   moe.expert_width = Size(model, "moe_intermediate_size", kMaxWidth);
   if (const auto shared = AtOrNull(model, "n_shared_experts")) {
     moe.shared_width = moe.expert_width * shared->Int(0, kMaxSharedExperts);
@@ -477,7 +481,7 @@ ModelConfig ParseModelConfig(const JsonRef& file) {
     return std::find(config.layers.begin(), config.layers.end(), kind) != config.layers.end();
   };
   if (has(LayerKind::kDense)) config.dense_width = Size(model, "intermediate_size", kMaxWidth);
-  if (has(LayerKind::kMoe)) config.moe = ReadMoe(model, lineage);
+  if (has(LayerKind::kMoe)) config.moe = ReadMoe(model, family);
   if (const auto drafts = FindAny(model, kNumDraftLayers)) {
     config.num_draft_layers = static_cast<int32_t>(drafts->Int(0, kMaxDraftLayers));
   }
@@ -524,6 +528,7 @@ ParameterCounts CountParameters(const ModelConfig& config) {
     const int64_t expert = MlpParameters(config, moe.expert_width);
     add_used(LinearParameters(hidden, moe.route.num_experts, moe.route_bias));
     add_used(MlpParameters(config, moe.shared_width));
+    if (moe.post_mlp_norm) add_used(hidden);
     add(moe.route.num_experts * expert, moe.route.top_k * expert);
   }
   return count;

@@ -1,8 +1,8 @@
 // What a model is, as its config.json says it: every number the forward pass needs, checked.
 //
 // Families: deepseek_v2 (V2, V2-Lite), deepseek_v3 and kimi_k2 (V3, R1, V3.1, Kimi-K2, Moonlight),
-// glm4_moe_lite (GLM-4.7-Flash), minicpm3, youtu (Youtu-LLM). Keys are read as transformers 4 and as
-// transformers 5 spell them.
+// glm4_moe_lite (GLM-4.7-Flash), minicpm3, youtu (Youtu-LLM), axk1 (A.X-K1). Keys are read as
+// transformers 4 and as transformers 5 spell them.
 //
 //   Latent attention is recognised by its fields (kv_lora_rank and the rest), whatever the name.
 //   The family decides only what a file leaves unsaid. It is that of the model_type; of an unknown
@@ -53,6 +53,9 @@ struct MoeConfig {
   int64_t expert_width = 0;  // hidden units of one expert; 0: every layer is dense
   int64_t shared_width = 0;  // of all shared experts together; 0: none
   bool route_bias = false;   // layers have e_score_correction_bias
+  // Layers with experts have post_mlp_layernorm: of what routed and shared experts give together,
+  // before it is added to the hidden state. Its eps is norm_eps.
+  bool post_mlp_norm = false;
 };
 
 enum class LayerKind { kDense, kMoe };

@@ -176,7 +176,13 @@ class Pass {
                       .used = args_.experts_used.empty() ? nullptr : &args_.experts_used[number]});
     if (has_shared) ops_.Join();
     rows.shared = shared;
-    return rows;
+    if (layer.post_mlp_norm.empty()) return rows;
+    ops_.Combine(rows, update_);
+    ops_.Norm({.x = update_,
+               .weight = layer.post_mlp_norm,
+               .eps = static_cast<float>(config_.norm_eps),
+               .y = update_});
+    return update_;
   }
 
   const ModelConfig& config_;

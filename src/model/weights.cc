@@ -62,6 +62,9 @@ class Loader {
       layer.mlp = Mlps({prefix + "mlp."}, config_.dense_width);
     } else {
       LoadExperts(prefix + "mlp.", layer);
+      if (config_.moe.post_mlp_norm) {
+        layer.post_mlp_norm = Vector(prefix + "post_mlp_layernorm.weight", config_.hidden_size);
+      }
     }
     return layer;
   }

@@ -41,6 +41,7 @@ struct LayerWeights {
   std::span<const float> attention_norm = {};
   AttentionWeights attention = {};
   std::span<const float> mlp_norm = {};
+  std::span<const float> post_mlp_norm = {};  // of what experts give; empty where there is none
   MlpWeights mlp = {};  // kDense: the layer's; kMoe: the shared experts', empty if there are none
   Weight router = {};
   std::span<const float> router_bias = {};

@@ -95,7 +95,7 @@ TEST(HfFixtures, CoverEveryFamily) {
     EXPECT_GE(std::ranges::count(families, family), 2) << family;
   }
   // Deepseek_v3 in all but a few particulars.
-  for (const char* family : {"kimi_k2", "youtu"}) {
+  for (const char* family : {"axk1", "kimi_k2", "youtu"}) {
     EXPECT_GE(std::ranges::count(families, family), 1) << family;
   }
 }
