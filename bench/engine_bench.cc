@@ -37,7 +37,8 @@ class DecodingSequences {
                 .pool_pages = limits_.pool_pages},
                cpu::MlaWorkShape({.num_heads = 16}, num_threads)),
         tokens_(static_cast<size_t>(shape.num_seqs), StepToken{.chosen = {.token = 1}}) {
-    for (const StepToken& token : tokens_) results_.push_back({.tokens = {&token, 1}});
+    for (const StepToken& token : tokens_) answers_.push_back({.tokens = {&token, 1}});
+    for (const StepAnswer& answer : answers_) results_.push_back({.answers = {&answer, 1}});
     Restart();
   }
 
@@ -89,6 +90,7 @@ class DecodingSequences {
   PlanStorage plans_;
   const EngineClock::time_point now_{};
   std::vector<StepToken> tokens_;
+  std::vector<StepAnswer> answers_;
   std::vector<StepSequenceResult> results_;
   std::vector<SequenceStep> seqs_;
   std::vector<TokenEvent> events_;

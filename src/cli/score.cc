@@ -93,6 +93,16 @@ ScoredToken Copy(const StepToken& token) {
   return {.chosen = token.chosen, .top = {token.top.begin(), token.top.end()}};
 }
 
+// The step's tokens of the one sequence that it has.
+std::span<const StepToken> TokensOfStep(Runner& runner, const StepSequence& sequence) {
+  const StepSequenceResult& result = runner.Step({.sequences = {&sequence, 1}}).sequences[0];
+  if (result.fault != RowFault::kNone) {
+    throw InternalError(
+        fmt::format("behind position {}: {}", sequence.position, RowFaultName(result.fault)));
+  }
+  return result.answers[0].tokens;
+}
+
 // In as many steps as the tokens need.
 void ScoreTokens(Runner& runner, const PageList& pages, const SamplingParams& params,
                  Scores& scores) {
@@ -106,8 +116,9 @@ void ScoreTokens(Runner& runner, const PageList& pages, const SamplingParams& pa
                                 .want = Want::kScores,
                                 .sampling = params,
                                 .next_token = end < tokens.size() ? tokens[end] : kNoToken};
-    const StepResult& result = runner.Step({.sequences = {&sequence, 1}});
-    for (const StepToken& token : result.sequences[0].tokens) scores.places.push_back(Copy(token));
+    for (const StepToken& token : TokensOfStep(runner, sequence)) {
+      scores.places.push_back(Copy(token));
+    }
   }
 }
 
@@ -123,8 +134,7 @@ void Continue(Runner& runner, const PageList& pages, int64_t count, Scores& scor
                                 .pages = pages.PageIds(),
                                 .want = Want::kNextToken,
                                 .sampling = {.temperature = 0}};
-    const StepResult& result = runner.Step({.sequences = {&sequence, 1}});
-    scores.continuation.push_back(result.sequences[0].tokens[0].chosen.token);
+    scores.continuation.push_back(TokensOfStep(runner, sequence)[0].chosen.token);
   }
 }
 

@@ -253,11 +253,6 @@ void PenalizeText(const SampleArgs& args, std::span<int32_t> counts, std::span<f
   }
 }
 
-bool HasPenalties(const SamplingParams& params) {
-  return params.repetition_penalty != 1 || params.frequency_penalty != 0 ||
-         params.presence_penalty != 0;
-}
-
 // ---- One token ----
 
 // The workspace, cut up. Counting is over before there are candidates.

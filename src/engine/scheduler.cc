@@ -1,5 +1,7 @@
 #include "engine/scheduler.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <tuple>
@@ -47,6 +49,7 @@ struct Scheduler::Sequence {
   std::vector<int32_t> tokens;  // prompt and output
   TokenCount computed;          // tokens whose rows are in the cache
   PageList list;
+  PageCount kept_pages{0};             // of the list, known to the runner from the last step
   std::optional<PartialPage> to_copy;  // into the list's page that `computed` ends in
   bool running = false;
   bool in_batch = false;
@@ -246,7 +249,7 @@ void Scheduler::AddDecodes() {
   for (Sequence* seq : running_) {
     if (!seq->IsDecoding()) continue;
     candidates_.push_back(seq);
-    extensions_.push_back({.list = &seq->list, .new_length = seq->length()});
+    extensions_.push_back({.list = &seq->list, .new_length = LengthAhead(*seq)});
   }
   // All at once: one search for pages to evict, and not one for every sequence.
   const bool all_fit = Extend(extensions_);
@@ -307,6 +310,7 @@ StepSequence Scheduler::MakeStep(const Entry& entry) const {
                     .tokens = tokens.subspan(first, count),
                     .position = seq.computed,
                     .pages = seq.list.PageIds(),
+                    .kept_pages = seq.kept_pages,
                     .sampling = request.sampling,
                     .first_sample = seq.sample,
                     .prompt = tokens.first(request.prompt.size()),
@@ -316,6 +320,10 @@ StepSequence Scheduler::MakeStep(const Entry& entry) const {
   if (entry.num_samples > 0) {
     step.want = Want::kNextToken;
     step.num_samples = entry.num_samples;
+    // Several answers share what they were drawn behind, so none of them can go ahead.
+    if (seq.SamplesToDraw() == 1) {
+      step.lookahead = Min(limits_.lookahead, seq.list.length() - seq.computed - entry.q_len);
+    }
   } else if (seq.WantsScores()) {
     step.want = Want::kScores;
     step.next_token = tokens[first + count];
@@ -397,13 +405,19 @@ bool Scheduler::Extend(std::span<const ExtendRequest> requests) {
 // keeps their pages, and this sequence's own are spare. Preempted, it comes back with those of the
 // tree.
 bool Scheduler::ExtendOrPreempt(Sequence& seq) {
-  const ExtendRequest request{.list = &seq.list, .new_length = seq.length()};
-  while (!Extend({&request, 1})) {
+  const ExtendRequest ahead{.list = &seq.list, .new_length = LengthAhead(seq)};
+  const ExtendRequest least{.list = &seq.list, .new_length = Max(seq.list.length(), seq.length())};
+  while (!Extend({&ahead, 1}) && !Extend({&least, 1})) {
     Sequence& youngest = **std::ranges::max_element(running_, ByOrder());
     Preempt(youngest);
     if (&youngest == &seq) return false;
   }
   return true;
+}
+
+// With the slots that a step of decoding may write to, as far as the context has them.
+TokenCount Scheduler::LengthAhead(const Sequence& seq) const {
+  return Min(seq.length() + limits_.lookahead, limits_.context);
 }
 
 void Scheduler::Preempt(Sequence& seq) {
@@ -423,6 +437,7 @@ void Scheduler::Release(Sequence& seq) {
   const bool complete = !seq.to_copy;  // otherwise its last page has yet to be copied
   seq.to_copy.reset();
   PageList list = std::exchange(seq.list, PageList(limits_.page_size));
+  seq.kept_pages = PageCount(0);
   const TokenCount computed = std::exchange(seq.computed, TokenCount(0));
   if (options_.prefix_cache == PrefixCache::kOff || !complete) return;
   if (computed == TokenCount(0)) return;
@@ -438,18 +453,26 @@ void Scheduler::Commit(const StepResult& result, std::vector<TokenEvent>& events
   QUIRE_CHECK(result.sequences.size() == entries_.size(), "{} results for {} sequences",
               result.sequences.size(), entries_.size());
   for (size_t i = 0; i < entries_.size(); ++i) {
-    CommitEntry(entries_[i], result.sequences[i], events);
+    CommitEntry(entries_[i], batch_[i], result.sequences[i], events);
   }
   entries_.clear();
 }
 
-void Scheduler::CommitEntry(const Entry& entry, const StepSequenceResult& result,
-                            std::vector<TokenEvent>& events) {
+void Scheduler::CommitEntry(const Entry& entry, const StepSequence& step,
+                            const StepSequenceResult& result, std::vector<TokenEvent>& events) {
   Sequence& seq = *entry.seq;
   if (!seq.IsDecoding()) counters_.prefill_tokens += entry.q_len.raw();
   seq.in_batch = false;
   seq.computed += entry.q_len;
+  seq.kept_pages = PageCount(step.pages.size());
   if (std::exchange(seq.to_copy, std::nullopt)) admission_blocked_ = false;  // its page can go
+  if (result.fault != RowFault::kNone) {
+    Fail(seq,
+         fmt::format("request {}, answer {}: {} behind {} tokens", seq.task->id, seq.sample,
+                     RowFaultName(result.fault), seq.computed),
+         events);
+    return;
+  }
   if (entry.num_samples == 0) {
     if (seq.WantsScores()) TakeScores(seq, result);
     return;
@@ -457,13 +480,18 @@ void Scheduler::CommitEntry(const Entry& entry, const StepSequenceResult& result
   if (seq.num_output() == 0) PublishPrompt(seq);
   // Forks share the prompt's pages, so they are made before the first answer grows or ends.
   if (seq.SamplesToDraw() > 1) Fork(seq, entry.num_samples);
-  for (size_t i = 0; i < result.tokens.size(); ++i) {
-    TakeToken(i == 0 ? seq : *seq.task->answers[i], result.tokens[i], events);
+  QUIRE_CHECK(std::ssize(result.answers) == entry.num_samples, "{} answers for {} samples",
+              result.answers.size(), entry.num_samples);
+  for (size_t i = 0; i < result.answers.size(); ++i) {
+    const std::span<const StepToken> tokens = result.answers[i].tokens;
+    QUIRE_CHECK(!tokens.empty() && std::ssize(tokens) <= step.lookahead.raw() + 1,
+                "{} tokens with a lookahead of {}", tokens.size(), step.lookahead);
+    TakeTokens(i == 0 ? seq : *seq.task->answers[i], tokens, events);
   }
 }
 
 void Scheduler::TakeScores(Sequence& seq, const StepSequenceResult& result) {
-  for (const StepToken& token : result.tokens) {
+  for (const StepToken& token : result.answers[0].tokens) {
     seq.task->prompt_scores.push_back({token.chosen, {token.top.begin(), token.top.end()}});
   }
 }
@@ -513,7 +541,17 @@ PrefixMatch Scheduler::SharePrompt(const Sequence& parent) const {
   return match;
 }
 
-void Scheduler::TakeToken(Sequence& seq, const StepToken& token, std::vector<TokenEvent>& events) {
+// In their order, up to one that ends the answer.
+void Scheduler::TakeTokens(Sequence& seq, std::span<const StepToken> tokens,
+                           std::vector<TokenEvent>& events) {
+  for (const StepToken& token : tokens) {
+    if (&token != &tokens.front()) seq.computed += TokenCount(1);  // the one before it
+    if (!TakeToken(seq, token, events)) return;
+  }
+}
+
+// False if the answer ends with it.
+bool Scheduler::TakeToken(Sequence& seq, const StepToken& token, std::vector<TokenEvent>& events) {
   const Request& request = seq.task->request;
   const int32_t id = token.chosen.token;
   const bool stops = seq.num_output() >= request.min_tokens && Contains(request.stop_tokens, id);
@@ -532,6 +570,7 @@ void Scheduler::TakeToken(Sequence& seq, const StepToken& token, std::vector<Tok
   event.last_of_request = ends && IsLastOpen(seq);
   events.push_back(std::move(event));
   if (ends) Retire(seq);
+  return !ends;
 }
 
 // What every event has, and what only the first of an answer has.
@@ -576,22 +615,27 @@ void Scheduler::Forget(Task& task) {
 
 void Scheduler::Abandon(const std::string& error, std::vector<TokenEvent>& events) {
   entries_.clear();
-  std::vector<Sequence*> failed;
-  for (Sequence* seq : running_) {
-    // Nothing that it computed can be trusted, so nothing is published.
-    seq->computed = TokenCount(0);
+  for (Sequence* seq : std::vector(running_)) {
     seq->in_batch = false;
-    failed.push_back(seq);
-    if (!seq->IsBeforeFork()) continue;
-    for (const auto& answer : seq->task->answers) {
-      if (answer.get() != seq) failed.push_back(answer.get());
-    }
-  }
-  for (Sequence* seq : failed) {
-    Finish(*seq, FinishReason::kFailed, events);
-    events.back().error = error;
+    Fail(*seq, error, events);
   }
   tree_ = std::make_unique<PrefixTree>(limits_.page_size);
+}
+
+// Ends what runs, and the answers that it stands for. Nothing that it computed can be trusted, so
+// nothing is published.
+void Scheduler::Fail(Sequence& seq, const std::string& error, std::vector<TokenEvent>& events) {
+  seq.computed = TokenCount(0);
+  std::vector<Sequence*> failed = {&seq};
+  if (seq.IsBeforeFork()) {
+    for (const auto& answer : seq.task->answers) {
+      if (answer.get() != &seq) failed.push_back(answer.get());
+    }
+  }
+  for (Sequence* each : failed) {
+    Finish(*each, FinishReason::kFailed, events);
+    events.back().error = error;
+  }
 }
 
 SchedulerCounters Scheduler::counters() const {

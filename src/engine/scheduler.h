@@ -113,7 +113,7 @@ class Scheduler {
   StepBatch Schedule(EngineClock::time_point now, std::vector<TokenEvent>& events);
   // While a step runs: finds cached prefixes and pages for requests that wait.
   void PrepareNext();
-  // Takes the step's tokens.
+  // Takes the step's tokens. A sequence that has a fault ends as kFailed, and nothing of it is kept.
   void Commit(const StepResult& result, std::vector<TokenEvent>& events);
   // The step failed, and with it whatever was in the cache: every running answer ends as kFailed, and
   // the prefix tree is emptied. Waiting requests wait on.
@@ -157,19 +157,23 @@ class Scheduler {
   bool TakePages(Sequence& seq, PrefixMatch& match);
   bool Extend(std::span<const ExtendRequest> requests);
   bool ExtendOrPreempt(Sequence& seq);
+  TokenCount LengthAhead(const Sequence& seq) const;
   void Preempt(Sequence& seq);
   void Release(Sequence& seq);
 
-  void CommitEntry(const Entry& entry, const StepSequenceResult& result,
+  void CommitEntry(const Entry& entry, const StepSequence& step, const StepSequenceResult& result,
                    std::vector<TokenEvent>& events);
   void TakeScores(Sequence& seq, const StepSequenceResult& result);
   void PublishPrompt(const Sequence& seq);
   void Fork(Sequence& parent, int32_t num_drawn);
   bool TryRunFork(const Sequence& parent, Sequence& seq);
   PrefixMatch SharePrompt(const Sequence& parent) const;
-  void TakeToken(Sequence& seq, const StepToken& token, std::vector<TokenEvent>& events);
+  void TakeTokens(Sequence& seq, std::span<const StepToken> tokens,
+                  std::vector<TokenEvent>& events);
+  bool TakeToken(Sequence& seq, const StepToken& token, std::vector<TokenEvent>& events);
   TokenEvent FirstEvent(Sequence& seq);
   void Finish(Sequence& seq, FinishReason reason, std::vector<TokenEvent>& events);
+  void Fail(Sequence& seq, const std::string& error, std::vector<TokenEvent>& events);
   void Retire(Sequence& seq);
   void Forget(Task& task);
   static bool IsLastOpen(const Sequence& seq);

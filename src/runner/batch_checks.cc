@@ -1,9 +1,13 @@
 #include "runner/batch_checks.h"
 
+#include <algorithm>
 #include <iterator>
 
+#include "attn/sequence_step.h"
 #include "base/error.h"
 #include "base/units.h"
+#include "runner/logit_rows.h"
+#include "runner/step_inputs.h"
 
 namespace quire {
 namespace {
@@ -20,30 +24,76 @@ void CheckCopy(const StepPageCopy& copy, const RunnerLimits& limits) {
           limits.page_size.raw(), copy.count);
 }
 
-void CheckSequence(size_t index, const StepSequence& seq, const RunnerLimits& limits) {
+// Slots and positions: tokens, nodes and lookahead within the limits and the context.
+void CheckLengths(size_t index, const StepSequence& seq, const RunnerLimits& limits) {
+  Require(seq.position >= TokenCount(0), "step: sequence {}: position: expected >= 0, got {}",
+          index, seq.position);
+  const TokenCount nodes(seq.tree_parents.size());
+  Require(seq.lookahead >= TokenCount(0) && seq.lookahead <= limits.max_tree_nodes - nodes,
+          "step: sequence {}: {} tree nodes and a lookahead of {}: expected 0..{} together", index,
+          nodes, seq.lookahead, limits.max_tree_nodes);
+  // Nodes of a tree stand beside each other, so the deepest counts, and not the last.
+  const bool is_within = seq.position <= limits.context + limits.max_tree_nodes;
+  TokenCount end{0};
+  for (size_t i = 0; is_within && i < seq.tokens.size(); ++i) {
+    end = Max(end, PositionOf(seq, i) + TokenCount(1));
+  }
+  Require(is_within && end <= limits.context,
+          "step: sequence {}: {} tokens in the cache and {} more exceed the context length of {}",
+          index, seq.position, seq.tokens.size(), limits.context);
+}
+
+void CheckTree(size_t index, const StepSequence& seq, const RunnerLimits& limits) {
+  if (seq.tree_parents.empty()) return;
+  const int64_t num_nodes = std::ssize(seq.tree_parents);
+  const int64_t num_tokens = std::ssize(seq.tokens);
+  Require(num_nodes >= num_tokens && num_nodes <= seq.position.raw() + num_tokens &&
+              num_nodes <= limits.max_tree_nodes.raw(),
+          "step: sequence {}: tree nodes: expected {}..{}, got {}", index, num_tokens,
+          std::min(seq.position.raw() + num_tokens, limits.max_tree_nodes.raw()), num_nodes);
+  for (int64_t i = 0; i < num_nodes; ++i) {
+    const int32_t parent = seq.tree_parents[static_cast<size_t>(i)];
+    Require(parent >= kTreeRoot && parent < i,
+            "step: sequence {}: parent of tree node {}: expected {}..{}, got {}", index, i,
+            kTreeRoot, i - 1, parent);
+  }
+  Require(seq.want != Want::kNextToken || !HasPenalties(seq.sampling),
+          "step: sequence {}: penalties: expected none for a tree", index);
+  Require(seq.want != Want::kScores || seq.next_token == kNoToken,
+          "step: sequence {}: next token: expected none for a tree, got {}", index, seq.next_token);
+}
+
+// Returns how many pages were looked at.
+PageCount CheckPages(size_t index, const StepSequence& seq, const RunnerLimits& limits) {
+  const TokenCount length = seq.position + TokenCount(seq.tokens.size()) + seq.lookahead;
+  const PageCount listed(seq.pages.size());
+  const PageCount need = limits.page_size.PagesFor(length);
+  Require(listed >= need, "step: sequence {}: pages: expected at least {} for {} tokens, got {}",
+          index, need, length, listed);
+  const PageCount most_kept = seq.id == 0 ? PageCount(0) : listed;
+  Require(seq.kept_pages >= PageCount(0) && seq.kept_pages <= most_kept,
+          "step: sequence {}: kept pages: expected 0..{}, got {}", index, most_kept,
+          seq.kept_pages);
+  for (int64_t i = seq.kept_pages.raw(); i < listed.raw(); ++i) {
+    const PageId page = seq.pages[static_cast<size_t>(i)];
+    Require(page.raw() >= 1 && page.raw() < limits.pool_pages.raw(),
+            "step: sequence {}: page {}: expected 1..{}, got {}", index, i,
+            limits.pool_pages.raw() - 1, page);
+  }
+  return listed - seq.kept_pages;
+}
+
+PageCount CheckSequence(size_t index, const StepSequence& seq, const RunnerLimits& limits) {
   Require(!seq.tokens.empty(), "step: sequence {}: no tokens", index);
   for (size_t i = 0; i < seq.tokens.size(); ++i) {
     Require(seq.tokens[i] >= 0 && seq.tokens[i] < limits.vocab_size,
             "step: sequence {}: token {}: expected 0..{}, got {}", index, i, limits.vocab_size - 1,
             seq.tokens[i]);
   }
-  Require(seq.position >= TokenCount(0), "step: sequence {}: position: expected >= 0, got {}",
-          index, seq.position);
-  Require(seq.position <= limits.context &&
-              TokenCount(seq.tokens.size()) <= limits.context - seq.position,
-          "step: sequence {}: {} tokens in the cache and {} more exceed the context length of {}",
-          index, seq.position, seq.tokens.size(), limits.context);
-  const PageCount need = limits.page_size.PagesFor(seq.position + TokenCount(seq.tokens.size()));
-  Require(PageCount(seq.pages.size()) >= need,
-          "step: sequence {}: pages: expected at least {} for {} tokens, got {}", index, need,
-          seq.position + TokenCount(seq.tokens.size()), seq.pages.size());
-  for (int64_t i = 0; i < need.raw(); ++i) {
-    const PageId page = seq.pages[static_cast<size_t>(i)];
-    Require(page.raw() >= 1 && page.raw() < limits.pool_pages.raw(),
-            "step: sequence {}: page {}: expected 1..{}, got {}", index, i,
-            limits.pool_pages.raw() - 1, page);
-  }
-  if (seq.want == Want::kNothing) return;
+  CheckTree(index, seq, limits);
+  CheckLengths(index, seq, limits);
+  const PageCount looked_at = CheckPages(index, seq, limits);
+  if (seq.want == Want::kNothing) return looked_at;
   Validate(seq.sampling, limits.vocab_size);
   Require(seq.want != Want::kNextToken || seq.num_samples >= 1,
           "step: sequence {}: samples: expected at least 1, got {}", index, seq.num_samples);
@@ -51,20 +101,24 @@ void CheckSequence(size_t index, const StepSequence& seq, const RunnerLimits& li
               (seq.next_token >= kNoToken && seq.next_token < limits.vocab_size),
           "step: sequence {}: next token: expected 0..{} or none, got {}", index,
           limits.vocab_size - 1, seq.next_token);
+  return looked_at;
 }
 
 }  // namespace
 
-void CheckBatch(const StepBatch& batch, const RunnerLimits& limits) {
+PageCount CheckBatch(const StepBatch& batch, const RunnerLimits& limits) {
   const int64_t num_seqs = std::ssize(batch.sequences);
   Require(num_seqs >= 1 && num_seqs <= limits.max_seqs, "step: sequences: expected 1..{}, got {}",
           limits.max_seqs, num_seqs);
   int64_t num_tokens = 0;
   int64_t num_samples = 0;
+  PageCount looked_at{0};
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
-    CheckSequence(i, batch.sequences[i], limits);
-    num_tokens += std::ssize(batch.sequences[i].tokens);
-    if (batch.sequences[i].want == Want::kNextToken) num_samples += batch.sequences[i].num_samples;
+    const StepSequence& seq = batch.sequences[i];
+    looked_at += CheckSequence(i, seq, limits);
+    num_tokens += std::ssize(seq.tokens);
+    if (seq.want == Want::kNextToken)
+      num_samples += int64_t{seq.num_samples} * TokensPerAnswer(seq);
   }
   Require(num_tokens <= limits.max_step_tokens.raw(),
           "step: tokens of all sequences: expected at most {}, got {}", limits.max_step_tokens,
@@ -75,6 +129,7 @@ void CheckBatch(const StepBatch& batch, const RunnerLimits& limits) {
   Require(std::ssize(batch.copies) <= limits.max_seqs,
           "step: page copies: expected at most {}, got {}", limits.max_seqs, batch.copies.size());
   for (const StepPageCopy& copy : batch.copies) CheckCopy(copy, limits);
+  return looked_at;
 }
 
 }  // namespace quire

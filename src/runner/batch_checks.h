@@ -7,8 +7,9 @@
 namespace quire {
 
 // Throws Error(kInvalidArgument), naming the sequence, the expected and the actual value, unless the
-// batch keeps to the limits and all that it names is there.
-void CheckBatch(const StepBatch& batch, const RunnerLimits& limits);
+// batch keeps to the limits and all that it names is there. Of pages it looks at those that are not
+// kept from a step before, and returns how many these are.
+PageCount CheckBatch(const StepBatch& batch, const RunnerLimits& limits);
 
 }  // namespace quire
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -84,11 +85,12 @@ ByteOffset CpuRunner::WeightBytesPerStep(int64_t num_tokens) const {
 // ---- The caller's side ----
 
 void CpuRunner::Submit(const StepBatch& batch) {
-  CheckBatch(batch, plan_.limits);
+  const PageCount looked_at = CheckBatch(batch, plan_.limits);
   {
     const std::lock_guard lock(mutex_);
     QUIRE_CHECK(state_ == State::kIdle, "a step is still to be collected");
     batch_ = batch;
+    stats_.pages_looked_at = looked_at;
     state_ = State::kRunning;
   }
   changed_.notify_all();
@@ -153,8 +155,9 @@ void CpuRunner::RunStep() {
                   .stores = stores_,
                   .buffers = bucket.forward},
                  ops_[stats_.bucket]);
-  PickLogitRows();
+  stats_.logit_rows = PickLogitRows(batch_, memory_.logit_rows);
   ComputeResults(bucket.forward.hidden);
+  FillAnswers();
   for (const ForwardPart part : kForwardParts) times_[StepPartOf(part)] = clock_.seconds(part);
 }
 
@@ -177,18 +180,6 @@ void CpuRunner::CopyPages() {
                     .workspace = memory_.copy_rows},
                    pool_);
   }
-}
-
-// Which rows of the hidden state need logits, and where their results go.
-void CpuRunner::PickLogitRows() {
-  stats_.logit_rows = quire::PickLogitRows(batch_, memory_.logit_rows);
-  size_t first = 0;
-  for (size_t i = 0; i < batch_.sequences.size(); ++i) {
-    const size_t count = Size(NumResults(batch_.sequences[i]));
-    memory_.results[i].tokens = memory_.tokens.subspan(first, count);
-    first += count;
-  }
-  result_.sequences = memory_.results.first(batch_.sequences.size());
 }
 
 void CpuRunner::ComputeResults(ConstTensorView hidden) {
@@ -225,6 +216,12 @@ void CpuRunner::FillResults(const LogitRow& row, std::span<const float> logits,
                             std::span<std::byte> workspace) {
   const StepSequence& seq = batch_.sequences[Size(row.seq)];
   const float log_sum_exp = LogSumExp(logits);
+  if (std::isnan(log_sum_exp) || (seq.want == Want::kNextToken && std::isinf(log_sum_exp))) {
+    for (int32_t i = 0; i < NumAnswers(seq); ++i) {
+      memory_.tokens[Size(row.result + i * TokensPerAnswer(seq))] = {.chosen = kFaultyToken};
+    }
+    return;
+  }
   if (seq.want == Want::kScores) {
     FillToken(seq, row.result, NextGiven(seq, row.token), logits, log_sum_exp);
     return;
@@ -234,10 +231,10 @@ void CpuRunner::FillResults(const LogitRow& row, std::span<const float> logits,
                                   .params = seq.sampling,
                                   .prompt = seq.prompt,
                                   .output = seq.output,
-                                  .position = seq.position + TokenCount(seq.tokens.size()),
+                                  .position = row.next_position,
                                   .sample = seq.first_sample + i,
                                   .workspace = workspace});
-    FillToken(seq, row.result + i, token, logits, log_sum_exp);
+    FillToken(seq, row.result + i * TokensPerAnswer(seq), token, logits, log_sum_exp);
   }
 }
 
@@ -250,6 +247,12 @@ void CpuRunner::FillToken(const StepSequence& seq, int32_t result, int32_t token
   out.chosen = {.token = token,
                 .logprob = token == kNoToken ? 0.0f : Logprob(logits[Size(token)], log_sum_exp)};
   out.top = top;
+}
+
+void CpuRunner::FillAnswers() {
+  const std::span<StepSequenceResult> results = memory_.results.first(batch_.sequences.size());
+  quire::FillAnswers(batch_, memory_.tokens, memory_.answers, results);
+  result_.sequences = results;
 }
 
 }  // namespace quire

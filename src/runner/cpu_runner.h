@@ -59,13 +59,13 @@ class CpuRunner final : public MeteredRunner {
   void ThreadMain();
   void RunStep();
   void CopyPages();
-  void PickLogitRows();
   void ComputeResults(ConstTensorView hidden);
   void ComputeBlock(ConstTensorView hidden, std::span<const LogitRow> rows);
   void FillResults(const LogitRow& row, std::span<const float> logits,
                    std::span<std::byte> workspace);
   void FillToken(const StepSequence& seq, int32_t result, int32_t token,
                  std::span<const float> logits, float log_sum_exp);
+  void FillAnswers();
 
   const RunnerOptions options_;
   const MemoryPlan plan_;

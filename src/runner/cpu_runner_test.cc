@@ -91,15 +91,17 @@ TEST(CpuRunnerTest, SeveralSamplesOfOneDistributionAreThoseOfSeveralSteps) {
                    .sampling = {.temperature = 2.0f, .seed = 11},
                    .num_samples = 4};
   std::vector<int32_t> at_once;
-  for (const StepToken& token : runner->Step({.sequences = {&seq, 1}}).sequences[0].tokens) {
-    at_once.push_back(token.chosen.token);
+  for (const StepAnswer& answer : runner->Step({.sequences = {&seq, 1}}).sequences[0].answers) {
+    ASSERT_EQ(answer.tokens.size(), 1u);
+    at_once.push_back(answer.tokens[0].chosen.token);
   }
   ASSERT_EQ(at_once.size(), 4u);
   seq.num_samples = 1;
   for (int32_t i = 0; i < 4; ++i) {
     seq.first_sample = i;
     const StepResult& result = runner->Step({.sequences = {&seq, 1}});
-    EXPECT_EQ(result.sequences[0].tokens[0].chosen.token, at_once[static_cast<size_t>(i)]);
+    EXPECT_EQ(result.sequences[0].answers[0].tokens[0].chosen.token,
+              at_once[static_cast<size_t>(i)]);
   }
 }
 
@@ -112,8 +114,8 @@ TEST(CpuRunnerTest, LogProbabilitiesAreADistribution) {
   for (int32_t next = 0; next < runner->limits().vocab_size; ++next) {
     const StepSequence seq{
         .tokens = tokens, .pages = pages, .want = Want::kScores, .next_token = next};
-    sum += std::exp(
-        double{runner->Step({.sequences = {&seq, 1}}).sequences[0].tokens[2].chosen.logprob});
+    sum += std::exp(double{
+        runner->Step({.sequences = {&seq, 1}}).sequences[0].answers[0].tokens[2].chosen.logprob});
   }
   EXPECT_NEAR(sum, 1.0, 1e-5);
 }
@@ -130,7 +132,8 @@ TEST(CpuRunnerTest, CopiedPagesHoldTheSameTokens) {
   // 30 tokens are a page and 14 rows; the copy continues in pages of its own.
   seq.tokens = std::span(tokens).first(1);
   seq.position = TokenCount(30);
-  const StepToken expected = runner->Step({.sequences = {&seq, 1}}).sequences[0].tokens[0];
+  const StepToken expected =
+      runner->Step({.sequences = {&seq, 1}}).sequences[0].answers[0].tokens[0];
   const TokenLogprob chosen = expected.chosen;
   const StepPageCopy copies[] = {{.from = PageId(1), .to = PageId(9), .count = 16},
                                  {.from = PageId(2), .to = PageId(7), .count = 14}};
@@ -138,8 +141,8 @@ TEST(CpuRunnerTest, CopiedPagesHoldTheSameTokens) {
   seq.pages = copied;
   const StepResult& result = runner->Step({.copies = copies, .sequences = {&seq, 1}});
   EXPECT_EQ(runner->last_step().copied_pages, 2);
-  EXPECT_EQ(result.sequences[0].tokens[0].chosen.token, chosen.token);
-  EXPECT_EQ(result.sequences[0].tokens[0].chosen.logprob, chosen.logprob);
+  EXPECT_EQ(result.sequences[0].answers[0].tokens[0].chosen.token, chosen.token);
+  EXPECT_EQ(result.sequences[0].answers[0].tokens[0].chosen.logprob, chosen.logprob);
 }
 
 TEST(CpuRunnerTest, KvFormatsDifferByTheirRoundingOnly) {

@@ -21,6 +21,7 @@ StepCapacity CapacityOfBucket(const BucketSize& size, const RunnerLimits& limits
   return {.num_seqs = size.num_seqs,
           .query_tokens = size.num_tokens,
           .context = limits.context,
+          .tree_nodes = limits.max_tree_nodes,
           .page_size = limits.page_size,
           .pool_pages = limits.pool_pages};
 }

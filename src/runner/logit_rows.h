@@ -1,8 +1,10 @@
-// Which rows of a step's hidden state need logits, and where their results go.
+// Which rows of a step's hidden state need logits, where their results go, and the answers that the
+// results make up.
 #ifndef QUIRE_RUNNER_LOGIT_ROWS_H_
 #define QUIRE_RUNNER_LOGIT_ROWS_H_
 
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "step/step.h"
@@ -14,7 +16,9 @@ struct LogitRow {
   int32_t seq = 0;     // of the batch
   int32_t token = 0;   // of the sequence's tokens
   int32_t row = 0;     // of the hidden state
-  int32_t result = 0;  // of the first result, counted over the batch
+  int32_t result = 0;  // of the first result, counted over the batch; those of the row's further
+                       // samples stand TokensPerAnswer apart
+  TokenCount next_position{0};  // of the token that follows
 };
 
 // Rows of logits computed at once: enough that the head's weights are read for many rows, few
@@ -23,13 +27,28 @@ inline constexpr int64_t kLogitBlock = 64;
 
 // Results that one step can have: a token per sample, or one per token scored.
 int64_t MaxResults(const RunnerLimits& limits);
-// Those that a sequence asks for.
+// Answers: one per sample, or one per sequence scored.
+int64_t MaxAnswers(const RunnerLimits& limits);
+// Rows of which one step can draw tokens.
+int32_t MaxNextRows(const RunnerLimits& limits);
+
+// What a sequence asks for.
+int32_t NumAnswers(const StepSequence& seq);
+int32_t TokensPerAnswer(const StepSequence& seq);
 int32_t NumResults(const StepSequence& seq);
 // The token that a score row is the score of: the next one given.
 int32_t NextGiven(const StepSequence& seq, int32_t token);
 
 // The rows of the batch, in its order; returns how many. `rows` has room for every token.
 int32_t PickLogitRows(const StepBatch& batch, std::span<LogitRow> rows);
+
+// What a runner gives as the result of a row that has a fault.
+inline constexpr TokenLogprob kFaultyToken{.token = kNoToken,
+                                           .logprob = std::numeric_limits<float>::quiet_NaN()};
+
+// Cuts the batch's results into answers, and names the sequences of which a log-probability is NaN.
+void FillAnswers(const StepBatch& batch, std::span<const StepToken> results,
+                 std::span<StepAnswer> answers, std::span<StepSequenceResult> sequences);
 
 }  // namespace quire
 

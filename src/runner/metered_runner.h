@@ -21,6 +21,7 @@ struct StepStats {
   TokenCount padded_tokens{0};
   int32_t logit_rows = 0;
   int32_t copied_pages = 0;
+  PageCount pages_looked_at{0};  // of sequences, on the host: those that were not kept
   int32_t fewest_experts =
       0;  // that had rows, of any layer with experts; 0 where nobody counts them
 };

@@ -15,11 +15,17 @@ namespace {
 constexpr int32_t kMaxSeqs = 4096;
 constexpr int64_t kMaxStepTokens = int64_t{1} << 20;
 constexpr int32_t kMaxThreads = 1024;
+constexpr int64_t kMaxTreeNodes = 1024;
+
+// Of one sequence, its tree among them.
+PageCount PagesOfSequence(const RunnerLimits& limits) {
+  return limits.page_size.PagesFor(limits.context + limits.max_tree_nodes);
+}
 
 // Pages, without the scratch page, that the options ask for.
 PageCount WantedPages(const RunnerOptions& options, const RunnerLimits& limits) {
   if (options.pool_tokens > TokenCount(0)) return limits.page_size.PagesFor(options.pool_tokens);
-  return limits.page_size.PagesFor(limits.context) * limits.max_seqs;
+  return PagesOfSequence(limits) * limits.max_seqs;
 }
 
 ByteOffset PageBytes(const ModelConfig& config, const RunnerOptions& options) {
@@ -33,7 +39,7 @@ PageCount PagesThatFit(const MemoryPlan& plan, const RunnerOptions& options, Pag
   const ByteOffset left = options.memory_limit - Min(fixed, options.memory_limit);
   const PageCount fit(
       std::min<int64_t>(left.raw() / plan.kv_per_page.raw(), std::numeric_limits<int32_t>::max()));
-  const PageCount least = plan.limits.page_size.PagesFor(plan.limits.context) + PageCount(1);
+  const PageCount least = PagesOfSequence(plan.limits) + PageCount(1);
   const PageCount pages = Min(wanted + PageCount(1), fit);
   if (options.pool_tokens > TokenCount(0) ? pages < wanted + PageCount(1) : pages < least) {
     const PageCount needed = options.pool_tokens > TokenCount(0) ? wanted + PageCount(1) : least;
@@ -70,18 +76,23 @@ void CheckOptions(const ModelConfig& config, const RunnerOptions& options) {
   Require(options.context >= TokenCount(0) && options.context <= TokenCount(config.max_context),
           "context length: expected 1..{} (what the model was made for), got {}",
           config.max_context, options.context);
+  Require(options.tree_nodes >= TokenCount(0) && options.tree_nodes <= TokenCount(kMaxTreeNodes),
+          "tree nodes: expected 0..{}, got {}", kMaxTreeNodes, options.tree_nodes);
   Require(options.pool_tokens >= TokenCount(0), "KV tokens: expected >= 0, got {}",
           options.pool_tokens);
 }
 
 RunnerLimits LimitsWithoutPool(const ModelConfig& config, const RunnerOptions& options) {
+  // Every sequence may draw a token behind every node of its tree.
+  const auto samples_each = static_cast<int32_t>(std::max<int64_t>(1, options.tree_nodes.raw()));
   return {
       .page_size = options.page_size,
       .context = options.context > TokenCount(0) ? options.context : TokenCount(config.max_context),
       .max_seqs = options.max_seqs,
       .max_step_tokens = options.max_step_tokens,
-      .max_samples = options.max_seqs,
-      .vocab_size = config.vocab_size};
+      .max_samples = options.max_seqs * samples_each,
+      .vocab_size = config.vocab_size,
+      .max_tree_nodes = options.tree_nodes};
 }
 
 void ChoosePool(const ModelConfig& config, const RunnerOptions& options, MemoryPlan& plan) {

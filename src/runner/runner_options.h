@@ -24,6 +24,7 @@ struct RunnerOptions {
   TokenCount context{0};  // 0: what the model was made for
   int32_t max_seqs = 16;
   TokenCount max_step_tokens{512};  // of all sequences of a step: how long a prefill chunk can be
+  TokenCount tree_nodes{0};         // of one sequence's tree; 0: steps take no trees
   TokenCount pool_tokens{0};        // 0: max_seqs sequences of the full context, or what fits
   KvFormat kv_format = KvFormat::kLatentBf16;
   StepMode mode = StepMode::kEager;

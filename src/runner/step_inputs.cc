@@ -8,18 +8,35 @@ TokenCount NumTokens(const StepBatch& batch) {
   return num_tokens;
 }
 
+TokenCount PositionOf(const StepSequence& seq, size_t token) {
+  const TokenCount place = seq.position + TokenCount(token);
+  if (seq.tree_parents.empty()) return place;
+  const TokenCount end = seq.position + TokenCount(seq.tokens.size());
+  TokenCount position = end - TokenCount(seq.tree_parents.size());  // of what follows no node
+  auto node = static_cast<int32_t>(seq.tree_parents.size() - seq.tokens.size() + token);
+  while ((node = seq.tree_parents[static_cast<size_t>(node)]) != kTreeRoot) {
+    position += TokenCount(1);
+  }
+  return position;
+}
+
 void Pack(const StepBatch& batch, PageSize page_size, const StepInputs& inputs) {
   size_t t = 0;
   size_t row = 0;
   for (const StepSequence& seq : batch.sequences) {
     const TokenCount q_len(seq.tokens.size());
-    inputs.seqs[row++] = {.q_len = q_len, .kv_len = seq.position + q_len, .pages = seq.pages};
+    const TokenCount kv_len = seq.position + q_len;
+    const PageCount needed = page_size.PagesFor(kv_len + seq.lookahead);
+    inputs.seqs[row++] = {.q_len = q_len,
+                          .kv_len = kv_len,
+                          .pages = seq.pages.first(static_cast<size_t>(needed.raw())),
+                          .tree_parents = seq.tree_parents};
     for (size_t i = 0; i < seq.tokens.size(); ++i, ++t) {
-      const TokenCount position = seq.position + TokenCount(i);
-      const PageId page = seq.pages[static_cast<size_t>(page_size.FullPages(position).raw())];
+      const TokenCount place = seq.position + TokenCount(i);
+      const PageId page = seq.pages[static_cast<size_t>(page_size.FullPages(place).raw())];
       inputs.tokens[t] = seq.tokens[i];
-      inputs.positions[t] = position;
-      inputs.slots[t] = page_size.SlotOf(page, page_size.OffsetOf(position));
+      inputs.positions[t] = PositionOf(seq, i);
+      inputs.slots[t] = page_size.SlotOf(page, page_size.OffsetOf(place));
     }
   }
 }

@@ -24,7 +24,12 @@ struct StepInputs {
 // Tokens of all sequences.
 TokenCount NumTokens(const StepBatch& batch);
 
-// Writes the batch to the beginning of `inputs`.
+// The position of a sequence's token: how many tokens it sees before itself. In a tree that is fewer
+// than stand before it in the cache.
+TokenCount PositionOf(const StepSequence& seq, size_t token);
+
+// Writes the batch to the beginning of `inputs`. Of a sequence's pages it takes those that its tokens
+// and lookahead need.
 void Pack(const StepBatch& batch, PageSize page_size, const StepInputs& inputs);
 
 // Fills the rest up to the bucket's size, behind `num_seqs` sequences of `num_tokens` tokens: rows

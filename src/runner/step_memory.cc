@@ -71,6 +71,7 @@ void LayOutLogits(const ModelConfig& config, const RunnerLimits& limits, int32_t
   }
   memory.tokens = carver.Take<StepToken>(MaxResults(limits));
   memory.tops = carver.Take<TokenLogprob>(MaxResults(limits) * kMaxTopLogprobs);
+  memory.answers = carver.Take<StepAnswer>(MaxAnswers(limits));
   memory.results = carver.Take<StepSequenceResult>(limits.max_seqs);
 }
 

@@ -49,6 +49,7 @@ struct StepMemory {
 
   std::span<StepToken> tokens = {};
   std::span<TokenLogprob> tops = {};  // [results, kMaxTopLogprobs]
+  std::span<StepAnswer> answers = {};
   std::span<StepSequenceResult> results = {};
 
   // Page copies.

@@ -46,4 +46,9 @@ void Validate(const SamplingParams& params, int64_t vocab_size) {
           "top_logprobs: expected 0..{}, got {}", most, params.top_logprobs);
 }
 
+bool HasPenalties(const SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.frequency_penalty != 0 ||
+         params.presence_penalty != 0;
+}
+
 }  // namespace quire

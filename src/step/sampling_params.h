@@ -42,6 +42,9 @@ struct SamplingParams {
 // Throws Error(kInvalidArgument) naming the field, its range and its value.
 void Validate(const SamplingParams& params, int64_t vocab_size);
 
+// Whether what was said so far changes the logits.
+bool HasPenalties(const SamplingParams& params);
+
 }  // namespace quire
 
 #endif  // QUIRE_STEP_SAMPLING_PARAMS_H_

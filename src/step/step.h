@@ -24,20 +24,36 @@ struct StepPageCopy {
 
 enum class Want {
   kNothing,    // a prefill chunk that is not the last
-  kNextToken,  // what follows the last token
-  kScores,     // what follows every token: the log-probability of the next one given
+  kNextToken,  // what follows the last token; in a tree, what follows every token
+  // What follows every token: the log-probability of the next one given, which in a tree is that of
+  // the token's first child. `chosen` is kNoToken where none is given.
+  kScores,
 };
+
+inline constexpr int32_t kNoToken = -1;
 
 struct StepSequence {
   uint64_t id = 0;  // the same in all steps of a sequence, and no other's; 0: unknown
   // The tokens to compute; the first stands at `position`, and all before it are in the cache.
   std::span<const int32_t> tokens = {};
   TokenCount position = {};
-  // Pages that hold at least position + tokens.size() tokens.
+  // Pages that hold at least position + tokens.size() + lookahead tokens, in order.
   std::span<const PageId> pages = {};
+  // The first kept_pages of `pages` are those of this sequence's last step that was collected well.
+  // A runner need not look at them again. 0 where that is not known, and where id is 0.
+  PageCount kept_pages{0};
+
+  // Empty: every token follows the one before it. Otherwise the last tree_parents.size() >=
+  // tokens.size() tokens of the sequence are nodes of a tree: tree_parents[i] < i is the node that
+  // node i follows, or -1 for one that follows the tokens before the first node. A node sees those
+  // tokens, the nodes that it descends from, and itself. Nodes that are not among `tokens` are in
+  // the cache. The n-th node of the sequence lies in the n-th slot, whatever its depth is.
+  std::span<const int32_t> tree_parents = {};
+  // Slots behind the tokens that the step may write to.
+  TokenCount lookahead{0};
 
   Want want = Want::kNothing;
-  SamplingParams sampling = {};
+  SamplingParams sampling = {};  // of a tree: without penalties
   // kNextToken: how many tokens to draw from the one distribution, as samples number first_sample,
   // first_sample + 1, ...
   int32_t num_samples = 1;
@@ -45,11 +61,10 @@ struct StepSequence {
   // kNextToken with penalties: prompt and output so far, `tokens` included.
   std::span<const int32_t> prompt = {};
   std::span<const int32_t> output = {};
-  // kScores: the token behind the last one, or kNoToken if only its alternatives are wanted.
-  int32_t next_token = -1;
+  // kScores: the token behind the last one, or kNoToken if only its alternatives are wanted. In a
+  // tree kNoToken.
+  int32_t next_token = kNoToken;
 };
-
-inline constexpr int32_t kNoToken = -1;
 
 struct StepBatch {
   std::span<const StepPageCopy> copies = {};
@@ -68,9 +83,27 @@ struct StepToken {
       {};  // the most likely, highest first, ties to the lower token
 };
 
-struct StepSequenceResult {
-  // kNextToken: num_samples; kScores: one per token given, `chosen` of the last may be kNoToken.
+struct StepAnswer {
+  // kNextToken: at least one token, in their order, and at most lookahead + 1; in the cache are all
+  // but the last, in the slots behind the tokens given. In a tree: what follows each token given.
+  // kScores: one per token given.
   std::span<const StepToken> tokens = {};
+};
+
+// What went wrong with one sequence of a step and with no other.
+enum class RowFault {
+  kNone,
+  kLogitsNotFinite,  // NaN among the logits; kNextToken: or none above -inf
+};
+
+// "logits that are not finite".
+const char* RowFaultName(RowFault fault);
+
+struct StepSequenceResult {
+  // kNextToken: num_samples; kScores: one; kNothing, and with a fault: none.
+  std::span<const StepAnswer> answers = {};
+  // With a fault, what the sequence has in the cache is of no use.
+  RowFault fault = RowFault::kNone;
 };
 
 // Results stand in the order of the batch, and are valid until the next Submit.
@@ -85,8 +118,16 @@ struct RunnerLimits {
   TokenCount context{1};    // of one sequence
   int32_t max_seqs = 1;
   TokenCount max_step_tokens{1};  // of all sequences of a step
-  int32_t max_samples = 1;        // of all sequences of a step
+  // Tokens to draw in a step, of all sequences: num_samples each, and of a tree num_samples for
+  // every token given.
+  int32_t max_samples = 1;
   int64_t vocab_size = 0;
+  // Of one sequence: nodes of its tree, or slots of lookahead. The slots of both together, behind
+  // the tokens before the tree, are at most as many, wherever in the context they begin.
+  TokenCount max_tree_nodes{0};
+  // The lookahead that a sequence which decodes should have, where its context has room for it: with
+  // it a step may answer with lookahead + 1 tokens. At most max_tree_nodes.
+  TokenCount lookahead{0};
 };
 
 class Runner {

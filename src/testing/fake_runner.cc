@@ -109,6 +109,7 @@ const StepResult& FakeRunner::Collect() {
   for (const StepSequence& seq : batch.sequences) Write(seq);
   top_.clear();
   tokens_.clear();
+  answers_.clear();
   sequences_.clear();
   // So that growing moves nothing that a span points to.
   int64_t num_results = 0, num_top = 0;
@@ -118,6 +119,7 @@ const StepResult& FakeRunner::Collect() {
     num_top += results * seq.sampling.top_logprobs;
   }
   tokens_.reserve(Size(num_results));
+  answers_.reserve(Size(num_results));
   top_.reserve(Size(num_top));
   for (size_t i = 0; i < batch.sequences.size(); ++i) Answer(i, batch.sequences[i]);
   result_ = {.sequences = sequences_};
@@ -263,6 +265,7 @@ void FakeRunner::Write(const StepSequence& seq) {
 
 void FakeRunner::Answer(size_t index, const StepSequence& seq) {
   const size_t first = tokens_.size();
+  const size_t first_answer = answers_.size();
   const TokenCount kv_len = seq.position + TokenCount(seq.tokens.size());
   uint64_t hash = 0;
   for (TokenCount p{0}; p < kv_len; p += TokenCount(1)) {
@@ -281,9 +284,12 @@ void FakeRunner::Answer(size_t index, const StepSequence& seq) {
     for (int32_t i = 0; i < seq.num_samples; ++i) {
       AddToken(hash, Draw(hash, seq.first_sample + i, limits_.vocab_size, held),
                seq.sampling.top_logprobs);
+      answers_.push_back({.tokens = std::span(tokens_).last(1)});
     }
+  } else if (seq.want == Want::kScores) {
+    answers_.push_back({.tokens = std::span(tokens_).subspan(first)});
   }
-  sequences_.push_back({.tokens = std::span(tokens_).subspan(first)});
+  sequences_.push_back({.answers = std::span(answers_).subspan(first_answer)});
 }
 
 void FakeRunner::AddToken(uint64_t hash, int32_t token, int32_t num_top) {

@@ -86,6 +86,7 @@ class FakeRunner : public Runner {
   // The result: counts first, spans when nothing moves any more.
   std::vector<TokenLogprob> top_;
   std::vector<StepToken> tokens_;
+  std::vector<StepAnswer> answers_;
   std::vector<StepSequenceResult> sequences_;
   StepResult result_;
 };

@@ -56,6 +56,7 @@ class Running {
                                                           static_cast<size_t>(end - position_)),
                      .position = TokenCount(position_),
                      .pages = pages_,
+                     .kept_pages = kept_pages_,
                      .want = InOutput() ? Want::kNextToken : Want::kScores,
                      .sampling = job_.sampling,
                      .first_sample = job_.sample,
@@ -66,14 +67,17 @@ class Running {
   }
 
   void Take(const StepSequence& seq, const StepSequenceResult& result) {
-    for (const StepToken& token : result.tokens) {
+    QUIRE_CHECK(result.fault == RowFault::kNone, "{}", RowFaultName(result.fault));
+    const std::span<const StepToken> tokens = result.answers[0].tokens;
+    for (const StepToken& token : tokens) {
       report_.tokens.push_back({token.chosen, {token.top.begin(), token.top.end()}});
     }
+    kept_pages_ = PageCount(seq.pages.size());
     position_ += std::ssize(seq.tokens);
     ++report_.num_steps;
     if (seq.want != Want::kNextToken) return;
-    report_.output.push_back(result.tokens[0].chosen.token);
-    tokens_.push_back(result.tokens[0].chosen.token);
+    report_.output.push_back(tokens[0].chosen.token);
+    tokens_.push_back(tokens[0].chosen.token);
   }
 
  private:
@@ -85,6 +89,7 @@ class Running {
   PageSize page_size_;
   std::vector<int32_t> tokens_;
   std::vector<PageId> pages_;
+  PageCount kept_pages_{0};
   int64_t position_ = 0;
   JobReport report_;
 };

@@ -21,11 +21,6 @@ void RequireSize(const char* name, size_t actual, int64_t expected) {
           name, expected, actual);
 }
 
-bool HasPenalties(const SamplingParams& params) {
-  return params.repetition_penalty != 1 || params.frequency_penalty != 0 ||
-         params.presence_penalty != 0;
-}
-
 void RequireTokens(const char* what, std::span<const int32_t> tokens, int64_t vocab_size) {
   for (size_t i = 0; i < tokens.size(); ++i) {
     Require(tokens[i] >= 0 && tokens[i] < vocab_size, "{}[{}]: expected a token of 0..{}, got {}",

@@ -164,6 +164,13 @@ __device__ TokenLogprob ChosenOf(const RowValues& row, int32_t token, float log_
   return chosen;
 }
 
+__device__ TokenLogprob FaultyToken(int32_t token) {
+  TokenLogprob faulty;
+  faulty.token = token;
+  faulty.logprob = NAN;
+  return faulty;
+}
+
 constexpr int kFinishWarps = 4;
 
 // One warp per item: tokens given, and the highest of rows as they are.
@@ -180,18 +187,15 @@ __global__ void __launch_bounds__(kFinishWarps * 32) FinishKernel(SampleView vie
     return;
   }
   const RowSummary summary = Summarize(view, item.row);
+  const bool is_given = item.kind == SampleKind::kGiven;
+  if (summary.has_nan || (!is_given && !summary.Decides())) {
+    if (first_lane) view.chosen[at] = FaultyToken(is_given ? item.given : kNoToken);
+    return;
+  }
   int32_t token = item.given;
-  if (item.kind != SampleKind::kGiven) {
-    if (!summary.Decides()) {
-      token = kNoToken;
-      if (first_lane) {
-        Report(view.status, DeviceFault::kNotANumber, Launch::kSample, static_cast<uint32_t>(at));
-      }
-    } else if (item.kind == SampleKind::kHighest && item.adjusted < 0) {
-      token = summary.token;
-    } else {
-      return;  // SearchKernel's
-    }
+  if (!is_given) {
+    if (item.kind == SampleKind::kDraw || item.adjusted >= 0) return;  // SearchKernel's
+    token = summary.token;
   }
   if (first_lane) view.chosen[at] = ChosenOf(view.Row(item.row), token, summary.log_sum_exp);
 }

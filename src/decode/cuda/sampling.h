@@ -90,7 +90,9 @@ struct SampleInputs {
   std::span<LogitBias> biases = {};
   std::span<int32_t> text = {};
 };
-// What comes back, in one piece of memory. `top` is written as far as an item wants it.
+// What comes back, in one piece of memory. `top` is written as far as an item wants it. Of a row that
+// has NaN, and of one that has nothing above -inf where a token is to be chosen, the log-probability
+// is NaN, and a token to be chosen is kNoToken: that is the row's fault alone, and not reported.
 struct SampleResults {
   std::span<TokenLogprob> chosen = {};  // [items]
   std::span<TokenLogprob> top = {};     // [items, kMaxTopLogprobs], highest first
@@ -166,9 +168,8 @@ struct SampleArgs {
   SampleScratch scratch = {};
   SampleResults results = {};
   SampleWork work = SampleWork::kAll;
-  // A row of which a token is to be chosen and that has NaN or nothing above -inf is reported
-  // (kNotANumber, the item); its token is kNoToken. So is a text's token outside the vocabulary
-  // (kToken, its place in the text; it is skipped) and an item that points outside (kCapacity).
+  // A text's token outside the vocabulary is reported (kToken, its place in the text; it is skipped),
+  // and so is an item that points outside (kCapacity).
   StatusWord status = {};
 };
 

@@ -354,8 +354,9 @@ TEST_F(CudaSamplingTest, AlternativesAreTheCpusAndScoresNeedNoToken) {
     sampler.packer().AddScore(0, kNoToken, count);
     const Token token = sampler.Run(logits, status(), stream())[0];
     EXPECT_EQ(token.chosen.token, kNoToken);
-    EXPECT_EQ(token.chosen.logprob, 0.0f);
     const float log_sum_exp = LogSumExp(logits);
+    EXPECT_EQ(token.chosen.logprob == 0.0f, !std::isnan(log_sum_exp));
+    EXPECT_EQ(std::isnan(token.chosen.logprob), std::isnan(log_sum_exp));
     std::vector<TokenLogprob> expected(static_cast<size_t>(count));
     TopLogprobs(logits, log_sum_exp, expected);
     for (size_t i = 0; i < expected.size(); ++i) {
@@ -368,20 +369,49 @@ TEST_F(CudaSamplingTest, AlternativesAreTheCpusAndScoresNeedNoToken) {
       }
     }
   }
-  EXPECT_EQ(Reported(), kNothing);  // scores of NaN are NaN, as on the CPU, and no fault
+  EXPECT_EQ(Reported(), kNothing);  // scores of NaN are NaN, as on the CPU
 }
 
 // ---- What decides nothing ----
 
-TEST_F(CudaSamplingTest, RowsThatDecideNothingAreReported) {
+TEST_F(CudaSamplingTest, RowsThatDecideNothingHaveNoTokenAndALogprobOfNaN) {
   std::vector<float> logits(5000, 1.0f);
   logits[4170] = kNaN;
   const std::vector<float> nothing(40, -kInfinity);
   for (float temperature : {0.0f, 1.0f}) {
     for (const auto& row : {logits, nothing}) {
-      EXPECT_EQ(One(row, {.params = {.temperature = temperature}}).chosen.token, kNoToken);
-      EXPECT_EQ(Reported(), (Fault{DeviceFault::kNotANumber, 0}));
+      const TokenLogprob chosen = One(row, {.params = {.temperature = temperature}}).chosen;
+      EXPECT_EQ(chosen.token, kNoToken);
+      EXPECT_TRUE(std::isnan(chosen.logprob));
+      EXPECT_EQ(Reported(), kNothing);
     }
+  }
+}
+
+TEST_F(CudaSamplingTest, ARowWithNaNLeavesTheRowsBesideItTheirBits) {
+  constexpr int64_t kVocab = 5000;
+  std::mt19937 random(9);
+  std::vector<float> logits(3 * kVocab);
+  for (float& logit : logits) logit = static_cast<float>(random() % 1000) * 0.01f;
+  for (float temperature : {0.0f, 1.0f}) {
+    const auto run = [&](const std::vector<float>& rows) {
+      Sampler sampler({.vocab_size = kVocab, .rows = 3, .items = 3});
+      sampler.packer().Begin(3);
+      for (int32_t row = 0; row < 3; ++row) {
+        sampler.packer().Add({.row = row, .params = {.temperature = temperature, .seed = 5}});
+      }
+      return sampler.Run(rows, status(), stream());
+    };
+    const std::vector<Token> well = run(logits);
+    std::vector<float> ill = logits;
+    ill[kVocab + 77] = kNaN;
+    const std::vector<Token> got = run(ill);
+    EXPECT_TRUE(std::isnan(got[1].chosen.logprob));
+    for (const size_t row : {size_t{0}, size_t{2}}) {
+      EXPECT_EQ(got[row].chosen.token, well[row].chosen.token);
+      EXPECT_EQ(got[row].chosen.logprob, well[row].chosen.logprob);
+    }
+    EXPECT_EQ(Reported(), kNothing);
   }
 }
 

@@ -28,8 +28,6 @@ const char* DeviceFaultName(DeviceFault fault) {
       return "a token outside the vocabulary";
     case DeviceFault::kExpert:
       return "an expert that the layer does not have";
-    case DeviceFault::kNotANumber:
-      return "not a number";
   }
   return "an unknown fault";
 }

@@ -17,12 +17,11 @@ namespace quire::cuda {
 
 enum class DeviceFault : uint8_t {
   kNone,
-  kCapacity,    // a write past what the buffer was sized for
-  kPage,        // a page that the pool does not have
-  kSlot,        // a slot that the pool does not have
-  kToken,       // a token id outside the vocabulary
-  kExpert,      // an expert that the layer does not have
-  kNotANumber,  // NaN where a number decides something
+  kCapacity,  // a write past what the buffer was sized for
+  kPage,      // a page that the pool does not have
+  kSlot,      // a slot that the pool does not have
+  kToken,     // a token id outside the vocabulary
+  kExpert,    // an expert that the layer does not have
 };
 
 // Which kernel reports; a kernel that reports nothing has no name here. A status word carries the

@@ -66,6 +66,7 @@ CudaRunner::CudaRunner(const ModelConfig& config, WeightSource& source,
       ids_(Size(plan.limits.max_seqs)),
       logit_rows_(Size(plan.limits.max_step_tokens.raw())),
       tokens_(Size(MaxResults(plan.limits))),
+      answers_(Size(MaxAnswers(plan.limits))),
       results_(Size(plan.limits.max_seqs)) {
   QUIRE_CHECK(carver_.used() == plan.arena(), "{} bytes laid out, {} planned", carver_.used(),
               plan.arena());
@@ -205,8 +206,9 @@ void CudaRunner::WaitQuietly() {
 
 void CudaRunner::Submit(const StepBatch& batch) {
   ThrowIfLost();
-  CheckBatch(batch, plan_.limits);
+  const PageCount looked_at = CheckBatch(batch, plan_.limits);
   QUIRE_CHECK(!is_running_, "a step is still to be collected");
+  stats_.pages_looked_at = looked_at;
   try {
     Start(batch);
     is_running_ = true;
@@ -279,7 +281,7 @@ void CudaRunner::AddNext(Bucket& bucket, const LogitRow& row) {
                       .params = seq.sampling,
                       .prompt = seq.prompt,
                       .output = seq.output,
-                      .position = seq.position + TokenCount(seq.tokens.size()),
+                      .position = row.next_position,
                       .first_sample = seq.first_sample,
                       .num_samples = seq.num_samples});
   bucket.pinned.logit_rows[Size(num_next_rows_++)] = row.row;
@@ -312,11 +314,7 @@ void CudaRunner::PackBucket(Bucket& bucket) {
 
 void CudaRunner::PackPlan(Bucket& bucket) {
   const size_t num_seqs = batch_.sequences.size();
-  for (size_t i = 0; i < num_seqs; ++i) {
-    ids_[i] = batch_.sequences[i].id;
-    const PageCount needed = plan_.limits.page_size.PagesFor(seqs_[i].kv_len);
-    seqs_[i].pages = seqs_[i].pages.first(Size(needed.raw()));
-  }
+  for (size_t i = 0; i < num_seqs; ++i) ids_[i] = batch_.sequences[i].id;
   const auto seqs = std::span<const SequenceStep>(seqs_).first(Size(bucket.size.num_seqs));
   const auto uses = std::span(uses_).first(seqs.size());
   std::ranges::fill(uses, RowUse{});

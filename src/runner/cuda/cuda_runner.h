@@ -136,6 +136,7 @@ class CudaRunner final : public MeteredRunner {
   bool is_running_ = false;
 
   std::vector<StepToken> tokens_;            // [MaxResults]
+  std::vector<StepAnswer> answers_;          // [MaxAnswers]
   std::vector<StepSequenceResult> results_;  // [max_seqs]
   StepResult result_;
   StepStats stats_;

@@ -170,7 +170,6 @@ const StepResult& CudaRunner::Collect() {
 
 StepToken CudaRunner::TokenOf(const SampleResults& results, size_t item, int32_t num_top) const {
   StepToken token{.chosen = results.chosen[item]};
-  if (token.chosen.token == kNoToken) token.chosen.logprob = 0;
   token.top = results.top.subspan(item * kMaxTopLogprobs, Index(num_top));
   return token;
 }
@@ -182,19 +181,25 @@ void CudaRunner::FillResult() {
   size_t result = 0;
   for (size_t i = 0; i < batch_.sequences.size(); ++i) {
     const StepSequence& seq = batch_.sequences[i];
-    const size_t count = Index(NumResults(seq));
-    results_[i].tokens = std::span(tokens_).subspan(result, count);
-    for (size_t k = 0; k < count; ++k, ++result) {
-      const int32_t num_top = seq.sampling.top_logprobs;
-      if (seq.want == Want::kNextToken) {
-        tokens_[result] = TokenOf(memory_.pinned_results.next, next++, num_top);
-      } else {
+    const size_t per_answer = Index(TokensPerAnswer(seq));
+    const size_t num_answers = Index(NumAnswers(seq));
+    const int32_t num_top = seq.sampling.top_logprobs;
+    for (size_t t = 0; num_answers > 0 && t < per_answer; ++t) {
+      if (seq.want == Want::kScores) {
         const SampleResults& block = memory_.pinned_results.scores[score / Index(kLogitBlock)];
-        tokens_[result] = TokenOf(block, score++ % Index(kLogitBlock), num_top);
+        tokens_[result + t] = TokenOf(block, score++ % Index(kLogitBlock), num_top);
+        continue;
+      }
+      for (size_t k = 0; k < num_answers; ++k) {
+        tokens_[result + k * per_answer + t] =
+            TokenOf(memory_.pinned_results.next, next++, num_top);
       }
     }
+    result += num_answers * per_answer;
   }
-  result_.sequences = std::span(results_).first(batch_.sequences.size());
+  const std::span<StepSequenceResult> results = std::span(results_).first(batch_.sequences.size());
+  FillAnswers(batch_, tokens_, answers_, results);
+  result_.sequences = results;
 }
 
 // Layers without experts have none.

@@ -160,8 +160,8 @@ TEST_F(CudaRunnerTest, EagerStepsEqualGraphStepsInEveryBucket) {
       EXPECT_EQ(eager->last_step().bucket, b);
       EXPECT_EQ(graph->last_step().bucket, b);
       for (size_t i = 0; i < seqs.size(); ++i) {
-        const StepToken& x = a.sequences[i].tokens[0];
-        const StepToken& y = c.sequences[i].tokens[0];
+        const StepToken& x = a.sequences[i].answers[0].tokens[0];
+        const StepToken& y = c.sequences[i].answers[0].tokens[0];
         EXPECT_EQ(x.chosen.token, y.chosen.token) << "bucket " << b << " row " << i;
         EXPECT_EQ(x.chosen.logprob, y.chosen.logprob) << "bucket " << b << " row " << i;
         ASSERT_EQ(x.top.size(), 5u);
@@ -181,14 +181,14 @@ TEST_F(CudaRunnerTest, CopiedPagesHoldTheSameTokens) {
   seq.tokens = std::span(tokens).first(1);
   seq.position = TokenCount(30);
   const TokenLogprob expected =
-      runner->Step({.sequences = {&seq, 1}}).sequences[0].tokens[0].chosen;
+      runner->Step({.sequences = {&seq, 1}}).sequences[0].answers[0].tokens[0].chosen;
   const StepPageCopy copies[] = {{.from = PageId(1), .to = PageId(9), .count = 16},
                                  {.from = PageId(2), .to = PageId(7), .count = 14}};
   const std::vector<PageId> copied = {PageId(9), PageId(7)};
   seq.pages = copied;
   const StepResult& result = runner->Step({.copies = copies, .sequences = {&seq, 1}});
-  EXPECT_EQ(result.sequences[0].tokens[0].chosen.token, expected.token);
-  EXPECT_EQ(result.sequences[0].tokens[0].chosen.logprob, expected.logprob);
+  EXPECT_EQ(result.sequences[0].answers[0].tokens[0].chosen.token, expected.token);
+  EXPECT_EQ(result.sequences[0].answers[0].tokens[0].chosen.logprob, expected.logprob);
 }
 
 TEST_F(CudaRunnerTest, WhatCannotBeIsRefusedAndTheNextStepRuns) {

@@ -102,7 +102,7 @@ void LayOutBucketInputs(const RunnerLimits& limits, Carver& carver, MemorySide s
 // ---- Tables ----
 
 void LayOutPlans(const RunnerLimits& limits, Carver& device, Carver& pinned, StepMemory& memory) {
-  const PageCount width = limits.page_size.PagesFor(limits.context);
+  const PageCount width = limits.page_size.PagesFor(limits.context + limits.max_tree_nodes);
   const std::span<PageId> pages = device.Take<PageId>(PageRows::Entries(limits.max_seqs, width));
   if (!device.counting()) {
     memory.page_rows = std::make_unique<PageRows>(limits.max_seqs, width, pages);
@@ -180,12 +180,12 @@ void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
 }  // namespace
 
 int64_t LogitRows(const RunnerLimits& limits) {
-  return std::max<int64_t>(kLogitBlock, limits.max_seqs);
+  return std::max<int64_t>(kLogitBlock, MaxNextRows(limits));
 }
 
 SampleCapacity NextCapacity(const RunnerLimits& limits) {
   return {.vocab_size = limits.vocab_size,
-          .rows = limits.max_seqs,
+          .rows = MaxNextRows(limits),
           .items = limits.max_samples,
           .adjusted = limits.max_samples,
           .biases = kMaxStepBiases * limits.max_seqs,
@@ -213,7 +213,10 @@ StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
     bucket.work =
         MlaWorkShape(AttentionShape(config), num_sms,
                      size.is_decode ? MlaStep::kDecode : MlaStep::kAny, options.deterministic);
-    bucket.head_rows = std::min(size.num_seqs, limits.max_seqs);
+    // With trees any token may be one of which tokens are drawn.
+    const bool has_trees = limits.max_tree_nodes > TokenCount(0) && !size.is_decode;
+    bucket.head_rows = static_cast<int32_t>(
+        std::min<int64_t>(has_trees ? size.num_tokens.raw() : size.num_seqs, MaxNextRows(limits)));
     memory.buckets.push_back(std::move(bucket));
   }
   const ByteOffset begin = device.used();

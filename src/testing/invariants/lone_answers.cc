@@ -85,7 +85,7 @@ LoneAnswer LoneAnswers::Compute(const Request& request, int32_t sample, TokenCou
 }
 
 StepToken LoneAnswers::Step(StepSequence seq) {
-  return runner_->Step({.sequences = {&seq, 1}}).sequences[0].tokens[0];
+  return runner_->Step({.sequences = {&seq, 1}}).sequences[0].answers[0].tokens[0];
 }
 
 const JobReport& LoneAnswers::PromptScores(const Request& request) {
@@ -100,7 +100,8 @@ const JobReport& LoneAnswers::PromptScores(const Request& request) {
                            .want = Want::kScores,
                            .sampling = request.sampling,
                            .next_token = request.prompt.back()};
-    for (const StepToken& token : runner_->Step({.sequences = {&seq, 1}}).sequences[0].tokens) {
+    for (const StepToken& token :
+         runner_->Step({.sequences = {&seq, 1}}).sequences[0].answers[0].tokens) {
       report.tokens.push_back({token.chosen, {token.top.begin(), token.top.end()}});
     }
   }
