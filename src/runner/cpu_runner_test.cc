@@ -4,12 +4,15 @@
 
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runner/test_models.h"
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
+#include "testing/faulty_weights.h"
 #include "testing/step_jobs.h"
 
 namespace quire {
@@ -170,6 +173,101 @@ TEST(CpuRunnerTest, KvFormatsDifferByTheirRoundingOnly) {
   EXPECT_LT(distance(reports[2]), 1.0);
 }
 
+// ---- Faults of one row ----
+
+// A runner whose embedding of kFaultyId is NaN.
+constexpr int32_t kFaultyId = 7;
+std::unique_ptr<CpuRunner> MakeFaulty(const RunnerOptions& options) {
+  const ModelConfig config = ReadModelConfig(kTrueGeometry);
+  const std::unique_ptr<WeightSource> dummy = MakeDummyWeights(config);
+  testing::FaultyWeights source(*dummy, kFaultyId);
+  const MemoryPlan plan = MakeMemoryPlan(config, source, options);
+  return std::make_unique<CpuRunner>(config, source, options, plan);
+}
+
+TEST(CpuRunnerTest, ARowWithNaNNamesItselfAndTheOthersKeepTheirBits) {
+  const auto runner = MakeFaulty(kOptions);
+  std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6};
+  const std::vector<PageId> pages = FirstPages(3);
+  for (const Want want : {Want::kNextToken, Want::kScores}) {
+    std::vector<StepSequence> seqs;
+    for (size_t i = 0; i < 3; ++i) {
+      seqs.push_back({.tokens = std::span(tokens).subspan(2 * i, 2),
+                      .pages = std::span(pages).subspan(i, 1),
+                      .want = want,
+                      .sampling = {.temperature = 0}});
+    }
+    const auto outer = [&](const StepResult& result) {
+      std::vector<std::pair<int32_t, float>> said;
+      for (const size_t i : {size_t{0}, size_t{2}}) {
+        EXPECT_EQ(result.sequences[i].fault, RowFault::kNone);
+        for (const StepToken& token : result.sequences[i].answers[0].tokens) {
+          said.emplace_back(token.chosen.token, token.chosen.logprob);
+        }
+      }
+      return said;
+    };
+    tokens[2] = 3;
+    const StepResult& well = runner->Step({.sequences = seqs});
+    EXPECT_EQ(well.sequences[1].fault, RowFault::kNone);
+    const auto expected = outer(well);
+    tokens[2] = kFaultyId;
+    const StepResult& ill = runner->Step({.sequences = seqs});
+    EXPECT_EQ(ill.sequences[1].fault, RowFault::kLogitsNotFinite);
+    EXPECT_TRUE(ill.sequences[1].answers.empty());
+    EXPECT_EQ(outer(ill), expected);
+  }
+}
+
+TEST(CpuRunnerTest, PagesThatHeldNaNAreAsGoodAsOthers) {
+  const auto runner = MakeFaulty(kOptions);
+  const std::vector<PageId> pages = FirstPages(2);
+  const auto run = [&](const std::vector<int32_t>& tokens, size_t page) {
+    const StepSequence seq{.tokens = tokens,
+                           .pages = std::span(pages).subspan(page, 1),
+                           .want = Want::kNextToken,
+                           .sampling = {.temperature = 0}};
+    const StepSequenceResult& result = runner->Step({.sequences = {&seq, 1}}).sequences[0];
+    return result.fault == RowFault::kNone ? result.answers[0].tokens[0].chosen.logprob : 1.0f;
+  };
+  EXPECT_EQ(run(std::vector<int32_t>(16, kFaultyId), 0), 1.0f);
+  const float expected = run({1, 2, 3}, 1);
+  EXPECT_LT(expected, 0.0f);
+  EXPECT_EQ(run({1, 2, 3}, 0), expected);
+}
+
+// ---- What is kept ----
+
+TEST(CpuRunnerTest, ASteadyStepLooksAtNewPagesOnly) {
+  const auto runner = Make(kOptions);
+  std::vector<std::vector<PageId>> pages(3);
+  PageId next{1};
+  std::vector<PageCount> kept(3);
+  const int32_t token[] = {1};
+  for (int64_t position = 0; position < 40; ++position) {
+    PageCount added{0};
+    std::vector<StepSequence> seqs;
+    for (size_t i = 0; i < 3; ++i) {
+      // They begin apart, so that they grow in different steps.
+      const TokenCount at(position + 5 * static_cast<int64_t>(i));
+      while (PageCount(pages[i].size()) < runner->limits().page_size.PagesFor(at + TokenCount(1))) {
+        pages[i].push_back(next);
+        next = PageId(next.raw() + 1);
+        added += PageCount(1);
+      }
+      seqs.push_back({.id = i + 1,
+                      .tokens = token,
+                      .position = at,
+                      .pages = pages[i],
+                      .kept_pages = kept[i],
+                      .want = Want::kNextToken});
+    }
+    runner->Step({.sequences = seqs});
+    EXPECT_EQ(runner->last_step().pages_looked_at, added) << position;
+    for (size_t i = 0; i < 3; ++i) kept[i] = PageCount(pages[i].size());
+  }
+}
+
 class BadStep : public ::testing::Test {
  protected:
   std::string Refusal(const StepSequence& seq) {
@@ -212,6 +310,82 @@ TEST_F(BadStep, PagesThatAreNotThereAreRefused) {
   const PageId beyond[] = {PageId(33)};
   EXPECT_EQ(Refusal({.tokens = tokens_, .pages = beyond}),
             "step: sequence 0: page 0: expected 1..32, got 33");
+}
+
+TEST_F(BadStep, PagesAreKeptByASequenceThatIsKnownAndHasThem) {
+  EXPECT_EQ(Refusal({.tokens = tokens_, .pages = pages_, .kept_pages = PageCount(1)}),
+            "step: sequence 0: kept pages: expected 0..0, got 1");
+  EXPECT_EQ(Refusal({.id = 1, .tokens = tokens_, .pages = pages_, .kept_pages = PageCount(9)}),
+            "step: sequence 0: kept pages: expected 0..8, got 9");
+  // A page behind those that the step needs is looked at, too: the next step may keep it.
+  const PageId beyond[] = {PageId(1), PageId(33)};
+  EXPECT_EQ(Refusal({.tokens = tokens_, .pages = beyond}),
+            "step: sequence 0: page 1: expected 1..32, got 33");
+}
+
+TEST_F(BadStep, TreesAndLookaheadAreRefusedWhereTheRunnerTakesNone) {
+  const int32_t chain[] = {-1, 0, 1};
+  EXPECT_EQ(Refusal({.tokens = tokens_, .pages = pages_, .tree_parents = chain}),
+            "step: sequence 0: tree nodes: expected 3..0, got 3");
+  EXPECT_EQ(Refusal({.tokens = tokens_, .pages = pages_, .lookahead = TokenCount(1)}),
+            "step: sequence 0: 0 tree nodes and a lookahead of 1: expected 0..0 together");
+}
+
+TEST(TreeStep, WhatIsNoTreeIsRefused) {
+  RunnerOptions options = kOptions;
+  options.tree_nodes = TokenCount(4);
+  const auto runner = Make(options);
+  const std::vector<int32_t> tokens = {1, 2, 3};
+  const std::vector<PageId> pages = FirstPages(9);
+  const int32_t chain[] = {-1, 0, 1};
+  const StepSequence good{.tokens = tokens,
+                          .position = TokenCount(10),
+                          .pages = pages,
+                          .tree_parents = chain,
+                          .want = Want::kNextToken};
+  const auto refusal = [&](const std::function<void(StepSequence&)>& change) {
+    StepSequence seq = good;
+    change(seq);
+    return ErrorMessage([&] { runner->Step({.sequences = {&seq, 1}}); });
+  };
+  EXPECT_EQ(refusal([](StepSequence&) {}), "no error");
+  const int32_t later[] = {-1, 1, 0};
+  EXPECT_EQ(refusal([&](StepSequence& seq) { seq.tree_parents = later; }),
+            "step: sequence 0: parent of tree node 1: expected -1..0, got 1");
+  const int32_t below[] = {-2, 0, 0};
+  EXPECT_EQ(refusal([&](StepSequence& seq) { seq.tree_parents = below; }),
+            "step: sequence 0: parent of tree node 0: expected -1..-1, got -2");
+  EXPECT_EQ(refusal([&](StepSequence& seq) { seq.tree_parents = std::span(chain).first(2); }),
+            "step: sequence 0: tree nodes: expected 3..4, got 2");
+  const int32_t five[] = {-1, 0, 1, 2, 3};
+  EXPECT_EQ(refusal([&](StepSequence& seq) { seq.tree_parents = five; }),
+            "step: sequence 0: tree nodes: expected 3..4, got 5");
+  EXPECT_EQ(refusal([&](StepSequence& seq) { seq.lookahead = TokenCount(2); }),
+            "step: sequence 0: 3 tree nodes and a lookahead of 2: expected 0..4 together");
+  EXPECT_EQ(refusal([&](StepSequence& seq) {
+              seq.position = TokenCount(13);  // 13 and 3 nodes fill a page
+              seq.pages = std::span(pages).first(1);
+              seq.lookahead = TokenCount(1);
+            }),
+            "step: sequence 0: pages: expected at least 2 for 17 tokens, got 1");
+  EXPECT_EQ(refusal([&](StepSequence& seq) { seq.sampling.presence_penalty = 1; }),
+            "step: sequence 0: penalties: expected none for a tree");
+  EXPECT_EQ(refusal([&](StepSequence& seq) {
+              seq.want = Want::kScores;
+              seq.next_token = 1;
+            }),
+            "step: sequence 0: next token: expected none for a tree, got 1");
+  // Depth counts, and not the number of nodes: three beside each other fit where a chain does not.
+  const int32_t siblings[] = {-1, -1, -1};
+  const auto at_the_end = [&](StepSequence& seq) { seq.position = TokenCount(127); };
+  EXPECT_EQ(
+      refusal(at_the_end),
+      "step: sequence 0: 127 tokens in the cache and 3 more exceed the context length of 128");
+  EXPECT_EQ(refusal([&](StepSequence& seq) {
+              at_the_end(seq);
+              seq.tree_parents = siblings;
+            }),
+            "no error");
 }
 
 TEST_F(BadStep, MoreThanAStepCanHoldIsRefused) {

@@ -2,9 +2,12 @@
 // step, padding to buckets, threads, which pages a sequence has.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "testing/step_jobs.h"
@@ -183,11 +186,187 @@ TEST_P(RunnerInvariants, SamplesDependOnSeedAndPositionAlone) {
   EXPECT_GT(outputs.size(), 1u);
 }
 
+// ---- Trees ----
+
+// The tokens from the root to a node, the node's own last.
+std::vector<int32_t> PathTo(std::span<const int32_t> parents, std::span<const int32_t> tokens,
+                            int32_t node) {
+  std::vector<int32_t> path;
+  for (; node >= 0; node = parents[static_cast<size_t>(node)]) {
+    path.insert(path.begin(), tokens[static_cast<size_t>(node)]);
+  }
+  return path;
+}
+
+// What plain steps say of the tokens behind `prompt`: what follows each of them, by greedy choice and
+// as the score of the next one.
+struct PathReport {
+  JobReport next, scores;
+};
+
+class TreeInvariants : public RunnerInvariants {
+ protected:
+  static constexpr int64_t kPrompt = 61;
+
+  RunnerOptions TreeOptions(int32_t page_size, StepMode mode) const {
+    RunnerOptions options = Options();
+    options.page_size = PageSize(page_size);
+    options.tree_nodes = TokenCount(12);
+    options.mode = mode;
+    return options;
+  }
+
+  // Pages of one sequence of the full context.
+  static std::vector<PageId> Pages(const Runner& runner, int64_t which) {
+    const RunnerLimits& limits = runner.limits();
+    const int64_t count = limits.page_size.PagesFor(limits.context + limits.max_tree_nodes).raw();
+    std::vector<PageId> pages;
+    for (int64_t i = count; i > 0; --i) pages.emplace_back(which * count + i);
+    return pages;
+  }
+
+  static void Copy(const StepToken& token, JobReport& to) {
+    to.tokens.push_back({token.chosen, {token.top.begin(), token.top.end()}});
+  }
+
+  // One plain step over all of `tokens`; the reports are of the last path.size() of them.
+  static PathReport RunPlain(Runner& runner, std::span<const int32_t> prompt,
+                             std::span<const int32_t> path, const std::vector<PageId>& pages) {
+    std::vector<int32_t> tokens(prompt.begin(), prompt.end());
+    PathReport report;
+    for (size_t i = 0; i < path.size(); ++i) {
+      tokens.push_back(path[i]);
+      StepSequence seq{.tokens = tokens,
+                       .pages = pages,
+                       .want = Want::kNextToken,
+                       .sampling = {.temperature = 0, .top_logprobs = 5}};
+      Copy(runner.Step({.sequences = {&seq, 1}}).sequences[0].answers[0].tokens[0], report.next);
+      seq.want = Want::kScores;
+      seq.next_token = i + 1 < path.size() ? path[i + 1] : kNoToken;
+      Copy(runner.Step({.sequences = {&seq, 1}}).sequences[0].answers[0].tokens.back(),
+           report.scores);
+    }
+    return report;
+  }
+
+  static JobReport Only(const JobReport& report, size_t i) {
+    JobReport only;
+    only.tokens.push_back(report.tokens[i]);
+    return only;
+  }
+};
+
+TEST_P(TreeInvariants, ANodeSaysWhatPlainStepsOverItsPathSay) {
+  // Two roots; branches that part at different depths; a leaf before the others go on.
+  const std::vector<int32_t> parents = {-1, 0, 0, 1, -1, 2, 4, 5, 3, 0};
+  for (const int32_t page_size : {1, 16, 64}) {
+    for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+      const auto runner = Make(TreeOptions(page_size, mode));
+      const int64_t vocab_size = runner->limits().vocab_size;
+      const std::vector<int32_t> prompt = RandomTokens(kPrompt, vocab_size, 1);
+      const std::vector<int32_t> nodes = RandomTokens(std::ssize(parents), vocab_size, 2);
+      const std::vector<PageId> pages = Pages(*runner, 0), other = Pages(*runner, 1);
+      const StepSequence prefill{.id = 1, .tokens = prompt, .pages = pages};
+      runner->Step({.sequences = {&prefill, 1}});
+      // The first six nodes, then the others behind them, each time beside a plain sequence.
+      JobReport next, scores, beside;
+      for (const auto& [begin, end] : {std::pair<size_t, size_t>{0, 6}, {6, nodes.size()}}) {
+        StepSequence seqs[2] = {{.id = 2,
+                                 .tokens = std::span(prompt).first(9),
+                                 .pages = other,
+                                 .want = Want::kNextToken,
+                                 .sampling = {.temperature = 0, .top_logprobs = 5}},
+                                {.id = 1,
+                                 .tokens = std::span(nodes).subspan(begin, end - begin),
+                                 .position = TokenCount(prompt.size() + begin),
+                                 .pages = pages,
+                                 .kept_pages = PageCount(pages.size()),
+                                 .tree_parents = std::span(parents).first(end),
+                                 .lookahead = TokenCount(2),
+                                 .want = Want::kNextToken,
+                                 .sampling = {.temperature = 0, .top_logprobs = 5}}};
+        const StepResult& drawn = runner->Step({.sequences = seqs});
+        ASSERT_EQ(drawn.sequences[1].answers.size(), 1u);
+        ASSERT_EQ(drawn.sequences[1].answers[0].tokens.size(), end - begin);
+        for (const StepToken& token : drawn.sequences[1].answers[0].tokens) Copy(token, next);
+        Copy(drawn.sequences[0].answers[0].tokens[0], beside);
+        seqs[1].want = Want::kScores;
+        const StepResult& scored = runner->Step({.sequences = seqs});
+        for (const StepToken& token : scored.sequences[1].answers[0].tokens) {
+          Copy(token, scores);
+        }
+      }
+      for (size_t node = 0; node < nodes.size(); ++node) {
+        // Down to the first child, which the node's score is of, if that was given with it.
+        std::vector<int32_t> path = PathTo(parents, nodes, static_cast<int32_t>(node));
+        const size_t depth = path.size();
+        const size_t end = node < 6 ? 6 : nodes.size();
+        const auto child = std::find(parents.begin(), parents.begin() + static_cast<long>(end),
+                                     static_cast<int32_t>(node)) -
+                           parents.begin();
+        if (child < static_cast<long>(end)) path.push_back(nodes[static_cast<size_t>(child)]);
+        const PathReport plain = RunPlain(*runner, prompt, path, other);
+        EXPECT_EQ(Difference(Only(next, node), Only(plain.next, depth - 1)), "")
+            << "node " << node << ", page size " << page_size;
+        EXPECT_EQ(Difference(Only(scores, node), Only(plain.scores, depth - 1)), "")
+            << "node " << node << ", page size " << page_size;
+      }
+      const PathReport plain =
+          RunPlain(*runner, std::span(prompt).first(8), std::span(prompt).subspan(8, 1), other);
+      EXPECT_EQ(Difference(Only(beside, 0), plain.next), "");
+      EXPECT_EQ(Difference(Only(beside, 1), plain.next), "");
+    }
+  }
+}
+
+TEST_P(TreeInvariants, SamplesOfANodeAreThoseOfItsPosition) {
+  const auto runner = Make(TreeOptions(16, StepMode::kEager));
+  const int64_t vocab_size = runner->limits().vocab_size;
+  const std::vector<int32_t> prompt = RandomTokens(kPrompt, vocab_size, 1);
+  const std::vector<int32_t> nodes = RandomTokens(3, vocab_size, 2);
+  const std::vector<int32_t> parents = {-1, 0, 0};
+  const std::vector<PageId> pages = Pages(*runner, 0);
+  const StepSequence prefill{.tokens = prompt, .pages = pages};
+  runner->Step({.sequences = {&prefill, 1}});
+  const SamplingParams sampling{.temperature = 2.0f, .seed = 4};
+  const StepSequence tree{.tokens = nodes,
+                          .position = TokenCount(prompt.size()),
+                          .pages = pages,
+                          .tree_parents = parents,
+                          .want = Want::kNextToken,
+                          .sampling = sampling,
+                          .num_samples = 2,
+                          .first_sample = 5};
+  const StepSequenceResult& result = runner->Step({.sequences = {&tree, 1}}).sequences[0];
+  std::vector<std::vector<int32_t>> drawn;  // [samples][nodes]
+  for (const StepAnswer& answer : result.answers) {
+    drawn.emplace_back();
+    for (const StepToken& token : answer.tokens) drawn.back().push_back(token.chosen.token);
+  }
+  ASSERT_EQ(drawn.size(), 2u);
+  ASSERT_EQ(drawn[0].size(), 3u);
+  for (int32_t node = 0; node < 3; ++node) {
+    std::vector<int32_t> tokens = prompt;
+    for (const int32_t token : PathTo(parents, nodes, node)) tokens.push_back(token);
+    const StepSequence plain{.tokens = tokens,
+                             .pages = pages,
+                             .want = Want::kNextToken,
+                             .sampling = sampling,
+                             .num_samples = 2,
+                             .first_sample = 5};
+    const StepSequenceResult& one = runner->Step({.sequences = {&plain, 1}}).sequences[0];
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(drawn[i][static_cast<size_t>(node)], one.answers[i].tokens[0].chosen.token);
+    }
+  }
+}
+
 std::string CaseName(const ::testing::TestParamInfo<ModelCase>& info) {
   return std::string(info.param.name) + "_" + KvFormatName(info.param.kv_format);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, RunnerInvariants, ::testing::ValuesIn(kModels), CaseName);
+INSTANTIATE_TEST_SUITE_P(Models, TreeInvariants, ::testing::ValuesIn(kModels), CaseName);
 
 }  // namespace
 }  // namespace quire

@@ -163,7 +163,10 @@ class Anonymous : public Runner {
   const RunnerLimits& limits() const override { return runner_.limits(); }
   void Submit(const StepBatch& batch) override {
     seqs_.assign(batch.sequences.begin(), batch.sequences.end());
-    for (StepSequence& seq : seqs_) seq.id = 0;
+    for (StepSequence& seq : seqs_) {
+      seq.id = 0;
+      seq.kept_pages = PageCount(0);
+    }
     runner_.Submit({.copies = batch.copies, .sequences = seqs_});
   }
   const StepResult& Collect() override { return runner_.Collect(); }

@@ -63,7 +63,6 @@ CudaRunner::CudaRunner(const ModelConfig& config, WeightSource& source,
       gemms_(options.deterministic ? GemmBackend::kTiles : GemmBackend::kCublasLt, memory_.gemm,
              memory_.side_gemm),
       book_(plan.limits.max_seqs, memory_.page_rows->width()),
-      ids_(Size(plan.limits.max_seqs)),
       logit_rows_(Size(plan.limits.max_step_tokens.raw())),
       tokens_(Size(MaxResults(plan.limits))),
       answers_(Size(MaxAnswers(plan.limits))),
@@ -314,11 +313,10 @@ void CudaRunner::PackBucket(Bucket& bucket) {
 
 void CudaRunner::PackPlan(Bucket& bucket) {
   const size_t num_seqs = batch_.sequences.size();
-  for (size_t i = 0; i < num_seqs; ++i) ids_[i] = batch_.sequences[i].id;
   const auto seqs = std::span<const SequenceStep>(seqs_).first(Size(bucket.size.num_seqs));
   const auto uses = std::span(uses_).first(seqs.size());
   std::ranges::fill(uses, RowUse{});
-  book_.Assign(std::span(ids_).first(num_seqs), seqs.first(num_seqs), uses.first(num_seqs));
+  book_.Assign(batch_.sequences, seqs.first(num_seqs), uses.first(num_seqs));
   BringPages(bucket, seqs.first(num_seqs), uses.first(num_seqs));
   bucket.plan->Pack(seqs, uses);
   for (size_t i = 0; i < num_seqs; ++i) book_.Set(uses[i].row, uses[i].unchanged, seqs[i].pages);

@@ -124,7 +124,6 @@ class CudaRunner final : public MeteredRunner {
 
   // The step at hand.
   StepBatch batch_;
-  std::vector<uint64_t> ids_;           // [max_seqs]
   std::vector<SequenceStep> seqs_;      // [rows of the largest bucket]
   std::vector<RowUse> uses_;            // as many
   std::vector<SequenceStep> carriers_;  // as many: of a step that only brings pages

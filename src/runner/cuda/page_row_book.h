@@ -1,8 +1,7 @@
 // Which row of pages on the device belongs to which sequence, and what is in it.
 //
-// A sequence keeps its row from step to step, so that a step brings only the pages that are new. What
-// a row holds is compared, never assumed: a sequence may lose its pages and get others. No CUDA in
-// here.
+// A sequence keeps its row from step to step, so that a step brings only the pages that are new: those
+// behind its kept_pages. Nothing here looks at the others. No CUDA in here.
 #ifndef QUIRE_RUNNER_CUDA_PAGE_ROW_BOOK_H_
 #define QUIRE_RUNNER_CUDA_PAGE_ROW_BOOK_H_
 
@@ -14,6 +13,7 @@
 #include "attn/cuda/step_pack.h"
 #include "attn/sequence_step.h"
 #include "base/units.h"
+#include "step/step.h"
 
 namespace quire::cuda {
 
@@ -23,9 +23,11 @@ class PageRowBook {
   PageRowBook(int32_t num_rows, PageCount width);
 
   // Gives every sequence of a step a row: the one that it had, or the one that was not used for the
-  // longest time. ids[i] is that of seqs[i], 0 if unknown; there are no more sequences than rows.
-  // uses[i] says which row, and how many of seqs[i].pages it holds already.
-  void Assign(std::span<const uint64_t> ids, std::span<const SequenceStep> seqs,
+  // longest time. seqs[i] is what batch[i] was packed as; there are no more sequences than rows.
+  // uses[i] says which row, and how many of seqs[i].pages it holds already: those that the sequence
+  // kept, and the row that was its own has. Where QUIRE_DCHECK checks, throws InternalError if these
+  // are others.
+  void Assign(std::span<const StepSequence> batch, std::span<const SequenceStep> seqs,
               std::span<RowUse> uses);
 
   // The row holds these pages now, of which it had the first `unchanged`.
@@ -35,7 +37,7 @@ class PageRowBook {
   void ForgetPages();
 
  private:
-  PageCount UnchangedPages(int32_t row, std::span<const PageId> pages) const;
+  PageCount UnchangedPages(int32_t row, PageCount kept, std::span<const PageId> pages) const;
   int32_t LongestUnused() const;
 
   std::vector<uint64_t> ids_;               // [rows]; 0: nobody's

@@ -1,0 +1,54 @@
+// The weights of another source, but for one token whose embedding is NaN.
+#ifndef QUIRE_TESTING_FAULTY_WEIGHTS_H_
+#define QUIRE_TESTING_FAULTY_WEIGHTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "model/weight_source.h"
+
+namespace quire::testing {
+
+class FaultyWeights final : public WeightSource {
+ public:
+  // `source` outlives this. Its embeddings are f32 or bf16.
+  FaultyWeights(WeightSource& source, int32_t token) : source_(source), token_(token) {}
+
+  WeightFormat Format(const std::string& name, MatrixShape shape) const override {
+    return source_.Format(name, shape);
+  }
+  MatrixSource Matrix(const std::string& name, MatrixShape shape, Executor& executor) override {
+    MatrixSource matrix = source_.Matrix(name, shape, executor);
+    if (name != "model.embed_tokens.weight") return matrix;
+    const bool is_f32 = matrix.format == WeightFormat::kF32;
+    QUIRE_CHECK(is_f32 || matrix.format == WeightFormat::kBf16);
+    const size_t width = is_f32 ? 4 : 2;
+    const auto stride = static_cast<size_t>(matrix.output_stride) * width;
+    embeddings_.assign(matrix.data, matrix.data + stride * static_cast<size_t>(shape.outputs));
+    // All bits set are NaN in both types.
+    std::memset(embeddings_.data() + stride * static_cast<size_t>(token_), 0xff,
+                static_cast<size_t>(shape.inputs) * width);
+    matrix.data = embeddings_.data();
+    return matrix;
+  }
+  void CheckVector(const std::string& name, int64_t size) const override {
+    source_.CheckVector(name, size);
+  }
+  void ReadVector(const std::string& name, std::span<float> values) override {
+    source_.ReadVector(name, values);
+  }
+
+ private:
+  WeightSource& source_;
+  int32_t token_;
+  std::vector<std::byte> embeddings_;
+};
+
+}  // namespace quire::testing
+
+#endif  // QUIRE_TESTING_FAULTY_WEIGHTS_H_
