@@ -97,14 +97,18 @@ PageCount PrefixTree::Evict(PageCount wanted) {
   return freed;
 }
 
-PageCount PrefixTree::CountEvictable() const {
+PageCount PrefixTree::CountEvictable(PageCount at_most) {
   PageCount evictable(0);
   std::unordered_set<const Node*> stay;  // nodes with a child that cannot be evicted entirely
-  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
+  for (auto node = nodes_.rbegin(); node != nodes_.rend() && evictable < at_most; ++node) {
     if (!stay.contains(&*node)) {
-      const auto in_use = std::find_if(node->pages.rbegin(), node->pages.rend(),
+      const PageCount most = Min(PageCount(node->pages.size()), at_most - evictable);
+      const auto end = node->pages.rbegin() + most.raw();
+      const auto in_use = std::find_if(node->pages.rbegin(), end,
                                        [](const PageLease& page) { return page.IsShared(); });
-      evictable += PageCount(in_use - node->pages.rbegin());
+      const PageCount found(in_use - node->pages.rbegin());
+      evictable += found;
+      counters_.counted_pages += found + PageCount(in_use == end ? 0 : 1);
       if (in_use == node->pages.rend()) continue;
     }
     stay.insert(node->parent);

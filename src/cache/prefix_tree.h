@@ -79,6 +79,7 @@ struct PrefixTreeCounters {
   TokenCount queried_tokens;  // given to Match
   TokenCount matched_tokens;  // found by Match
   PageCount evicted_pages;
+  PageCount counted_pages;  // looked at by CountEvictable
 };
 
 class PrefixTree {
@@ -114,8 +115,10 @@ class PrefixTree {
   PageCount num_pages() const { return num_pages_; }
   TokenCount num_tokens() const { return num_tokens_; }
   const PrefixTreeCounters& counters() const { return counters_; }
-  // What Evict could free now. Walks all pages, since leases come and go without the tree.
-  PageCount CountEvictable() const;
+  // What Evict(at_most) could free now. Looks at so many pages and at a page of every node in use that
+  // is older: leases come and go without the tree, so there is no count to keep, but whoever asks
+  // wants to know whether there are enough.
+  PageCount CountEvictable(PageCount at_most);
 
   // Throws InternalError unless the invariants hold. Walks all tokens.
   void CheckInvariants() const;

@@ -134,7 +134,7 @@ class Machine {
 
   void Evict() {
     const PageCount wanted(bytes_.Below(17));
-    const PageCount evictable = tree_.CountEvictable();
+    const PageCount evictable = tree_.CountEvictable(tree_.num_pages());
     const PageCount free_before = pool_.num_free();
     const PageCount freed = tree_.Evict(wanted);
     QUIRE_CHECK(freed == Min(wanted, evictable), "{} freed, {} wanted, {} evictable", freed, wanted,

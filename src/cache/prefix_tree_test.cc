@@ -241,12 +241,12 @@ TEST_F(PrefixTreeTest, PagesInUseAndThoseBeforeThemAreNotEvicted) {
   Finish({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
   std::optional<PrefixMatch> match = Match({1, 2, 3, 4, 5, 6, 7, 8, 99});
   Finish({20, 21});
-  EXPECT_EQ(tree_.CountEvictable(), PageCount(2));
+  EXPECT_EQ(tree_.CountEvictable(tree_.num_pages()), PageCount(2));
   EXPECT_EQ(tree_.Evict(PageCount(9)), PageCount(2));
   tree_.CheckInvariants();
   EXPECT_EQ(tree_.num_pages(), PageCount(2));
   match.reset();
-  EXPECT_EQ(tree_.CountEvictable(), PageCount(2));
+  EXPECT_EQ(tree_.CountEvictable(tree_.num_pages()), PageCount(2));
   EXPECT_EQ(tree_.Evict(PageCount(9)), PageCount(2));
   EXPECT_EQ(pool_.num_used(), PageCount(0));
 }
@@ -255,7 +255,7 @@ TEST_F(PrefixTreeTest, APageBeingCopiedFromIsNotEvicted) {
   Finish({1, 2, 3});
   const PrefixMatch match = Match({1, 2, 9});
   EXPECT_EQ(tree_.Evict(PageCount(1)), PageCount(0));
-  EXPECT_EQ(tree_.CountEvictable(), PageCount(0));
+  EXPECT_EQ(tree_.CountEvictable(tree_.num_pages()), PageCount(0));
 }
 
 TEST_F(PrefixTreeTest, ThePagesOfTwoSequencesWithTheSameStartStayWhileEitherRuns) {
@@ -316,7 +316,10 @@ TEST(PrefixTreeScaleTest, ALongSequenceOfSingleTokenPagesIsCachedMatchedAndEvict
     ASSERT_EQ(tree.Match("", query, DraftLayer::kAbsent).length, TokenCount(length - 1));
   }
   tree.CheckInvariants();
-  EXPECT_EQ(tree.CountEvictable(), PageCount(kLength));
+  EXPECT_EQ(tree.CountEvictable(tree.num_pages()), PageCount(kLength));
+  const PageCount counted = tree.counters().counted_pages;
+  EXPECT_EQ(tree.CountEvictable(PageCount(5)), PageCount(5));
+  EXPECT_EQ(tree.counters().counted_pages - counted, PageCount(5));
   EXPECT_EQ(tree.Evict(PageCount(kLength - 10)), PageCount(kLength - 10));
   EXPECT_EQ(tree.Match("", tokens, DraftLayer::kAbsent).length, TokenCount(10));
   tree.CheckInvariants();
@@ -596,7 +599,10 @@ class Simulation {
     const std::map<int32_t, int> holders = Holders();
     PageModel all_evicted = model_;
     const size_t evictable = all_evicted.Evict(model_.pages().size(), holders);
-    EXPECT_EQ(tree_.CountEvictable(), PageCount(evictable));
+    EXPECT_EQ(tree_.CountEvictable(tree_.num_pages()), PageCount(evictable));
+    for (const size_t at_most : {size_t{0}, size_t{1}, evictable / 2, evictable}) {
+      EXPECT_EQ(tree_.CountEvictable(PageCount(at_most)), PageCount(std::min(at_most, evictable)));
+    }
     const PageCount free_before = pool_.num_free();
     const PageCount freed = tree_.Evict(wanted);
     EXPECT_EQ(freed, PageCount(model_.Evict(wanted.raw(), holders)));

@@ -27,13 +27,13 @@ struct Scheduler::Task {
 // One answer on its way.
 struct Scheduler::Sequence {
   Sequence(Task& of, uint64_t its_id, int32_t number, PageSize page_size)
-      : task(&of), id(its_id), sample(number), list(page_size) {}
+      : task(&of), id(its_id), sample(number), pages(page_size) {}
 
   TokenCount length() const { return TokenCount(tokens.size()); }
   TokenCount prompt_length() const { return TokenCount(task->request.prompt.size()); }
   int64_t num_output() const { return (length() - prompt_length()).raw(); }
   // Tokens still to be computed, the last one among them.
-  TokenCount ToCompute() const { return length() - computed; }
+  TokenCount ToCompute() const { return length() - pages.computed; }
   // A stream that goes on, unlike one that has yet to begin or to be computed again.
   bool IsDecoding() const { return ToCompute() == TokenCount(1) && num_output() > 0; }
   // Sample 0 stands for all answers until it has its first token, and is then forked.
@@ -47,10 +47,7 @@ struct Scheduler::Sequence {
   uint64_t id;  // of this answer alone, as runners know it
   int32_t sample;
   std::vector<int32_t> tokens;  // prompt and output
-  TokenCount computed;          // tokens whose rows are in the cache
-  PageList list;
-  PageCount kept_pages{0};             // of the list, known to the runner from the last step
-  std::optional<PartialPage> to_copy;  // into the list's page that `computed` ends in
+  SequencePages pages;
   bool running = false;
   bool in_batch = false;
   bool finished = false;
@@ -92,13 +89,7 @@ bool Scheduler::ByOrder::operator()(const Sequence* a, const Sequence* b) const 
 }
 
 Scheduler::Scheduler(const RunnerLimits& limits, SchedulerOptions options)
-    : limits_(limits),
-      options_(std::move(options)),
-      pool_(limits.pool_pages - PageCount(1), limits.page_size),
-      tree_(std::make_unique<PrefixTree>(limits.page_size)) {
-  Require(pool_.num_pages() >= limits.page_size.PagesFor(limits.context),
-          "scheduler: pages: expected at least {} for a sequence of the context length {}, got {}",
-          limits.page_size.PagesFor(limits.context), limits.context, pool_.num_pages());
+    : limits_(limits), options_(std::move(options)), pages_(limits, options_.prefix_cache) {
   Require(limits.max_step_tokens >= TokenCount(limits.max_seqs),
           "scheduler: tokens of a step: expected at least one for each of {} sequences, got {}",
           limits.max_seqs, limits.max_step_tokens);
@@ -249,10 +240,11 @@ void Scheduler::AddDecodes() {
   for (Sequence* seq : running_) {
     if (!seq->IsDecoding()) continue;
     candidates_.push_back(seq);
-    extensions_.push_back({.list = &seq->list, .new_length = LengthAhead(*seq)});
+    extensions_.push_back(
+        {.list = &seq->pages.list, .new_length = seq->length() + Lookahead(*seq)});
   }
   // All at once: one search for pages to evict, and not one for every sequence.
-  const bool all_fit = Extend(extensions_);
+  const bool all_fit = pages_.Extend(extensions_);
   for (Sequence* seq : candidates_) {
     if (!seq->running) continue;  // preempted for one before it
     if (all_fit || ExtendOrPreempt(*seq)) AddEntry(*seq, TokenCount(1));
@@ -296,7 +288,9 @@ void Scheduler::DropEntry(const Sequence& seq) {
 void Scheduler::MakeBatch() {
   for (const Entry& entry : entries_) {
     batch_.push_back(MakeStep(entry));
-    if (entry.seq->to_copy) AddCopy(*entry.seq);
+    if (!entry.seq->pages.to_copy) continue;
+    copies_.push_back(entry.seq->pages.Copy());
+    ++counters_.page_copies;
   }
 }
 
@@ -304,13 +298,13 @@ StepSequence Scheduler::MakeStep(const Entry& entry) const {
   const Sequence& seq = *entry.seq;
   const Request& request = seq.task->request;
   const std::span<const int32_t> tokens = seq.tokens;
-  const auto first = static_cast<size_t>(seq.computed.raw());
+  const auto first = static_cast<size_t>(seq.pages.computed.raw());
   const auto count = static_cast<size_t>(entry.q_len.raw());
   StepSequence step{.id = seq.id,
                     .tokens = tokens.subspan(first, count),
-                    .position = seq.computed,
-                    .pages = seq.list.PageIds(),
-                    .kept_pages = seq.kept_pages,
+                    .position = seq.pages.computed,
+                    .pages = seq.pages.list.PageIds(),
+                    .kept_pages = seq.pages.kept,
                     .sampling = request.sampling,
                     .first_sample = seq.sample,
                     .prompt = tokens.first(request.prompt.size()),
@@ -320,9 +314,14 @@ StepSequence Scheduler::MakeStep(const Entry& entry) const {
   if (entry.num_samples > 0) {
     step.want = Want::kNextToken;
     step.num_samples = entry.num_samples;
-    // Several answers share what they were drawn behind, so none of them can go ahead.
+    // Several answers share what they were drawn behind, so none of them can go ahead; and one bias
+    // holds for all tokens of a step.
     if (seq.SamplesToDraw() == 1) {
-      step.lookahead = Min(limits_.lookahead, seq.list.length() - seq.computed - entry.q_len);
+      step.lookahead =
+          Min(limits_.lookahead, seq.pages.list.length() - seq.pages.computed - entry.q_len);
+      const int64_t held =
+          request.min_tokens - seq.num_output();  // tokens with stop tokens held down
+      if (held > 0) step.lookahead = Min(step.lookahead, TokenCount(held - 1));
     }
   } else if (seq.WantsScores()) {
     step.want = Want::kScores;
@@ -331,15 +330,7 @@ StepSequence Scheduler::MakeStep(const Entry& entry) const {
   return step;
 }
 
-void Scheduler::AddCopy(const Sequence& seq) {
-  const PageCount index = limits_.page_size.FullPages(seq.computed);
-  const PageCopy copy = seq.to_copy->CopyTo(seq.list.PageIds()[static_cast<size_t>(index.raw())]);
-  copies_.push_back(
-      {.from = copy.from, .to = copy.to, .count = static_cast<int32_t>(copy.count.raw())});
-  ++counters_.page_copies;
-}
-
-// ---- Pages ----
+// ---- Who runs ----
 
 // Requests that wait, in their order, as long as there are places and pages. The first that does not
 // fit ends it: passing it by would let small requests starve a large one.
@@ -354,50 +345,21 @@ void Scheduler::Admit() {
     if (seq.task->admitted) continue;
     seq.task->admitted = true;
     --num_waiting_tasks_;
-    seq.task->cached_tokens = seq.computed;
+    seq.task->cached_tokens = seq.pages.computed;
     counters_.prompt_tokens += seq.prompt_length().raw();
-    counters_.cached_tokens += seq.computed.raw();
+    counters_.cached_tokens += seq.pages.computed.raw();
   }
 }
 
 // Takes pages for all tokens that the sequence has, the cached ones among them.
 bool Scheduler::TryAdmit(Sequence& seq) {
-  PrefixMatch match;
-  if (options_.prefix_cache == PrefixCache::kOn && !seq.WantsScores()) {
-    match = tree_->Match(seq.task->request.cache_salt, seq.tokens, DraftLayer::kAbsent);
-  }
-  if (TakePages(seq, match)) return true;
-  // A page that is to be copied from cannot be evicted, and may be the one that is missing.
-  if (!match.partial || !running_.empty()) return false;
-  match.length -= match.partial->count;
-  match.partial.reset();
-  return TakePages(seq, match);
+  return pages_.Admit(seq.task->request.cache_salt, seq.tokens, !seq.WantsScores(),
+                      std::ssize(running_), seq.pages);
 }
 
-// Takes what was matched and the pages it lacks. False, and no change, if there are too few even with
-// all that can be evicted. That is found out first: a large request that waits for pages must not
-// empty the cache over and over.
-bool Scheduler::TakePages(Sequence& seq, PrefixMatch& match) {
-  const PageCount need = limits_.page_size.PagesFor(seq.length()) - PageCount(match.pages.size());
-  // Everyone who runs can grow by a page: otherwise the newcomer would be preempted at once.
-  const PageCount room = need + PageCount(running_.size());
-  if (room > pool_.num_free() && room > pool_.num_free() + tree_->CountEvictable()) return false;
-  seq.list = PageList(limits_.page_size, std::move(match.pages));
-  const ExtendRequest request{.list = &seq.list, .new_length = seq.length()};
-  QUIRE_CHECK(Extend({&request, 1}), "{} pages could not be had", need);
-  seq.computed = match.length;
-  seq.to_copy = std::move(match.partial);
-  return true;
-}
-
-// Makes the lists as long as is asked, evicting cached pages if need be. False if that is not enough;
-// then no list has changed.
-bool Scheduler::Extend(std::span<const ExtendRequest> requests) {
-  const PageCount need = NewPagesFor(requests);
-  if (need > pool_.num_free()) {
-    counters_.evicted_pages += tree_->Evict(need - pool_.num_free()).raw();
-  }
-  return ExtendLists(pool_, requests).has_value();
+// Slots that a step of decoding may write to beyond the sequence's tokens.
+TokenCount Scheduler::Lookahead(const Sequence& seq) const {
+  return Min(limits_.lookahead, limits_.context - seq.length());
 }
 
 // Preempts the youngest sequences until the pages suffice, perhaps this very one: then false. One that
@@ -405,19 +367,11 @@ bool Scheduler::Extend(std::span<const ExtendRequest> requests) {
 // keeps their pages, and this sequence's own are spare. Preempted, it comes back with those of the
 // tree.
 bool Scheduler::ExtendOrPreempt(Sequence& seq) {
-  const ExtendRequest ahead{.list = &seq.list, .new_length = LengthAhead(seq)};
-  const ExtendRequest least{.list = &seq.list, .new_length = Max(seq.list.length(), seq.length())};
-  while (!Extend({&ahead, 1}) && !Extend({&least, 1})) {
+  return pages_.ExtendOrPreempt(seq.pages.list, seq.length(), Lookahead(seq), [&] {
     Sequence& youngest = **std::ranges::max_element(running_, ByOrder());
     Preempt(youngest);
-    if (&youngest == &seq) return false;
-  }
-  return true;
-}
-
-// With the slots that a step of decoding may write to, as far as the context has them.
-TokenCount Scheduler::LengthAhead(const Sequence& seq) const {
-  return Min(seq.length() + limits_.lookahead, limits_.context);
+    return &youngest != &seq;
+  });
 }
 
 void Scheduler::Preempt(Sequence& seq) {
@@ -434,17 +388,7 @@ void Scheduler::Release(Sequence& seq) {
   if (std::exchange(seq.in_batch, false)) DropEntry(seq);
   if (seq.WantsScores()) seq.task->prompt_scores.clear();  // they come again with the prompt
   admission_blocked_ = false;                              // there are pages again
-  const bool complete = !seq.to_copy;  // otherwise its last page has yet to be copied
-  seq.to_copy.reset();
-  PageList list = std::exchange(seq.list, PageList(limits_.page_size));
-  seq.kept_pages = PageCount(0);
-  const TokenCount computed = std::exchange(seq.computed, TokenCount(0));
-  if (options_.prefix_cache == PrefixCache::kOff || !complete) return;
-  if (computed == TokenCount(0)) return;
-  list.Truncate(computed);
-  tree_->PublishFinished(seq.task->request.cache_salt,
-                         std::span(seq.tokens).first(static_cast<size_t>(computed.raw())),
-                         std::move(list));
+  pages_.GiveBack(seq.task->request.cache_salt, seq.tokens, seq.pages);
 }
 
 // ---- Results ----
@@ -463,13 +407,14 @@ void Scheduler::CommitEntry(const Entry& entry, const StepSequence& step,
   Sequence& seq = *entry.seq;
   if (!seq.IsDecoding()) counters_.prefill_tokens += entry.q_len.raw();
   seq.in_batch = false;
-  seq.computed += entry.q_len;
-  seq.kept_pages = PageCount(step.pages.size());
-  if (std::exchange(seq.to_copy, std::nullopt)) admission_blocked_ = false;  // its page can go
+  seq.pages.computed += entry.q_len;
+  seq.pages.kept = PageCount(step.pages.size());
+  if (std::exchange(seq.pages.to_copy, std::nullopt))
+    admission_blocked_ = false;  // its page can go
   if (result.fault != RowFault::kNone) {
     Fail(seq,
          fmt::format("request {}, answer {}: {} behind {} tokens", seq.task->id, seq.sample,
-                     RowFaultName(result.fault), seq.computed),
+                     RowFaultName(result.fault), seq.pages.computed),
          events);
     return;
   }
@@ -497,20 +442,24 @@ void Scheduler::TakeScores(Sequence& seq, const StepSequenceResult& result) {
 }
 
 void Scheduler::PublishPrompt(const Sequence& seq) {
-  if (options_.prefix_cache == PrefixCache::kOff) return;
   const Request& request = seq.task->request;
-  tree_->Publish(request.cache_salt, request.prompt, seq.list);
+  pages_.PublishPrompt(request.cache_salt, request.prompt, seq.pages.list);
   admission_blocked_ = false;  // the first that waits may need fewer pages now
 }
 
 // Begins the other answers to the prompt. Those that have a token, a place and pages run, ahead of
 // what waits: their pages are mostly there already. The rest wait.
 void Scheduler::Fork(Sequence& parent, int32_t num_drawn) {
-  // The parent's next slot, while it is alone in its last page: from now on others hold that until
-  // they have copied it, and a list does not grow into a page that others hold.
-  if (limits_.page_size.OffsetOf(parent.list.length()) != 0) {
-    const ExtendRequest next{.list = &parent.list, .new_length = parent.length() + TokenCount(1)};
-    QUIRE_CHECK(Extend({&next, 1}));
+  // The parent's next slots in its last page, while it is alone there: from now on others hold the
+  // page until they have copied it, and a list does not grow into a page that others hold.
+  const PageSize page_size = limits_.page_size;
+  const TokenCount length = parent.pages.list.length();
+  if (page_size.OffsetOf(length) != 0) {
+    const TokenCount ahead = Min(length + TokenCount(1) + limits_.lookahead, limits_.context);
+    const ExtendRequest next{
+        .list = &parent.pages.list,
+        .new_length = Min(ahead, page_size.TokensIn(page_size.PagesFor(length)))};
+    QUIRE_CHECK(pages_.Extend({&next, 1}));
   }
   for (const auto& seq : parent.task->answers) {
     if (seq.get() == &parent) continue;
@@ -521,31 +470,19 @@ void Scheduler::Fork(Sequence& parent, int32_t num_drawn) {
 
 bool Scheduler::TryRunFork(const Sequence& parent, Sequence& seq) {
   if (std::ssize(running_) >= limits_.max_seqs) return false;
-  PrefixMatch prompt = SharePrompt(parent);
-  if (!TakePages(seq, prompt)) return false;
+  if (!pages_.AdmitFork(parent.pages, parent.prompt_length(), std::ssize(running_), seq.pages)) {
+    return false;
+  }
   seq.running = true;
   running_.push_back(&seq);
   return true;
-}
-
-// The full pages are shared, the last one is to be copied.
-PrefixMatch Scheduler::SharePrompt(const Sequence& parent) const {
-  const TokenCount prompt = parent.prompt_length();
-  const PageCount full = limits_.page_size.FullPages(prompt);
-  PrefixMatch match{.length = prompt, .pages = {}, .partial = {}};
-  for (PageCount i{0}; i < full; i += PageCount(1)) match.pages.push_back(parent.list.SharePage(i));
-  const TokenCount rest = prompt - limits_.page_size.TokensIn(full);
-  if (rest > TokenCount(0)) {
-    match.partial = PartialPage{.page = parent.list.SharePage(full), .count = rest};
-  }
-  return match;
 }
 
 // In their order, up to one that ends the answer.
 void Scheduler::TakeTokens(Sequence& seq, std::span<const StepToken> tokens,
                            std::vector<TokenEvent>& events) {
   for (const StepToken& token : tokens) {
-    if (&token != &tokens.front()) seq.computed += TokenCount(1);  // the one before it
+    if (&token != &tokens.front()) seq.pages.computed += TokenCount(1);  // the one before it
     if (!TakeToken(seq, token, events)) return;
   }
 }
@@ -619,13 +556,13 @@ void Scheduler::Abandon(const std::string& error, std::vector<TokenEvent>& event
     seq->in_batch = false;
     Fail(*seq, error, events);
   }
-  tree_ = std::make_unique<PrefixTree>(limits_.page_size);
+  pages_.EmptyCache();
 }
 
 // Ends what runs, and the answers that it stands for. Nothing that it computed can be trusted, so
 // nothing is published.
 void Scheduler::Fail(Sequence& seq, const std::string& error, std::vector<TokenEvent>& events) {
-  seq.computed = TokenCount(0);
+  seq.pages.computed = TokenCount(0);
   std::vector<Sequence*> failed = {&seq};
   if (seq.IsBeforeFork()) {
     for (const auto& answer : seq.task->answers) {
@@ -640,11 +577,12 @@ void Scheduler::Fail(Sequence& seq, const std::string& error, std::vector<TokenE
 
 SchedulerCounters Scheduler::counters() const {
   SchedulerCounters now = counters_;
+  now.evicted_pages = pages_.num_evicted();
   now.waiting = num_waiting_tasks_;
   now.running = std::ssize(running_);
-  now.pages_free = pool_.num_free().raw();
-  now.pages_cached = tree_->num_pages().raw();
-  now.pages_total = pool_.num_pages().raw();
+  now.pages_free = pages_.num_free().raw();
+  now.pages_cached = pages_.num_cached().raw();
+  now.pages_total = pages_.num_pages().raw();
   return now;
 }
 
@@ -661,22 +599,21 @@ SchedulerSnapshot Scheduler::Snapshot() const {
     snapshot.running.push_back({.request = seq->task->id,
                                 .sample = seq->sample,
                                 .prompt_tokens = seq->prompt_length(),
-                                .computed_tokens = seq->computed,
+                                .computed_tokens = seq->pages.computed,
                                 .output_tokens = seq->num_output(),
-                                .pages = PageCount(seq->list.PageIds().size())});
-    for (const PageId page : seq->list.PageIds()) mark(page);
-    if (seq->to_copy) mark(seq->to_copy->page.page());
+                                .pages = PageCount(seq->pages.list.PageIds().size())});
+    for (const PageId page : seq->pages.list.PageIds()) mark(page);
+    if (seq->pages.to_copy) mark(seq->pages.to_copy->page.page());
   }
-  snapshot.pages_free = pool_.num_free();
+  snapshot.pages_free = pages_.num_free();
   snapshot.pages_in_use = PageCount(num_in_use);
-  snapshot.pages_cached = pool_.num_pages() - snapshot.pages_free - snapshot.pages_in_use;
+  snapshot.pages_cached = pages_.num_pages() - snapshot.pages_free - snapshot.pages_in_use;
   snapshot.counters = counters();
   return snapshot;
 }
 
 void Scheduler::CheckInvariants() const {
-  pool_.CheckInvariants();
-  tree_->CheckInvariants();
+  pages_.CheckInvariants();
   int64_t num_placed = 0;
   size_t num_deadlines = 0;
   for (const auto& [id, task] : tasks_) {
@@ -702,19 +639,20 @@ void Scheduler::CheckSequence(const Sequence& seq) const {
       runs == seq.running && !(runs && waits) && (runs || waits) == (!seq.finished && has_begun),
       "request {} sample {}: runs {}, waits {}, finished {}", seq.task->id, seq.sample, runs, waits,
       seq.finished);  // 1
-  seq.list.CheckInvariants();
-  QUIRE_CHECK(seq.list.length() >= seq.computed);                                         // 2
-  QUIRE_CHECK(runs || (seq.list.length() == TokenCount(0) && !seq.to_copy.has_value()));  // 2
+  seq.pages.list.CheckInvariants();
+  QUIRE_CHECK(seq.pages.list.length() >= seq.pages.computed);  // 2
+  QUIRE_CHECK(runs ||
+              (seq.pages.list.length() == TokenCount(0) && !seq.pages.to_copy.has_value()));  // 2
 }
 
 void Scheduler::CheckLeases() const {
-  int64_t known = tree_->num_pages().raw();
+  int64_t known = pages_.num_cached().raw();
   for (const Sequence* seq : running_) {
-    known += std::ssize(seq->list.PageIds()) + (seq->to_copy ? 1 : 0);
+    known += std::ssize(seq->pages.list.PageIds()) + (seq->pages.to_copy ? 1 : 0);
   }
   int64_t counted = 0;
-  for (int64_t page = 1; page <= pool_.num_pages().raw(); ++page) {
-    counted += pool_.refcount(PageId(page));
+  for (int64_t page = 1; page <= pages_.num_pages().raw(); ++page) {
+    counted += pages_.num_leases(PageId(page));
   }
   QUIRE_CHECK(counted == known, "{} leases on pages, {} of them known", counted, known);  // 3
 }

@@ -29,14 +29,11 @@
 
 #include "base/units.h"
 #include "cache/page_list.h"
-#include "cache/page_pool.h"
-#include "cache/prefix_tree.h"
+#include "engine/page_policy.h"
 #include "engine/request.h"
 #include "step/step.h"
 
 namespace quire {
-
-enum class PrefixCache { kOn, kOff };
 
 struct SchedulerOptions {
   int64_t max_waiting = 1024;  // requests beyond the running ones; more are refused
@@ -150,14 +147,11 @@ class Scheduler {
   void DropEntry(const Sequence& seq);
   void MakeBatch();
   StepSequence MakeStep(const Entry& entry) const;
-  void AddCopy(const Sequence& seq);
 
   void Admit();
   bool TryAdmit(Sequence& seq);
-  bool TakePages(Sequence& seq, PrefixMatch& match);
-  bool Extend(std::span<const ExtendRequest> requests);
   bool ExtendOrPreempt(Sequence& seq);
-  TokenCount LengthAhead(const Sequence& seq) const;
+  TokenCount Lookahead(const Sequence& seq) const;
   void Preempt(Sequence& seq);
   void Release(Sequence& seq);
 
@@ -167,7 +161,6 @@ class Scheduler {
   void PublishPrompt(const Sequence& seq);
   void Fork(Sequence& parent, int32_t num_drawn);
   bool TryRunFork(const Sequence& parent, Sequence& seq);
-  PrefixMatch SharePrompt(const Sequence& parent) const;
   void TakeTokens(Sequence& seq, std::span<const StepToken> tokens,
                   std::vector<TokenEvent>& events);
   bool TakeToken(Sequence& seq, const StepToken& token, std::vector<TokenEvent>& events);
@@ -191,8 +184,7 @@ class Scheduler {
   //   5. deadlines_ are those of the open requests that have one.
   const RunnerLimits limits_;
   const SchedulerOptions options_;
-  PagePool pool_;
-  std::unique_ptr<PrefixTree> tree_;
+  PagePolicy pages_;
   std::unordered_map<RequestId, std::unique_ptr<Task>> tasks_;
   std::set<Sequence*, ByOrder> waiting_;
   std::vector<Sequence*> running_;  // in the order of admission

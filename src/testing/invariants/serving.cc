@@ -328,7 +328,7 @@ void Serving::CheckPages() {
 
 void Serving::End() {
   seqs_.clear();
-  const PageCount evictable = tree_.CountEvictable();
+  const PageCount evictable = tree_.CountEvictable(tree_.num_pages());
   QUIRE_CHECK(evictable == tree_.num_pages() && tree_.Evict(evictable) == evictable,
               "the tree kept some of its {} pages", evictable);
   QUIRE_CHECK(pool_.num_free() == PageCount(config_.pool_pages), "{} of {} pages are free",

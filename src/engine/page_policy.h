@@ -1,0 +1,98 @@
+// Which sequence gets which pages, and at whose cost.
+//
+// Cached pages are kept as long as nobody needs them: they are evicted, the longest unused first, when
+// too few are free, and only when that helps. A newcomer is let in if it and everybody who runs can go
+// on; a sequence that runs and finds no page even so has others preempted, whom the scheduler names.
+// What a sequence has computed goes to the prefix tree when it gives its pages back.
+//
+// Token ids and page numbers only. One thread at a time uses a policy.
+#ifndef QUIRE_ENGINE_PAGE_POLICY_H_
+#define QUIRE_ENGINE_PAGE_POLICY_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "base/units.h"
+#include "cache/page_list.h"
+#include "cache/page_pool.h"
+#include "cache/prefix_tree.h"
+#include "step/step.h"
+
+namespace quire {
+
+enum class PrefixCache { kOn, kOff };
+
+// The pages of one sequence that runs.
+struct SequencePages {
+  explicit SequencePages(PageSize page_size) : list(page_size) {}
+
+  // The copy that is to be done before the sequence's next step.
+  StepPageCopy Copy() const;
+
+  PageList list;
+  TokenCount computed;                 // tokens whose rows are in the cache
+  PageCount kept{0};                   // of the list, known to the runner from the last step
+  std::optional<PartialPage> to_copy;  // into the list's page that `computed` ends in
+};
+
+class PagePolicy {
+ public:
+  // Throws Error(kInvalidArgument) unless there are pages for one sequence of the context length.
+  PagePolicy(const RunnerLimits& limits, PrefixCache prefix_cache);
+
+  // ---- Getting pages ----
+
+  // Takes pages for all `tokens`, those found in the cache among them if `may_match`, beside
+  // num_running sequences. False, and no change, if there are too few.
+  bool Admit(std::string_view salt, std::span<const int32_t> tokens, bool may_match,
+             int64_t num_running, SequencePages& pages);
+  // The same for a sequence that begins with the first `prompt` tokens of another one's.
+  bool AdmitFork(const SequencePages& parent, TokenCount prompt, int64_t num_running,
+                 SequencePages& pages);
+
+  // Makes the lists as long as is asked, evicting cached pages if need be. False if that is not
+  // enough; then no list has changed.
+  bool Extend(std::span<const ExtendRequest> requests);
+  // Makes room for `length` tokens, and for `ahead` more if they are to be had without preempting
+  // anybody. preempt() takes the pages of the youngest sequence and returns whether that was another
+  // one; false once it was not.
+  bool ExtendOrPreempt(PageList& list, TokenCount length, TokenCount ahead,
+                       const std::function<bool()>& preempt);
+
+  // ---- Giving them back ----
+
+  // Caches the full pages of a prompt that was computed just now.
+  void PublishPrompt(std::string_view salt, std::span<const int32_t> prompt, const PageList& list);
+  // Takes all pages of a sequence; what it has computed, the first of `tokens`, stays in the tree until
+  // the pages are needed.
+  void GiveBack(std::string_view salt, std::span<const int32_t> tokens, SequencePages& pages);
+  // Nothing that is cached can be trusted any more.
+  void EmptyCache();
+
+  // ---- For someone who looks on ----
+
+  PageCount num_pages() const { return pool_.num_pages(); }
+  PageCount num_free() const { return pool_.num_free(); }
+  PageCount num_cached() const { return tree_->num_pages(); }
+  int64_t num_evicted() const { return num_evicted_; }
+  int32_t num_leases(PageId page) const { return pool_.refcount(page); }
+  // Throws InternalError unless pool and tree are as they should be. Walks all pages and tokens.
+  void CheckInvariants() const;
+
+ private:
+  bool Take(PrefixMatch& match, TokenCount length, int64_t num_running, SequencePages& pages);
+
+  const RunnerLimits limits_;
+  const PrefixCache prefix_cache_;
+  PagePool pool_;
+  std::unique_ptr<PrefixTree> tree_;
+  int64_t num_evicted_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_ENGINE_PAGE_POLICY_H_
