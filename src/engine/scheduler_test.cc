@@ -670,6 +670,138 @@ TEST(SchedulerTest, AFailedStepEndsWhatRunsAndEmptiesTheCache) {
   EXPECT_EQ(harness.answer(waits).cached_tokens, TokenCount(0));
 }
 
+// ---- Faults of one sequence ----
+
+TEST(SchedulerTest, ASequenceWithAFaultEndsAloneAndNothingOfItIsKept) {
+  Harness harness(Limits({}));
+  const std::vector<int32_t> prompt = Prompt(20);
+  harness.runner().PoisonToken(prompt[13]);
+  const RequestId well = harness.Add(MakeRequest(Prompt(9, 1), 20));
+  harness.Steps(2);
+  const RequestId ill = harness.Add(MakeRequest(prompt, 20));
+  harness.Step();
+  ExpectFinish(harness.answer(ill), FinishReason::kFailed);
+  EXPECT_EQ(harness.answer(ill).error,
+            "request 2, answer 0: logits that are not finite behind 20 tokens");
+  EXPECT_FALSE(harness.HasEnded(well));
+  const SchedulerCounters counters = harness.counters();
+  EXPECT_EQ(counters.pages_cached, 2);  // of the other's prompt
+  EXPECT_EQ(counters.pages_free, counters.pages_total - 3);
+  const RequestId again = harness.Add(MakeRequest(prompt, 20));
+  harness.RunAll();
+  EXPECT_EQ(harness.answer(again).cached_tokens, TokenCount(0));
+  EXPECT_EQ(harness.answer(well).tokens.size(), 20u);
+  ExpectFinish(harness.answer(well), FinishReason::kLength);
+}
+
+TEST(SchedulerTest, ScoresWithAFaultEndTheirRequest) {
+  Harness harness(Limits({.step_tokens = 8}));
+  Request request = MakeRequest(Prompt(30), 5);
+  request.score_prompt = true;
+  harness.runner().PoisonToken(request.prompt[10]);
+  const RequestId id = harness.Add(request);
+  harness.RunAll();
+  ExpectFinish(harness.answer(id), FinishReason::kFailed);
+  EXPECT_EQ(harness.answer(id).error,
+            "request 1, answer 0: logits that are not finite behind 16 tokens");
+  EXPECT_EQ(harness.counters().pages_cached, 0);
+}
+
+TEST(SchedulerTest, OfSeveralAnswersTheOneWithAFaultEndsAlone) {
+  Harness harness(Limits({}));
+  Request request = MakeRequest(Prompt(10), 8);
+  request.num_samples = 3;
+  const int32_t poison = TokenNumber(request, 0, 1);  // the first token of the second answer
+  harness.runner().PoisonToken(poison);
+  const RequestId id = harness.Add(request);
+  harness.RunAll();
+  ExpectFinish(harness.answer(id, 0), FinishReason::kLength);
+  ExpectFinish(harness.answer(id, 1), FinishReason::kFailed);
+  ExpectFinish(harness.answer(id, 2), FinishReason::kLength);
+  EXPECT_EQ(harness.answer(id, 1).tokens, std::vector<int32_t>{poison});
+  // Before there are several, all that follow from the prompt end with it.
+  harness.runner().PoisonToken(request.prompt[3]);
+  request.prompt.push_back(1);
+  const RequestId all = harness.Add(request);
+  harness.RunAll();
+  for (size_t i = 0; i < 3; ++i) ExpectFinish(harness.answer(all, i), FinishReason::kFailed);
+}
+
+// ---- Several tokens of a step ----
+
+RunnerLimits LookaheadLimits(const Shape& shape, int64_t lookahead) {
+  RunnerLimits limits = Limits(shape);
+  limits.max_tree_nodes = limits.lookahead = TokenCount(lookahead);
+  return limits;
+}
+
+TEST(SchedulerTest, SeveralTokensOfAStepAreTakenInOrder) {
+  int64_t plain_steps = 0;
+  for (const int64_t lookahead : {0, 1, 5}) {
+    for (const int32_t page_size : {1, 4}) {
+      Harness harness(LookaheadLimits({.page_size = page_size, .pages = 1000}, lookahead));
+      std::vector<RequestId> ids;
+      for (int32_t i = 0; i < 6; ++i) ids.push_back(harness.Add(MakeRequest(Prompt(9, i), 40)));
+      Request several = MakeRequest(Prompt(9, 7), 40);
+      several.num_samples = 2;
+      ids.push_back(harness.Add(several));
+      harness.RunAll();
+      for (const RequestId id : ids) EXPECT_EQ(harness.answer(id).tokens.size(), 40u);
+      if (lookahead == 0) plain_steps = harness.num_steps();
+      EXPECT_EQ(harness.num_steps() < plain_steps, lookahead > 0);
+      // What went ahead is in the cache as what was given.
+      const RequestId next = harness.Add(
+          MakeRequest(History(MakeRequest(Prompt(9, 0), 40), harness.answer(ids[0]).tokens), 5));
+      harness.RunAll();
+      EXPECT_EQ(harness.answer(next).cached_tokens, TokenCount(48));
+    }
+  }
+}
+
+TEST(SchedulerTest, WhatFollowsTheEndOfAnAnswerInAStepIsIgnored) {
+  for (int64_t number = 2; number < 12; ++number) {
+    Harness harness(LookaheadLimits({.context = 25}, 5));
+    Request stops = MakeRequest(Prompt(6), 40);
+    stops.stop_tokens = {TokenNumber(stops, number)};
+    const RequestId stopped = harness.Add(stops);
+    const RequestId full = harness.Add(MakeRequest(Prompt(6, 1), number));
+    Request held = stops;  // no stop token before the tenth
+    held.min_tokens = 10;
+    harness.Add(held);
+    const RequestId longest = harness.Add(MakeRequest(Prompt(6, 2), 100));
+    harness.RunAll();
+    EXPECT_EQ(harness.answer(stopped).tokens.back(), stops.stop_tokens[0]);
+    ExpectFinish(harness.answer(stopped), FinishReason::kStop);
+    EXPECT_EQ(std::ssize(harness.answer(full).tokens), number);
+    EXPECT_EQ(harness.answer(longest).tokens.size(), 19u);  // the context's
+  }
+}
+
+TEST(SchedulerTest, LookaheadIsGivenUpBeforeAnybodyIsPreempted) {
+  // Two sequences of 20 tokens fill the pool; ahead of them there is nothing.
+  Harness harness(LookaheadLimits({.page_size = 1, .pages = 40, .context = 30, .max_seqs = 2}, 8));
+  const RequestId a = harness.Add(MakeRequest(Prompt(5), 16));
+  const RequestId b = harness.Add(MakeRequest(Prompt(5, 1), 16));
+  harness.RunAll();
+  EXPECT_EQ(harness.answer(a).tokens.size(), 16u);
+  EXPECT_EQ(harness.answer(b).tokens.size(), 16u);
+  EXPECT_EQ(harness.counters().preemptions, 0);
+}
+
+// ---- What is kept ----
+
+TEST(SchedulerTest, AStepOfDecodingBringsTheNewPagesOnly) {
+  Harness harness(Limits({}));
+  for (int32_t i = 0; i < 5; ++i) harness.Add(MakeRequest(Prompt(7 + i, i), 60));
+  harness.Steps(2);  // prompts, and the first step that knows all pages
+  for (int step = 0; step < 40; ++step) {
+    const int64_t before = harness.runner().num_new_pages();
+    const int64_t free = harness.counters().pages_free;
+    harness.Step();
+    EXPECT_EQ(harness.runner().num_new_pages() - before, free - harness.counters().pages_free);
+  }
+}
+
 // ---- What is refused ----
 
 TEST(SchedulerTest, RequestsThatCannotBeComputedAreRefused) {

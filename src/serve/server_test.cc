@@ -282,6 +282,35 @@ TEST_F(ServerTest, AFailedStepFailsItsRequestsAndTheServerLivesOn) {
   EXPECT_TRUE(AllPagesReturned());
 }
 
+TEST_F(ServerTest, ASequenceWithAFaultFailsItsRequestAlone) {
+  Start();
+  const json ill_prompt = {5, 6, 7};
+  runner_->fake().PoisonToken(6);
+  const auto complete = [](const json& prompt, bool stream) {
+    return json{{"prompt", prompt}, {"max_tokens", 20}, {"stream", stream}, {"ignore_eos", true}};
+  };
+  runner_->is_held = true;
+  HttpResponse ill;
+  std::thread fails([&] { ill = Post("/v1/completions", complete(ill_prompt, false)); });
+  EXPECT_TRUE(Eventually([&] { return engine_->counters().running == 1; }));
+  HttpResponse well;
+  std::thread runs([&] { well = Post("/v1/completions", complete({5, 8, 9}, false)); });
+  EXPECT_TRUE(Eventually([&] { return engine_->counters().requests_added == 2; }));
+  runner_->is_held = false;
+  fails.join();
+  runs.join();
+  EXPECT_EQ(ErrorOf(ill),
+            R"(500 server_error "step_failed": the server failed to compute the answer: )"
+            "request 1, answer 0: logits that are not finite behind 3 tokens");
+  EXPECT_EQ(well.status, 200) << well.body;
+  const std::vector<std::string> data = Stream("/v1/completions", complete(ill_prompt, true));
+  EXPECT_EQ(json::parse(data.back())["error"]["message"],
+            "the server failed to compute the answer: request 3, answer 0: logits that are not "
+            "finite behind 3 tokens");
+  EXPECT_EQ(Ask("GET", "/health").status, 200);
+  EXPECT_TRUE(AllPagesReturned());
+}
+
 TEST_F(ServerTest, ARequestThatTakesTooLongIs408) {
   ServerOptions options = Options();
   options.service.completions.request_timeout = std::chrono::milliseconds(30);

@@ -62,6 +62,7 @@ uint64_t Digest(const StepBatch& batch) {
     for (const int32_t token : seq.output) hash = Mix(hash, token);
     for (const LogitBias& bias : seq.sampling.logit_bias) hash = Mix(hash, bias.token);
     hash = Mix(Mix(hash, seq.position.raw()), seq.num_samples);
+    hash = Mix(Mix(hash, seq.lookahead.raw()), seq.kept_pages.raw());
   }
   return hash;
 }
@@ -92,7 +93,11 @@ void FakeRunner::Submit(const StepBatch& batch) {
   CheckBatch(batch);
   ++num_steps_;
   MarkTouched(batch);
-  for (size_t i = 0; i < batch.sequences.size(); ++i) CheckReads(i, batch.sequences[i]);
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    CheckReads(i, batch.sequences[i]);
+    CheckKept(i, batch.sequences[i]);
+    num_new_pages_ += std::ssize(batch.sequences[i].pages) - batch.sequences[i].kept_pages.raw();
+  }
   batch_ = batch;
   batch_digest_ = Digest(batch);
 }
@@ -103,10 +108,14 @@ const StepResult& FakeRunner::Collect() {
   QUIRE_CHECK(Digest(batch) == batch_digest_, "the batch has changed since it was submitted");
   if (failing_step_ == num_steps_ - 1) {
     std::ranges::fill(rows_, Row{});
+    kept_.clear();
     throw InternalError(failure_);
   }
   CopyPages(batch.copies);
-  for (const StepSequence& seq : batch.sequences) Write(seq);
+  for (const StepSequence& seq : batch.sequences) {
+    Write(seq);
+    if (seq.id != 0) kept_[seq.id].assign(seq.pages.begin(), seq.pages.end());
+  }
   top_.clear();
   tokens_.clear();
   answers_.clear();
@@ -114,7 +123,8 @@ const StepResult& FakeRunner::Collect() {
   // So that growing moves nothing that a span points to.
   int64_t num_results = 0, num_top = 0;
   for (const StepSequence& seq : batch.sequences) {
-    const int64_t results = std::max<int64_t>(std::ssize(seq.tokens), seq.num_samples);
+    const int64_t results =
+        std::max<int64_t>(std::ssize(seq.tokens), seq.num_samples) + seq.lookahead.raw();
     num_results += results;
     num_top += results * seq.sampling.top_logprobs;
   }
@@ -175,7 +185,11 @@ void FakeRunner::CheckSequence(size_t index, const StepSequence& seq) const {
   Require(seq.position >= TokenCount(0) && kv_len <= limits_.context,
           "step: sequence {}: {} tokens behind {} in a context of {}", index, seq.tokens.size(),
           seq.position, limits_.context);
-  const PageCount need = limits_.page_size.PagesFor(kv_len);
+  Require(seq.tree_parents.empty(), "step: sequence {}: tree nodes: expected none", index);
+  Require(seq.lookahead >= TokenCount(0) && seq.lookahead <= limits_.max_tree_nodes,
+          "step: sequence {}: lookahead: expected 0..{}, got {}", index, limits_.max_tree_nodes,
+          seq.lookahead);
+  const PageCount need = limits_.page_size.PagesFor(kv_len + seq.lookahead);
   Require(PageCount(seq.pages.size()) >= need,
           "step: sequence {}: pages: expected at least {}, got {}", index, need, seq.pages.size());
   for (const PageId page : seq.pages.first(Size(need.raw()))) {
@@ -199,6 +213,16 @@ size_t FakeRunner::SlotIndex(const StepSequence& seq, TokenCount position) const
   return Size(limits_.page_size.SlotOf(page, limits_.page_size.OffsetOf(position)).raw());
 }
 
+void FakeRunner::CheckKept(size_t index, const StepSequence& seq) const {
+  const auto count = Size(seq.kept_pages.raw());
+  if (count == 0) return;
+  const auto found = kept_.find(seq.id);
+  QUIRE_CHECK(found != kept_.end() && count <= found->second.size() && count <= seq.pages.size() &&
+                  std::ranges::equal(std::span(found->second).first(count), seq.pages.first(count)),
+              "sequence {}: the {} pages that it kept are not those of its last step", index,
+              count);
+}
+
 void FakeRunner::MarkTouched(const StepBatch& batch) {
   for (const StepPageCopy& copy : batch.copies) {
     for (int32_t i = 0; i < copy.count; ++i) {
@@ -209,7 +233,7 @@ void FakeRunner::MarkTouched(const StepBatch& batch) {
   }
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const StepSequence& seq = batch.sequences[i];
-    for (size_t t = 0; t < seq.tokens.size(); ++t) {
+    for (size_t t = 0; t < seq.tokens.size() + Size(seq.lookahead.raw()); ++t) {
       const size_t slot = SlotIndex(seq, seq.position + TokenCount(t));
       Touch& touch = touched_[slot];
       QUIRE_CHECK(touch.written_in != num_steps_, "slot {}: written by sequences {} and {}", slot,
@@ -266,6 +290,7 @@ void FakeRunner::Write(const StepSequence& seq) {
 void FakeRunner::Answer(size_t index, const StepSequence& seq) {
   const size_t first = tokens_.size();
   const size_t first_answer = answers_.size();
+  bool is_poisoned = false;
   const TokenCount kv_len = seq.position + TokenCount(seq.tokens.size());
   uint64_t hash = 0;
   for (TokenCount p{0}; p < kv_len; p += TokenCount(1)) {
@@ -274,22 +299,38 @@ void FakeRunner::Answer(size_t index, const StepSequence& seq) {
     QUIRE_CHECK(row.position == p, "sequence {} position {}: slot {} holds position {}", index, p,
                 slot, row.position);
     hash = Mix(hash, row.token);
+    is_poisoned = is_poisoned || row.token == poison_;
     if (seq.want != Want::kScores || p < seq.position) continue;
     const size_t next = Size((p - seq.position).raw()) + 1;
     AddToken(hash, next < seq.tokens.size() ? seq.tokens[next] : seq.next_token,
              seq.sampling.top_logprobs);
   }
+  if (is_poisoned && seq.want != Want::kNothing) {
+    sequences_.push_back({.answers = {}, .fault = RowFault::kLogitsNotFinite});
+    return;
+  }
   if (seq.want == Want::kNextToken) {
-    const std::vector<int32_t> held = HeldTokens(seq.sampling);
-    for (int32_t i = 0; i < seq.num_samples; ++i) {
-      AddToken(hash, Draw(hash, seq.first_sample + i, limits_.vocab_size, held),
-               seq.sampling.top_logprobs);
-      answers_.push_back({.tokens = std::span(tokens_).last(1)});
-    }
+    for (int32_t i = 0; i < seq.num_samples; ++i) AddAnswer(seq, hash, seq.first_sample + i);
   } else if (seq.want == Want::kScores) {
     answers_.push_back({.tokens = std::span(tokens_).subspan(first)});
   }
   sequences_.push_back({.answers = std::span(answers_).subspan(first_answer)});
+}
+
+// Tokens that are drawn are not read back, so poison among them shows in the next step.
+void FakeRunner::AddAnswer(const StepSequence& seq, uint64_t hash, int32_t sample) {
+  const std::vector<int32_t> held = HeldTokens(seq.sampling);
+  const size_t first = tokens_.size();
+  TokenCount position = seq.position + TokenCount(seq.tokens.size());
+  for (uint64_t left = hash % (static_cast<uint64_t>(seq.lookahead.raw()) + 1);; --left) {
+    const int32_t token = Draw(hash, sample, limits_.vocab_size, held);
+    AddToken(hash, token, seq.sampling.top_logprobs);
+    if (left == 0) break;
+    rows_[SlotIndex(seq, position)] = {.token = token, .position = position};
+    position += TokenCount(1);
+    hash = Mix(hash, token);
+  }
+  answers_.push_back({.tokens = std::span(tokens_).subspan(first)});
 }
 
 void FakeRunner::AddToken(uint64_t hash, int32_t token, int32_t num_top) {

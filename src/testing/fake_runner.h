@@ -3,11 +3,13 @@
 // The cache is one token and its position per slot. A step copies pages, writes its tokens to their
 // slots, and reads every sequence back through its page list: the next token is a hash of what was
 // read. So the right answer follows from the tokens alone, and a wrong, stale, shared or forgotten
-// page gives another one, or an InternalError that says which.
+// page gives another one, or an InternalError that says which. A sequence with a lookahead gets from
+// one token to lookahead + 1, by the same hash, and all but the last are written behind its own.
 #ifndef QUIRE_TESTING_FAKE_RUNNER_H_
 #define QUIRE_TESTING_FAKE_RUNNER_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -43,10 +45,13 @@ class FakeRunner : public Runner {
   // The `number`-th step from the first, counted from 0, throws InternalError(message) instead, and
   // everything in the cache is lost.
   void FailStep(int64_t number, std::string message);
+  // Behind this token logits are not finite from now on.
+  void PoisonToken(int32_t token) { poison_ = token; }
 
   int64_t num_steps() const { return num_steps_; }
   int64_t num_tokens() const { return num_tokens_; }  // computed
   int64_t num_copies() const { return num_copies_; }
+  int64_t num_new_pages() const { return num_new_pages_; }  // listed, and not kept
 
  private:
   struct Row {
@@ -63,12 +68,14 @@ class FakeRunner : public Runner {
   void CheckBatch(const StepBatch& batch) const;
   void CheckCopy(const StepPageCopy& copy) const;
   void CheckSequence(size_t index, const StepSequence& seq) const;
+  void CheckKept(size_t index, const StepSequence& seq) const;
   void MarkTouched(const StepBatch& batch);
   void CheckReads(size_t index, const StepSequence& seq);
 
   void CopyPages(std::span<const StepPageCopy> copies);
   void Write(const StepSequence& seq);
   void Answer(size_t index, const StepSequence& seq);
+  void AddAnswer(const StepSequence& seq, uint64_t hash, int32_t sample);
   void AddToken(uint64_t hash, int32_t token, int32_t num_top);
 
   size_t SlotIndex(const StepSequence& seq, TokenCount position) const;
@@ -81,7 +88,9 @@ class FakeRunner : public Runner {
 
   std::optional<int64_t> failing_step_;
   std::string failure_;
-  int64_t num_steps_ = 0, num_tokens_ = 0, num_copies_ = 0;
+  std::optional<int32_t> poison_;
+  std::map<uint64_t, std::vector<PageId>> kept_;  // by id, of its last step that went well
+  int64_t num_steps_ = 0, num_tokens_ = 0, num_copies_ = 0, num_new_pages_ = 0;
 
   // The result: counts first, spans when nothing moves any more.
   std::vector<TokenLogprob> top_;
