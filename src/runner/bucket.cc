@@ -12,7 +12,12 @@ int32_t NextDecodeRows(int32_t rows) {
 }
 
 // What the least mixed bucket holds: below it padding costs little.
-constexpr TokenCount kLeastMixedTokens{16};
+constexpr int64_t kLeastMixedTokens = 16;
+
+// Padding is computed like tokens: powers of two would make 1087 tokens cost as much as 2048.
+int64_t NextMixedTokens(int64_t tokens) {
+  return tokens < 128 ? tokens * 2 : tokens < 1024 ? tokens + 128 : tokens + 256;
+}
 
 }  // namespace
 
@@ -24,8 +29,9 @@ std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount 
     buckets.push_back({.num_seqs = rows, .num_tokens = TokenCount(rows), .is_decode = true});
   }
   buckets.push_back({.num_seqs = max_rows, .num_tokens = TokenCount(max_rows), .is_decode = true});
-  for (TokenCount tokens = kLeastMixedTokens; tokens < max_step_tokens; tokens = tokens * 2) {
-    buckets.push_back({.num_seqs = max_seqs + 1, .num_tokens = tokens});
+  for (int64_t tokens = kLeastMixedTokens; tokens < max_step_tokens.raw();
+       tokens = NextMixedTokens(tokens)) {
+    buckets.push_back({.num_seqs = max_seqs + 1, .num_tokens = TokenCount(tokens)});
   }
   buckets.push_back({.num_seqs = max_seqs + 1, .num_tokens = max_step_tokens});
   return buckets;

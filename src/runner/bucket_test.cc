@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace quire {
 namespace {
 
@@ -47,6 +49,18 @@ TEST(BucketTest, DecodeRowsGrowAsListed) {
     if (bucket.is_decode) rows.push_back(bucket.num_seqs);
   }
   EXPECT_EQ(rows, (std::vector<int32_t>{1, 2, 4, 8, 12, 16, 24, 30}));
+}
+
+TEST(BucketTest, MixedTokensGrowAsListedAndAreNeverPaddedByMuch) {
+  const auto buckets = MakeBuckets(StepMode::kGraph, 64, TokenCount(2048));
+  std::vector<int64_t> sizes;
+  for (const BucketSize& bucket : buckets) {
+    if (!bucket.is_decode) sizes.push_back(bucket.num_tokens.raw());
+  }
+  EXPECT_EQ(sizes, (std::vector<int64_t>{16, 32, 64, 128, 256, 384, 512, 640, 768, 896, 1024, 1280,
+                                         1536, 1792, 2048}));
+  // 63 sequences that decode beside a prompt of 1024 tokens.
+  EXPECT_EQ(buckets[ChooseBucket(buckets, 64, TokenCount(1087))].num_tokens, TokenCount(1280));
 }
 
 }  // namespace
