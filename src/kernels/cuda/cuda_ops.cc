@@ -153,10 +153,11 @@ void CudaOps::Norm(const RmsNormArgs& args) { RmsNorm(args, *lane_.stream, Launc
 
 void CudaOps::Add(const AddArgs& args) {
   if (const auto* rows = std::get_if<ConstTensorView>(&args.update)) {
-    AddScaled({.x = *rows, .scale = args.scale, .y = args.hidden}, *lane_.stream, Launch());
+    AddScaled({.x = *rows, .scale = args.scale, .y = args.hidden}, *lane_.stream, LiveLaunch());
   } else if (const auto* experts = std::get_if<ExpertRows>(&args.update)) {
     Combine(*experts, args.scratch);
-    AddScaled({.x = args.scratch, .scale = args.scale, .y = args.hidden}, *lane_.stream, Launch());
+    AddScaled({.x = args.scratch, .scale = args.scale, .y = args.hidden}, *lane_.stream,
+              LiveLaunch());
   }
 }
 
@@ -169,12 +170,12 @@ void CudaOps::AddNorm(const AddNormArgs& args) {
                       .normed = args.normed};
   if (const auto* rows = std::get_if<ConstTensorView>(&args.add.update)) {
     norm.update = *rows;
-    AddRmsNorm(norm, *lane_.stream, Launch());
+    AddRmsNorm(norm, *lane_.stream, LiveLaunch());
   } else if (const auto* experts = std::get_if<ExpertRows>(&args.add.update)) {
-    CombineAddRmsNorm(CombineOf(*experts, args.add.scratch), norm, *lane_.stream, Launch());
+    CombineAddRmsNorm(CombineOf(*experts, args.add.scratch), norm, *lane_.stream, LiveLaunch());
   } else {
     RmsNorm({.x = norm.hidden, .weight = norm.weight, .eps = norm.eps, .y = norm.normed},
-            *lane_.stream, Launch());
+            *lane_.stream, LiveLaunch());
   }
 }
 
@@ -243,6 +244,7 @@ ExpertRows CudaOps::Experts(const ExpertsArgs& args) {
                 .token_of = scratch_.expert_tokens.first(choices),
                 .used = args.used,
                 .workspace = scratch_.route_sort,
+                .live = device_.live,
                 .status = device_.status},
                *lane_.stream);
   RunExperts(args, num_choices);
@@ -276,7 +278,7 @@ void CudaOps::RunExperts(const ExpertsArgs& args, int64_t num_choices) {
 }
 
 void CudaOps::Combine(const ExpertRows& rows, TensorView y) {
-  cuda::Combine(CombineOf(rows, y), *lane_.stream, Launch());
+  cuda::Combine(CombineOf(rows, y), *lane_.stream, LiveLaunch());
 }
 
 void CudaOps::PickRows(const PickRowsArgs& args) {

@@ -42,6 +42,9 @@ struct OpDevice {
   Branch& branch;  // off the stream, from Fork to Join
   const GemmPlanner& gemms;
   StatusWord status = {};
+  // How many of the step's tokens are no padding: experts do not compute the others, whose rows hold
+  // anything from then on.
+  LiveRows live = {};
 };
 
 class CudaOps final : public Ops {
@@ -82,6 +85,8 @@ class CudaOps final : public Ops {
   CudaOps(const OpScratch& scratch, const OpDevice& device, const Lane& lane);
 
   RowLaunch Launch() const { return {.status = device_.status}; }
+  // Of ops whose rows are the step's tokens.
+  RowLaunch LiveLaunch() const { return {.live = device_.live, .status = device_.status}; }
   void RunExperts(const ExpertsArgs& args, int64_t num_choices);
 
   const OpScratch scratch_;

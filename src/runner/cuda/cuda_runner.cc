@@ -76,8 +76,11 @@ CudaRunner::CudaRunner(const ModelConfig& config, WeightSource& source,
   }
   for (Bucket& bucket : memory_.buckets) {
     bucket.ops = std::make_unique<CudaOps>(
-        bucket.scratch,
-        OpDevice{.stream = stream_, .branch = branch_, .gemms = gemms_, .status = status_.word()});
+        bucket.scratch, OpDevice{.stream = stream_,
+                                 .branch = branch_,
+                                 .gemms = gemms_,
+                                 .status = status_.word(),
+                                 .live = {.count = bucket.device.live_tokens.data()}});
   }
   for (auto* seqs : {&seqs_, &carriers_}) seqs->resize(most_rows);
   for (auto* uses : {&uses_, &carrier_uses_}) uses->resize(most_rows);
@@ -306,6 +309,7 @@ void CudaRunner::PackBucket(Bucket& bucket) {
                           .slots = bucket.pinned.slots,
                           .seqs = seqs_};
   Pack(batch_, plan_.limits.page_size, inputs);
+  bucket.pinned.live_tokens[0] = static_cast<int32_t>(NumTokens(batch_).raw());
   PadTo(bucket.size, plan_.limits.page_size, batch_.sequences.size(), NumTokens(batch_), inputs);
 }
 

@@ -38,6 +38,7 @@ BucketInputs LayOutInputs(const Bucket& bucket, const RunnerLimits& limits, cons
   return {.tokens = carver.Take<int32_t>(tokens),
           .positions = carver.Take<TokenCount>(tokens),
           .slots = carver.Take<Slot>(tokens),
+          .live_tokens = carver.Take<int32_t>(1),
           .logit_rows = carver.Take<int32_t>(bucket.head_rows),
           .sampling = {.counts = carver.Take<SampleCounts>(1),
                        .items = carver.Take<SampleItem>(limits.max_samples),

@@ -38,6 +38,7 @@ struct BucketInputs {
   std::span<int32_t> tokens = {};        // [num_tokens]
   std::span<TokenCount> positions = {};  // [num_tokens]
   std::span<Slot> slots = {};            // [num_tokens]
+  std::span<int32_t> live_tokens = {};   // [1]: how many of them are no padding
   std::span<int32_t> logit_rows = {};    // [head_rows] of the hidden state
   SampleInputs sampling = {};            // counts and items; the rest lies in RareInputs
   std::span<std::byte> bytes = {};       // all of these
