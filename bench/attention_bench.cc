@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "attn/kv_store.h"
-#include "attn/plan.h"
+#include "attn/plan_storage.h"
 #include "bench/roof_bench.h"
 #include "bench/sequences.h"
 #include "device/buffer.h"

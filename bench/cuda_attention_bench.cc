@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "attn/kv_store.h"
-#include "attn/plan.h"
+#include "attn/plan_storage.h"
 #include "bench/manual_time.h"
 #include "bench/sequences.h"
 #include "kernels/cuda/mla_attention.h"

@@ -28,14 +28,13 @@ namespace {
 using cuda::DeviceBuffer;
 using cuda::Event;
 using cuda::Graph;
-using cuda::PageRows;
 using cuda::PinnedBuffer;
-using cuda::RowUse;
 using cuda::Stream;
 
 constexpr int kLaunches = 20;  // per graph
 constexpr int kGraphs = 15;    // per median
 constexpr DraftShape kDraft{.branches = 4, .steps = 4};
+constexpr int64_t kRunnersNewPages = 4096;  // the most that a runner's step brings
 
 // A stream, and something to push everything else out of the cache: twice H200's 50 MiB and more.
 class Timer {
@@ -100,9 +99,10 @@ class Planned {
         work_{.query_tile = TokenCount(1), .split = TokenCount(1024), .num_workers = 132},
         row_memory_("page rows",
                     ByteOffset(sizeof(PageId)) * PageRows::Entries(shape.num_seqs, width_)),
-        rows_(shape.num_seqs, width_,
-              {reinterpret_cast<PageId*>(row_memory_.data()),
-               static_cast<size_t>(PageRows::Entries(shape.num_seqs, width_))}),
+        rows_{.num_rows = shape.num_seqs,
+              .width = width_,
+              .pages = {reinterpret_cast<PageId*>(row_memory_.data()),
+                        static_cast<size_t>(PageRows::Entries(shape.num_seqs, width_))}},
         bytes_(cuda::PlanStorageBytes(capacity_, work_, width_ * shape.num_seqs)),
         memory_("plan", bytes_.device),
         pinned_("packed step", bytes_.pinned),
@@ -113,6 +113,7 @@ class Planned {
   }
 
   const StepCapacity& capacity() const { return capacity_; }
+  PageCount width() const { return width_; }
   const cuda::PlanStorage& storage() const { return storage_; }
 
   // A step in which each row has `unchanged` pages and gets those up to `listed`.
@@ -127,7 +128,12 @@ class Planned {
     storage_.Launch(stream_, status_.word());
     stream_.Synchronize();
   }
-  // A decode step: the newest page of each row is new, and so are its places in the table.
+  // A step that brings `count` pages of each row.
+  void Bring(PageCount count) {
+    const PageCount listed = capacity_.page_size.PagesFor(steps_[0].kv_len);
+    Pack(listed - Min(count, listed), listed);
+  }
+  // A decode step: the newest page of each row is new.
   void PackDecode() {
     const TokenCount kv_len = steps_[0].kv_len;
     const PageCount before = capacity_.page_size.PagesFor(kv_len) - PageCount(1);
@@ -200,16 +206,11 @@ class Report {
   Timer& timer_;
 };
 
-void MeasurePlan(const SequenceShape& shape, Planned& planned, Timer& timer, Report& report) {
-  const PageCount pages = shape.page_size.PagesFor(shape.kv_len);
-  const bool has_target = shape.num_seqs == 64 && shape.page_size == PageSize(64);
-  const auto schedule = [&] { planned.storage().LaunchSchedule(timer.stream(), planned.status()); };
-  const auto page_table = [&] {
-    planned.storage().LaunchPageTable(timer.stream(), planned.status());
-  };
-  report.Add("plan", shape, shape.num_seqs, std::nullopt, schedule);
-  report.Add("page_table", shape, (pages * shape.num_seqs).raw(),
-             has_target ? std::optional(2.0) : std::nullopt, page_table);
+// Of the step that was packed last, which brings `new_pages` pages.
+void MeasurePlan(const char* form, int64_t new_pages, const SequenceShape& shape, Planned& planned,
+                 Timer& timer, Report& report) {
+  report.Add(form, shape, new_pages, std::nullopt,
+             [&] { planned.storage().Launch(timer.stream(), planned.status()); });
   planned.CheckStatus();
 }
 
@@ -243,9 +244,9 @@ void MeasureExports(const SequenceShape& shape, Planned& planned, Timer& timer, 
   });
 }
 
-// One CTA, as the plan has, and as many as the page table has of 64 sequences at page size 64.
+// As many CTAs as the plan has, and as an export of 64 sequences at page size 64.
 void MeasureFloor(Timer& timer, Report& report) {
-  for (int32_t ctas : {1, 192}) {
+  for (int32_t ctas : {17, 192}) {
     const std::string form = fmt::format("nothing ({} CTAs)", ctas);
     report.Add(form.c_str(), {.num_seqs = 0, .kv_len = TokenCount(0)}, 0, std::nullopt,
                [&] { LaunchNothing(ctas, timer.stream()); });
@@ -254,12 +255,13 @@ void MeasureFloor(Timer& timer, Report& report) {
 
 void MeasureShape(const SequenceShape& shape, Timer& timer, Report& report) {
   Planned planned(shape, timer.stream());
-  MeasurePlan(shape, planned, timer, report);
+  const PageCount pages = planned.width() * shape.num_seqs;
+  MeasurePlan("plan (all pages new)", pages.raw(), shape, planned, timer, report);
   MeasureExports(shape, planned, timer, report);
   planned.PackDecode();
-  report.Add("page_table (decode)", shape, shape.num_seqs, std::nullopt,
-             [&] { planned.storage().LaunchPageTable(timer.stream(), planned.status()); });
-  planned.CheckStatus();
+  MeasurePlan("plan (decode)", shape.num_seqs, shape, planned, timer, report);
+  planned.Bring(PageCount(kRunnersNewPages / shape.num_seqs));
+  MeasurePlan("plan (4096 pages new)", kRunnersNewPages, shape, planned, timer, report);
 }
 
 }  // namespace

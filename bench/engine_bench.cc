@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "attn/plan.h"
+#include "attn/plan_storage.h"
 #include "engine/scheduler.h"
 #include "kernels/cpu/mla_attention.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "attn/export.h"
-#include "attn/plan.h"
+#include "attn/plan_storage.h"
 #include "bench/sequences.h"
 #include "kernels/cpu/mla_attention.h"
 

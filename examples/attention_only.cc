@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "attn/kv_store.h"
-#include "attn/plan.h"
+#include "attn/plan_storage.h"
 #include "base/error.h"
 #include "cache/page_list.h"
 #include "cache/page_pool.h"

@@ -49,7 +49,7 @@ class PlantedIncludeTest(unittest.TestCase):
 
     def test_testing_outside_tests(self):
         self.expect_refused("attn/plan.cc", '#include "testing/compare.h"',
-                            '"testing/compare.h": attn may include only attn, base')
+                            '"testing/compare.h": attn may include only attn, base, device')
 
     def test_tests_may_not_include_everything(self):
         self.expect_refused("attn/planted_test.cc", '#include "kernels/store.h"',
@@ -86,11 +86,17 @@ class PlantedIncludeTest(unittest.TestCase):
         self.expect_accepted("kernels/cuda/planted.cuh", "#include <cuda_bf16.h>",
                              '#include "kernels/store.h"', '#include "device/cuda/cuda.h"')
 
-    def test_attention_uses_a_device_in_its_cuda_folder_alone(self):
+    def test_attention_lies_above_the_device(self):
         self.expect_accepted("attn/cuda/planted.cu", '#include "attn/plan.h"',
                              '#include "device/cuda/status.cuh"')
-        self.expect_refused("attn/plan.cc", '#include "device/arena.h"',
-                            '"device/arena.h": attn may include only attn, base')
+        self.expect_accepted("attn/planted.cc", '#include "device/arena.h"')
+        self.expect_refused("attn/plan.cc", '#include "device/cuda/status.cuh"',
+                            '"device/cuda/status.cuh": only files of cuda folders and of cli may '
+                            'include those of others')
+
+    def test_the_device_does_not_know_attention(self):
+        self.expect_refused("device/arena.cc", '#include "attn/plan.h"',
+                            '"attn/plan.h": device may include only base, device')
 
     def test_cuda_folders_keep_to_the_layers(self):
         self.expect_refused("attn/cuda/planted.cuh", '#include "kernels/store.h"',

@@ -1,8 +1,7 @@
 // The plan, element by element: a pure function per output entry, for host loops and device maps.
 //
-// A plan is three short scans (sequences -> query tiles, tiles -> cost, workers -> partials) and
-// these functions between them; PlanStorage::Make is the host's loop over them, and
-// attn/cuda/plan_build.h the device's.
+// A plan is a few short scans (over sequences, tiles -> cost, workers -> partials) and these functions
+// between them; attn/plan_build.h is the loop over them, on the host and on a device.
 #ifndef QUIRE_ATTN_PLAN_ELEMENTS_H_
 #define QUIRE_ATTN_PLAN_ELEMENTS_H_
 
@@ -46,16 +45,20 @@ struct Merge {
   friend bool operator==(const Merge&, const Merge&) = default;
 };
 
-// How much of a plan's arrays a step uses. In device memory for a plan that lies there, so that one
-// recorded launch serves every step.
-struct PlanCounts {
+// How much of a plan's arrays a step uses: they lie in the plan's own memory, so that one recorded
+// launch serves every step.
+struct SequenceCounts {
   int32_t num_seqs = 0;
   int32_t num_query_tokens = 0;
+
+  friend bool operator==(const SequenceCounts&, const SequenceCounts&) = default;
+};
+struct ScheduleCounts {
   int32_t num_tiles = 0;
   int32_t num_merges = 0;
   int32_t num_partials = 0;
 
-  friend bool operator==(const PlanCounts&, const PlanCounts&) = default;
+  friend bool operator==(const ScheduleCounts&, const ScheduleCounts&) = default;
 };
 
 // ---- Trees ----

@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
-#include <memory_resource>
-#include <new>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "attn/checks.h"
+#include "attn/plan_storage.h"
 #include "base/maths.h"
 #include "device/thread_pool.h"
 #include "testing/active_faults.h"
@@ -35,7 +35,7 @@ const StepCapacity kPlanCapacity{.num_seqs = 4,
                                  .pool_pages = PageCount(1000)};
 const WorkShape kWork{.query_tile = TokenCount(4), .split = TokenCount(1024), .num_workers = 3};
 
-TEST(PlanTest, RowsHoldTheirPagesThenZeros) {
+TEST(PlanTest, RowsHoldTheirPages) {
   SerialExecutor executor;
   PlanStorage storage(kPlanCapacity, kWork);
   const std::vector<PageId> pages = Pages(5, 10);
@@ -44,10 +44,9 @@ TEST(PlanTest, RowsHoldTheirPagesThenZeros) {
       {.q_len = TokenCount(1), .kv_len = TokenCount(0)}};
   const Plan& plan = storage.Make(seqs, executor, ActiveFaults());
   plan.CheckInvariants();
-  EXPECT_EQ(plan.table_width, PageCount(188));  // 3008 tokens at 16
+  EXPECT_EQ(plan.row_width, PageCount(188));  // 3008 tokens at 16
   EXPECT_EQ(plan.Row(0)[2], PageId(7));
   EXPECT_EQ(plan.Row(0)[3], kScratchPage);  // the list is longer than the row needs
-  EXPECT_EQ(plan.Row(1)[0], kScratchPage);
   EXPECT_EQ(plan.SlotAt(0, TokenCount(32)), Slot(7 * 16));
 }
 
@@ -66,8 +65,9 @@ TEST(PlanTest, NothingOfAnEarlierPlanIsLeft) {
   const Plan& reused = storage.Make(small, executor, ActiveFaults());
   PlanStorage fresh_storage(kPlanCapacity, kWork);
   const Plan& fresh = fresh_storage.Make(small, executor, ActiveFaults());
-  EXPECT_TRUE(std::equal(reused.page_table.begin(), reused.page_table.end(),
-                         fresh.page_table.begin(), fresh.page_table.end()));
+  EXPECT_TRUE(std::equal(reused.kv_len.begin(), reused.kv_len.end(), fresh.kv_len.begin(),
+                         fresh.kv_len.end()));
+  EXPECT_TRUE(std::equal(fresh.Row(0), fresh.Row(0) + 2, reused.Row(0)));
   EXPECT_TRUE(
       std::equal(reused.tiles.begin(), reused.tiles.end(), fresh.tiles.begin(), fresh.tiles.end()));
   EXPECT_TRUE(std::equal(reused.workers.begin(), reused.workers.end(), fresh.workers.begin(),
@@ -207,16 +207,18 @@ TEST(PlanTest, WorkersCoverEverySplitOnceAndEvenly) {
 // ---- Bad input ----
 
 // Copies of what a plan views.
-struct PlanArrays {
-  explicit PlanArrays(const Plan& plan)
-      : page_table(plan.page_table.begin(), plan.page_table.end()),
+struct PlanValues {
+  explicit PlanValues(const Plan& plan)
+      : page_rows(plan.page_rows.begin(), plan.page_rows.end()),
+        row_of(plan.row_of.begin(), plan.row_of.end()),
         kv_len(plan.kv_len.begin(), plan.kv_len.end()),
         q_offset(plan.q_offset.begin(), plan.q_offset.end()),
         tiles(plan.tiles.begin(), plan.tiles.end()),
         workers(plan.workers.begin(), plan.workers.end()) {}
-  friend bool operator==(const PlanArrays&, const PlanArrays&) = default;
+  friend bool operator==(const PlanValues&, const PlanValues&) = default;
 
-  std::vector<PageId> page_table;
+  std::vector<PageId> page_rows;
+  std::vector<int32_t> row_of;
   std::vector<TokenCount> kv_len, q_offset;
   std::vector<QueryTile> tiles;
   std::vector<WorkerStart> workers;
@@ -231,9 +233,9 @@ class BadPlan : public ::testing::Test {
 
   // The message of the Error; and the plan made before is still whole.
   std::string MessageOf(const std::vector<SequenceStep>& seqs) {
-    const PlanArrays before(*plan_);
+    const PlanValues before(*plan_);
     const std::string message = ErrorMessage([&] { storage_.Make(seqs, executor_); });
-    EXPECT_TRUE(PlanArrays(*plan_) == before) << "the plan changed: " << message;
+    EXPECT_TRUE(PlanValues(*plan_) == before) << "the plan changed: " << message;
     return message;
   }
 
@@ -334,30 +336,9 @@ TEST(PlanStorageTest, ParallelPlansEqualSerialOnes) {
   const Plan& parallel = a.Make(seqs, pool, ActiveFaults());
   const Plan& expected = b.Make(seqs, serial, ActiveFaults());
   parallel.CheckInvariants();
-  EXPECT_TRUE(std::equal(parallel.page_table.begin(), parallel.page_table.end(),
-                         expected.page_table.begin(), expected.page_table.end()));
+  EXPECT_TRUE(std::equal(parallel.page_rows.begin(), parallel.page_rows.end(),
+                         expected.page_rows.begin(), expected.page_rows.end()));
 }
-
-// Hands out `bytes` bytes, and counts what was taken.
-class Ration final : public std::pmr::memory_resource {
- public:
-  explicit Ration(ByteOffset bytes) : left_(bytes) {}
-  ByteOffset left() const { return left_; }
-
- private:
-  void* do_allocate(size_t bytes, size_t alignment) override {
-    const ByteOffset padded(RoundUp(bytes, alignof(std::max_align_t)));
-    if (padded > left_) throw std::bad_alloc();
-    left_ -= padded;
-    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-  }
-  void do_deallocate(void* data, size_t bytes, size_t alignment) override {
-    std::pmr::new_delete_resource()->deallocate(data, bytes, alignment);
-  }
-  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
-
-  ByteOffset left_;
-};
 
 TEST(PlanStorageTest, TakesWhatItsSizingFunctionSays) {
   for (const int64_t factor : {1, 7, 64}) {
@@ -368,11 +349,83 @@ TEST(PlanStorageTest, TakesWhatItsSizingFunctionSays) {
                                 .page_size = PageSize(16),
                                 .pool_pages = PageCount(1000)};
     const WorkShape work{.num_workers = 3};
-    const ByteOffset planned = PlanStorageBytes(capacity, work);
-    Ration ration(planned);
-    const PlanStorage storage(capacity, work, &ration);
-    EXPECT_LT(ration.left(), ByteOffset(10 * alignof(std::max_align_t))) << factor;
+    std::vector<PageId> pages(Index(PageTableEntries(capacity)));
+    const PageRows rows{
+        .num_rows = capacity.num_seqs, .width = PageTableWidth(capacity), .pages = pages};
+    const Buffer memory("plan", PlanStorageBytes(capacity, work));
+    Carver carver(memory.bytes());
+    const PlanStorage storage(capacity, work, rows, carver);
+    EXPECT_EQ(carver.used(), memory.size()) << factor;
   }
+}
+
+// ---- Rows that outlive a step ----
+
+// Two storages, as of two buckets, over one table of three rows.
+class SharedRows : public ::testing::Test {
+ protected:
+  SharedRows()
+      : pages_(Index(PageRows::Entries(3, PageCount(188))), PageId(-9)),
+        rows_{.num_rows = 3, .width = PageCount(188), .pages = pages_},
+        memory_("plans", PlanStorageBytes(kPlanCapacity, kWork) * 2),
+        carver_(memory_.bytes()),
+        one_(kPlanCapacity, kWork, rows_, carver_),
+        other_(kPlanCapacity, kWork, rows_, carver_) {}
+
+  SerialExecutor executor_;
+  std::vector<PageId> pages_;
+  PageRows rows_;
+  Buffer memory_;
+  Carver carver_;
+  PlanStorage one_, other_;
+};
+
+TEST_F(SharedRows, OnlyNewPagesAreLookedAtAndCopied) {
+  std::vector<PageId> a = Pages(1, 20), b = Pages(100, 30);
+  std::vector<SequenceStep> seqs = {{.q_len = TokenCount(3), .kv_len = TokenCount(300), .pages = a},
+                                    {.q_len = TokenCount(1), .kv_len = TokenCount(470), .pages = b},
+                                    {.q_len = TokenCount(1)}};
+  const std::vector<RowUse> first = {{.row = 2}, {.row = 0}, {}};
+  const Plan& plan = one_.Make(seqs, first, executor_);
+  plan.CheckInvariants();
+  EXPECT_TRUE(std::equal(a.begin(), a.end(), plan.Row(0)));
+  EXPECT_TRUE(std::equal(b.begin(), b.end(), plan.Row(1)));
+  EXPECT_EQ(plan.Row(0), pages_.data() + 2 * 188);
+  EXPECT_EQ(pages_[2 * 188 + 20], PageId(-9)) << "behind the pages nothing is written";
+  EXPECT_EQ(pages_[188], PageId(-9)) << "nobody's row";
+  // In another place of another storage's step, with one page more; the old ones are not looked at.
+  std::fill(b.begin(), b.end(), PageId(-5));
+  b.push_back(PageId(700));
+  std::swap(seqs[0], seqs[1]);
+  seqs[0] = {.q_len = TokenCount(1), .kv_len = TokenCount(481), .pages = b};
+  seqs[1] = {.q_len = TokenCount(1), .kv_len = TokenCount(301), .pages = a};
+  const std::vector<RowUse> next = {
+      {.row = 0, .unchanged = PageCount(30)}, {.row = 2, .unchanged = PageCount(20)}, {}};
+  const Plan& second = other_.Make(seqs, next, executor_);
+  second.CheckInvariants();
+  EXPECT_EQ(second.Row(0)[29], PageId(129));
+  EXPECT_EQ(second.Row(0)[30], PageId(700));
+  EXPECT_EQ(second.SlotAt(1, TokenCount(300)), Slot(19 * 16 + 12));
+}
+
+TEST_F(SharedRows, WhatCannotBeIsRefusedAndNothingChanges) {
+  const std::vector<PageId> good = Pages(1, 3);
+  std::vector<PageId> bad = Pages(7, 3);
+  bad[2] = PageId(1000);
+  const std::vector<SequenceStep> seqs = {
+      {.q_len = TokenCount(1), .kv_len = TokenCount(40), .pages = good},
+      {.q_len = TokenCount(1), .kv_len = TokenCount(40), .pages = bad}};
+  const std::vector<PageId> before = pages_;
+  const auto message = [&](const std::vector<RowUse>& uses) {
+    return ErrorMessage([&] { one_.Make(seqs, uses, executor_); });
+  };
+  EXPECT_EQ(message({{.row = 0}, {.row = 1}}),
+            "plan: sequence 1: page ids: expected 1..999 (a pool of 1000 pages), got 1000");
+  EXPECT_EQ(message({{.row = 0}, {.row = 0}}),
+            "plan: sequence 1: row 0 is another sequence's of this step");
+  EXPECT_EQ(message({{.row = 3}, {.row = 0}}), "plan: sequence 0: row: expected 0..2, got 3");
+  EXPECT_EQ(message({{.row = 0}, {}}), "plan: sequence 1: expected a row for kv_len 40, got none");
+  EXPECT_EQ(pages_, before);
 }
 
 }  // namespace

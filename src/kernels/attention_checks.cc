@@ -4,7 +4,7 @@
 
 namespace quire {
 
-void RequireLatentStore(const Plan& plan, const KvStore& store) {
+void RequireLatentStore(const Sequences& plan, const KvStore& store) {
   Require(!store.layout().is_index_key(), "store: expected a latent format, got {}",
           KvFormatName(store.layout().format()));
   Require(plan.page_size == store.page_size(), "store: expected the plan's page_size {}, got {}",

@@ -16,7 +16,7 @@
 namespace quire {
 
 // Throws Error(kInvalidArgument) unless the store holds latent rows in the plan's pages.
-void RequireLatentStore(const Plan& plan, const KvStore& store);
+void RequireLatentStore(const Sequences& plan, const KvStore& store);
 
 // Throws Error(kInvalidArgument) unless lse is empty or [num_tokens, num_heads] f32.
 void RequireLse(const TensorView& lse, int64_t num_tokens, int64_t num_heads);

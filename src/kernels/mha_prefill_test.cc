@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "attn/plan_storage.h"
 #include "device/thread_pool.h"
 #include "kernels/cpu/mha_prefill.h"
 #include "kernels/cpu/store.h"

@@ -11,6 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "attn/plan_storage.h"
+#include "device/arena.h"
+#include "device/buffer.h"
 #include "device/thread_pool.h"
 #include "kernels/cpu/mla_attention.h"
 #include "kernels/cpu/store.h"
@@ -316,6 +319,47 @@ TEST(MlaAttentionTest, LargeScoresNeitherOverflowNorLoseTheMaximum) {
   const PagedBatch batch({{3, 150, {}, 3}}, {.format = KvFormat::kLatentF32, .num_heads = 4});
   for (int64_t p = 0; p < 150; ++p) OverwriteRow(batch, 0, p, p % 3 == 0 ? 2.0f : -300.0f);
   ExpectNearReference(batch, Attend(batch, executor));
+}
+
+// Rows of a table that others use too: in any order, and full of pages that are nowhere behind those
+// of the sequence. A padded row reads none at all.
+TEST(MlaAttentionTest, WhatIsBehindASequencesPagesIsNeverRead) {
+  SerialExecutor executor;
+  const PagedBatch batch(
+      {{3, 150, {}, 3}, {1, 0, {}, 1}, {1, 65, {}, 4}, {5, 90, {-1, 0, 0, 1, 2}, 5}},
+      {.page_size = PageSize(16), .num_heads = 4});
+  const AttentionResult expected = Attend(batch, executor);
+  const MlaShape shape{.num_heads = 4};
+  const StepCapacity capacity = batch.Capacity();
+  const WorkShape work = cpu::MlaWorkShape(shape, 3);
+  const PageCount width = PageTableWidth(capacity) + PageCount(7);
+  std::vector<PageId> table(static_cast<size_t>(PageRows::Entries(6, width)),
+                            PageId(2'000'000'000));
+  const Buffer memory("plan", PlanStorageBytes(capacity, work));
+  Carver carver(memory.bytes());
+  PlanStorage storage(capacity, work, {.num_rows = 6, .width = width, .pages = table}, carver);
+  std::vector<SequenceStep> seqs(batch.seqs().begin(), batch.seqs().end());
+  for (SequenceStep& seq : seqs) {
+    const PageCount needed = capacity.page_size.PagesFor(seq.kv_len);
+    seq.pages = seq.pages.first(static_cast<size_t>(needed.raw()));
+  }
+  const std::vector<RowUse> uses = {{.row = 4}, {}, {.row = 0}, {.row = 5}};
+  const Plan& plan = storage.Make(seqs, uses, executor, ActiveFaults());
+  std::vector<std::byte> workspace(
+      static_cast<size_t>(cpu::MlaAttentionWorkspace(capacity, work, shape).raw()));
+  AttentionResult result{.out = std::vector<float>(expected.out.size()),
+                         .lse = std::vector<float>(expected.lse.size())};
+  const int64_t tokens = batch.num_tokens();
+  cpu::MlaAttention({.plan = plan,
+                     .store = batch.store(),
+                     .q = ConstTensorView(batch.q().data(), {tokens, 4, 576}),
+                     .out = TensorView(result.out.data(), {tokens, 4, 512}),
+                     .lse = TensorView(result.lse.data(), {tokens, 4}),
+                     .scale = kScale,
+                     .workspace = workspace},
+                    executor);
+  EXPECT_EQ(BitMismatch(result.out, expected.out), "");
+  EXPECT_EQ(BitMismatch(result.lse, expected.lse), "");
 }
 
 // ---- Types, sizes, errors ----

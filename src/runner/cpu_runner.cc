@@ -57,14 +57,18 @@ CpuRunner::CpuRunner(const ModelConfig& config, WeightSource& source, const Runn
       carver_(arena_.bytes()),
       model_(LoadModel(config, source, plan.limits.context, carver_, pool_, progress)),
       stores_(LayOutStores(config, plan.limits, options, carver_)),
-      memory_(LayOutSteps(config, plan.limits, options, carver_)) {
+      memory_(LayOutSteps(config, plan.limits, options, carver_)),
+      book_(plan.limits.max_seqs, memory_.page_rows.width) {
   QUIRE_CHECK(carver_.used() == plan.total(), "{} bytes laid out, {} planned", carver_.used(),
               plan.total());
   TakeFromMachine({stores_.front().Page(kScratchPage), Size(plan.kv.raw())}, pool_);
+  size_t most_rows = 0;
   for (const Bucket& bucket : memory_.buckets) {
     bucket_sizes_.push_back(bucket.size);
     ops_.emplace_back(bucket.scratch, pool_, clock_);
+    most_rows = std::max(most_rows, Size(bucket.size.num_seqs));
   }
+  uses_.resize(most_rows);
   thread_ = std::thread([this] { ThreadMain(); });
 }
 
@@ -117,6 +121,7 @@ void CpuRunner::ThreadMain() {
       RunStep();
     } catch (...) {
       failure_ = std::current_exception();
+      book_.ForgetPages();  // the step may not have come as far as its plan
     }
     lock.lock();
     state_ = State::kDone;
@@ -142,9 +147,8 @@ void CpuRunner::RunStep() {
     stats_.padded_rows = bucket.size.num_seqs - static_cast<int32_t>(batch_.sequences.size());
     stats_.padded_tokens = bucket.size.num_tokens - num_tokens;
   }
-  const Plan& plan = bucket.plans->Make(
-      bucket.inputs.seqs.first(batch_.sequences.size() + Size(stats_.padded_rows)), pool_,
-      options_.faults);
+  const Plan& plan = MakePlan(
+      bucket, bucket.inputs.seqs.first(batch_.sequences.size() + Size(stats_.padded_rows)));
   const size_t step_tokens = Size((num_tokens + stats_.padded_tokens).raw());
   times_[StepPart::kPlan] = SecondsSince(begin);
   clock_.Restart();
@@ -159,6 +163,17 @@ void CpuRunner::RunStep() {
   ComputeResults(bucket.forward.hidden);
   FillAnswers();
   for (const ForwardPart part : kForwardParts) times_[StepPartOf(part)] = clock_.seconds(part);
+}
+
+// Of the batch's sequences, and padded rows behind them.
+const Plan& CpuRunner::MakePlan(Bucket& bucket, std::span<const SequenceStep> seqs) {
+  const size_t num_seqs = batch_.sequences.size();
+  const std::span<RowUse> uses = std::span(uses_).first(seqs.size());
+  std::ranges::fill(uses, RowUse{});
+  book_.Assign(batch_.sequences, seqs.first(num_seqs), uses.first(num_seqs));
+  const Plan& plan = bucket.plans->Make(seqs, uses, pool_, options_.faults);
+  for (size_t i = 0; i < num_seqs; ++i) book_.Set(uses[i].row, uses[i].unchanged, seqs[i].pages);
+  return plan;
 }
 
 // In every layer: all sources are read before a target is written.

@@ -23,6 +23,7 @@
 #include "model/weights.h"
 #include "runner/memory_plan.h"
 #include "runner/metered_runner.h"
+#include "runner/page_row_book.h"
 #include "runner/runner_options.h"
 #include "runner/step_memory.h"
 #include "step/step.h"
@@ -59,6 +60,7 @@ class CpuRunner final : public MeteredRunner {
   void ThreadMain();
   void RunStep();
   void CopyPages();
+  const Plan& MakePlan(Bucket& bucket, std::span<const SequenceStep> seqs);
   void ComputeResults(ConstTensorView hidden);
   void ComputeBlock(ConstTensorView hidden, std::span<const LogitRow> rows);
   void FillResults(const LogitRow& row, std::span<const float> logits,
@@ -77,6 +79,8 @@ class CpuRunner final : public MeteredRunner {
   StepMemory memory_;
   std::vector<BucketSize> bucket_sizes_;
   std::vector<cpu::CpuOps> ops_;  // of each bucket
+  PageRowBook book_;
+  std::vector<RowUse> uses_;  // [rows of the largest bucket]
 
   StepBatch batch_;
   StepResult result_;

@@ -58,7 +58,7 @@ std::string ToTable(const MemoryPlan& plan) {
          row("workspace", FormatBytes(plan.workspace),
              fmt::format("steps of up to {} tokens of {} sequences", limits.max_step_tokens,
                          limits.max_seqs)) +
-         row("step tables", FormatBytes(plan.step_tables), "plans, page tables, inputs") +
+         row("step tables", FormatBytes(plan.step_tables), "page rows, plans, inputs") +
          (plan.outside > ByteOffset(0) ? row("outside", FormatBytes(plan.outside),
                                              "context, modules, graphs, other processes: measured")
                                        : "") +

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runner/bucket.h"
 #include "runner/cpu_runner.h"
 #include "runner/test_models.h"
 #include "testing/error_message.h"
@@ -54,6 +55,21 @@ TEST(MemoryPlanTest, ALimitTakesPagesAwayUntilOneSequenceDoesNotFit) {
 TEST(MemoryPlanTest, PoolTokensAreTakenAsAsked) {
   const MemoryPlan plan = PlanOf({.page_size = PageSize(64), .pool_tokens = TokenCount(1000)});
   EXPECT_EQ(plan.usable_pages(), PageCount(16));
+}
+
+TEST(MemoryPlanTest, AllBucketsShareOneTableOfPages) {
+  ModelConfig config = ReadModelConfig(kTrueGeometry);
+  config.max_context = 131072;
+  const RunnerOptions options{.page_size = PageSize(1),
+                              .max_seqs = 512,
+                              .max_step_tokens = TokenCount(2048),
+                              .pool_tokens = TokenCount(1'000'000),
+                              .mode = StepMode::kGraph};
+  ASSERT_GT(MakeBuckets(options.mode, options.max_seqs, options.max_step_tokens).size(), 50u);
+  const MemoryPlan plan = MakeMemoryPlan(config, *MakeDummyWeights(config), options);
+  const ByteOffset table = ByteOffset(sizeof(PageId)) * 512 * 131072;  // 0.25 GiB
+  EXPECT_GE(plan.step_tables, table);
+  EXPECT_LT(plan.step_tables, table + ByteOffset(16 << 20));
 }
 
 TEST(MemoryPlanTest, OptionsOutOfRangeAreRefused) {

@@ -151,6 +151,36 @@ TEST_P(RunnerInvariants, GraphStepsEqualEagerStepsWithPaddingAndPoison) {
   }
 }
 
+// Every second step has a chunk of a sequence that comes and goes, so steps alternate between a
+// bucket of one token and one of many, which share the rows of pages.
+TEST_P(RunnerInvariants, StepsThatAlternateBetweenBucketsChangeNoBit) {
+  RunnerOptions options = Options();
+  options.page_size = PageSize(1);
+  std::vector<Job> jobs;
+  JobReport alone;
+  {
+    options.mode = StepMode::kEager;
+    const auto runner = Make(options);
+    jobs.push_back(MakeJob(*runner, 40, 2, kAll));
+    jobs[0].num_output = 24;
+    for (int64_t i = 0; i < 10; ++i) {
+      jobs.push_back(MakeJob(*runner, 41 + static_cast<uint64_t>(i), 20 + i, kAll));
+      jobs.back().num_output = 0;
+      jobs.back().first_step = 2 + 2 * i;
+    }
+    alone = RunJob(*runner, jobs[0]);
+  }
+  options.mode = StepMode::kGraph;
+  const auto runner = Make(options);
+  std::vector<size_t> buckets;
+  const auto observe = [&] { buckets.push_back(runner->last_step().bucket); };
+  const std::vector<JobReport> together = RunJobs(*runner, jobs, 3, observe);
+  int64_t changes = 0;
+  for (size_t i = 1; i < buckets.size(); ++i) changes += buckets[i] != buckets[i - 1] ? 1 : 0;
+  EXPECT_GE(changes, 20);
+  EXPECT_EQ(Difference(together[0], alone), "");
+}
+
 TEST_P(RunnerInvariants, TheLastTokenOfTheContextIsReachedInEveryMode) {
   JobReport first;
   for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {

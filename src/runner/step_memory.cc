@@ -18,18 +18,24 @@ StepInputs LayOutInputs(const BucketSize& size, Carver& carver) {
           .seqs = carver.Take<SequenceStep>(size.num_seqs)};
 }
 
-// Plans and inputs, of each bucket its own: a plan remembers which entries of its table are set.
+PageRows LayOutRows(const RunnerLimits& limits, Carver& carver) {
+  const PageCount width = limits.page_size.PagesFor(limits.context + limits.max_tree_nodes);
+  return {.num_rows = limits.max_seqs,
+          .width = width,
+          .pages = carver.Take<PageId>(PageRows::Entries(limits.max_seqs, width))};
+}
+
+// Rows of pages for all buckets; plans and inputs, of each bucket its own.
 void LayOutTables(const RunnerLimits& limits, const WorkShape& work,
                   std::span<const BucketSize> sizes, Carver& carver, StepMemory& memory) {
+  memory.page_rows = LayOutRows(limits, carver);
   for (const BucketSize& size : sizes) {
     Bucket bucket{.size = size, .capacity = CapacityOfBucket(size, limits)};
     bucket.inputs = LayOutInputs(size, carver);
-    const std::span<std::byte> piece = carver.TakeBytes(PlanStorageBytes(bucket.capacity, work));
-    if (!carver.counting()) {
-      memory.plan_memory.push_back(std::make_unique<std::pmr::monotonic_buffer_resource>(
-          piece.data(), piece.size(), std::pmr::null_memory_resource()));
-      bucket.plans =
-          std::make_unique<PlanStorage>(bucket.capacity, work, memory.plan_memory.back().get());
+    if (carver.counting()) {
+      carver.TakeBytes(PlanStorageBytes(bucket.capacity, work));
+    } else {
+      bucket.plans = std::make_unique<PlanStorage>(bucket.capacity, work, memory.page_rows, carver);
     }
     memory.buckets.push_back(std::move(bucket));
   }

@@ -5,12 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <memory_resource>
 #include <span>
 #include <vector>
 
 #include "attn/kv_store.h"
-#include "attn/plan.h"
+#include "attn/plan_storage.h"
+#include "attn/step_pack.h"
 #include "base/units.h"
 #include "device/arena.h"
 #include "kernels/cpu/cpu_ops.h"
@@ -35,7 +35,7 @@ struct Bucket {
 };
 
 struct StepMemory {
-  std::vector<std::unique_ptr<std::pmr::monotonic_buffer_resource>> plan_memory;
+  PageRows page_rows;  // of all buckets
   std::vector<Bucket> buckets;
   std::span<std::byte> activations = {};  // what kPoison fills
 

@@ -6,6 +6,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "attn/plan_storage.h"
 #include "base/tensor_view.h"
 #include "kernels/cpu/mla_attention.h"
 #include "kernels/cpu/store.h"

@@ -1,10 +1,10 @@
-// The threads of a CTA, as attn/cuda/plan_build.h asks for them, and its reports.
+// The threads of a CTA, as attn/plan_build.h asks for them, and its reports.
 #ifndef QUIRE_ATTN_CUDA_BLOCK_CUH_
 #define QUIRE_ATTN_CUDA_BLOCK_CUH_
 
 #include <cstdint>
 
-#include "attn/cuda/plan_build.h"
+#include "attn/plan_build.h"
 #include "base/host_device.h"
 #include "device/cuda/status.cuh"
 

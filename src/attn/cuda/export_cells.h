@@ -1,5 +1,5 @@
 // The exports of attn/cuda/export.h, cell by cell: what one thread of one CTA does. For host and
-// device, like attn/cuda/plan_build.h: a test walks all cells on a host.
+// device, like attn/plan_build.h: a test walks all cells on a host.
 //
 // A cell is a range of a row (attn/page_ranges.h). What does not fit its buffer is not cut off: the
 // whole export becomes empty (offsets and lengths 0) and the fault is reported, for half an index
@@ -10,10 +10,10 @@
 #include <cstdint>
 
 #include "attn/capacity.h"
-#include "attn/cuda/plan_build.h"
-#include "attn/cuda/plan_view.cuh"
 #include "attn/export.h"
 #include "attn/page_ranges.h"
+#include "attn/plan.h"
+#include "attn/plan_build.h"
 #include "base/host_device.h"
 #include "base/units.h"
 
@@ -128,7 +128,7 @@ QUIRE_HD inline bool WriteEntries(const SlotEntries& entries, const EntryRange& 
 // ---- Flat token indices ----
 
 struct FlatExport {
-  PlanView plan;
+  Sequences seqs;
   const SequenceOffsets* offsets = nullptr;
   PageDivider divider;
   int32_t num_seqs = 0;  // of the buffers' capacity
@@ -143,7 +143,7 @@ struct FlatExport {
 template <class OnFault>
 QUIRE_HD void ExportFlatCell(const FlatExport& to, int32_t cta, int32_t thread, int32_t threads,
                              const OnFault& on_fault) {
-  const int32_t num_seqs = to.plan.counts->num_seqs;
+  const int32_t num_seqs = to.seqs.seq_counts->num_seqs;
   const bool fits = num_seqs <= to.num_seqs && to.offsets[num_seqs].kv <= to.sized;
   if (cta == 0) {
     for (int32_t i = thread; i <= to.num_seqs; i += threads) {
@@ -154,12 +154,12 @@ QUIRE_HD void ExportFlatCell(const FlatExport& to, int32_t cta, int32_t thread, 
   }
   const int32_t b = cta / to.cells;
   if (!fits || b >= num_seqs) return;
-  const auto kv_len = static_cast<int32_t>(to.plan.kv_len[b].raw());
+  const auto kv_len = static_cast<int32_t>(to.seqs.kv_len[b].raw());
   const EntryRange range = EntriesOf(to.grid, to.divider, kv_len, cta % to.cells);
   if (range.begin >= range.end) return;
-  const SlotEntries entries{.row = {.pages = to.plan.Row(b),
-                                    .num_pages = static_cast<int32_t>(to.plan.table_width.raw()),
-                                    .pool_pages = static_cast<int32_t>(to.plan.pool_pages.raw()),
+  const SlotEntries entries{.row = {.pages = to.seqs.Row(b),
+                                    .num_pages = static_cast<int32_t>(to.seqs.row_width.raw()),
+                                    .pool_pages = static_cast<int32_t>(to.seqs.pool_pages.raw()),
                                     .divider = to.divider},
                             .jump = kv_len};
   if (!WriteEntries(entries, range, to.indices + to.offsets[b].kv, thread, threads)) {
@@ -170,7 +170,7 @@ QUIRE_HD void ExportFlatCell(const FlatExport& to, int32_t cta, int32_t thread, 
 // ---- Padded block tables ----
 
 struct TableExport {
-  PlanView plan;
+  Sequences seqs;
   PageDivider divider;
   int32_t num_seqs = 0;  // of the buffers' capacity
   int32_t width = 0;
@@ -187,8 +187,8 @@ QUIRE_HD void ExportTableCell(const TableExport& to, int32_t cta, int32_t thread
                               const OnFault& on_fault) {
   const int32_t b = cta / to.cells;
   const int32_t cell = cta % to.cells;
-  const int32_t num_seqs = to.plan.counts->num_seqs;
-  int32_t kv_len = b < num_seqs ? static_cast<int32_t>(to.plan.kv_len[b].raw()) : 0;
+  const int32_t num_seqs = to.seqs.seq_counts->num_seqs;
+  int32_t kv_len = b < num_seqs ? static_cast<int32_t>(to.seqs.kv_len[b].raw()) : 0;
   const bool fits = num_seqs <= to.num_seqs && to.divider.PagesFor(kv_len) <= to.width;
   if (!fits) kv_len = 0;
   if (cell == 0 && thread == 0) {
@@ -197,9 +197,9 @@ QUIRE_HD void ExportTableCell(const TableExport& to, int32_t cta, int32_t thread
   }
   const int32_t pages = to.divider.PagesFor(kv_len);
   const PageRange range = FillRange(to.grid, PageCount(to.width), cell);
-  const PageId* row = to.plan.Row(b < num_seqs && fits ? b : 0);
+  const PageId* row = to.seqs.Row(b < num_seqs && fits ? b : 0);
   int32_t* out = to.table + int64_t{b} * to.width;
-  constexpr int kBatch = 4;  // all loads, then all stores, as in FillPageTable
+  constexpr int kBatch = 4;  // all loads, then all stores, which may not pass each other
   for (auto first = static_cast<int32_t>(range.begin.raw()) + thread; first < range.end.raw();
        first += kBatch * threads) {
     int32_t value[kBatch];
@@ -217,11 +217,9 @@ QUIRE_HD void ExportTableCell(const TableExport& to, int32_t cta, int32_t thread
 // ---- Draft rows ----
 
 struct DraftExport {
-  PlanView plan;
+  Sequences seqs;
   const SequenceOffsets* offsets = nullptr;
-  const PackedSequence* seqs = nullptr;  // where the page lists are, which go on behind kv_len
-  const PageId* rows = nullptr;
-  int32_t row_width = 0;
+  const PackedSequence* packed = nullptr;  // how long page lists are, which go on behind kv_len
   PageDivider divider;
   DraftShape shape;
   int32_t num_seqs = 0;     // of the buffers' capacity
@@ -240,8 +238,8 @@ QUIRE_HD inline int64_t DraftOffset(const DraftExport& to, int32_t num_seqs, int
   const int32_t b = z / branches < num_seqs ? z / branches : num_seqs;
   const SequenceOffsets& before = to.offsets[b];
   const int64_t whole = before.committed + int64_t{before.running} * (step + 1);
-  if (b == num_seqs || to.plan.kv_len[b] == TokenCount(0)) return whole * branches;
-  return whole * branches + (z - b * branches) * (to.plan.committed[b].raw() + step + 1);
+  if (b == num_seqs || to.seqs.kv_len[b] == TokenCount(0)) return whole * branches;
+  return whole * branches + (z - b * branches) * (to.seqs.committed[b].raw() + step + 1);
 }
 
 // The offset of row z of the step, and with the last row the end; for step 0 the slots that the row's
@@ -273,14 +271,13 @@ QUIRE_HD inline bool WriteDraftHeads(const DraftExport& to, const SlotEntries& e
 // The row of branch z % branches of a sequence: empty (no pages) for padding.
 QUIRE_HD inline SlotEntries DraftEntries(const DraftExport& to, int32_t num_seqs, int32_t z) {
   const int32_t b = z / to.shape.branches;
-  if (b >= num_seqs || to.plan.kv_len[b] == TokenCount(0)) return {};
-  const PackedSequence& seq = to.seqs[b];
-  const TokenCount committed = to.plan.committed[b];
+  if (b >= num_seqs || to.seqs.kv_len[b] == TokenCount(0)) return {};
+  const TokenCount committed = to.seqs.committed[b];
   const TokenCount start =
-      DraftStart(committed, z % to.shape.branches, to.shape, to.plan.page_size);
-  return {.row = {.pages = to.rows + int64_t{seq.row} * to.row_width,
-                  .num_pages = seq.first_new + seq.num_new,
-                  .pool_pages = static_cast<int32_t>(to.plan.pool_pages.raw()),
+      DraftStart(committed, z % to.shape.branches, to.shape, to.seqs.page_size);
+  return {.row = {.pages = to.seqs.Row(b),
+                  .num_pages = to.packed[b].num_pages,
+                  .pool_pages = static_cast<int32_t>(to.seqs.pool_pages.raw()),
                   .divider = to.divider},
           .jump = static_cast<int32_t>(committed.raw()),
           .target = static_cast<int32_t>(start.raw())};
@@ -294,7 +291,7 @@ QUIRE_HD void ExportDraftCell(const DraftExport& to, int32_t cta, int32_t thread
   const int32_t cell = cta % to.cells;
   const int32_t step = cta / to.cells / rows;
   const int32_t z = cta / to.cells % rows;
-  const int32_t listed = to.plan.counts->num_seqs;
+  const int32_t listed = to.seqs.seq_counts->num_seqs;
   const SequenceOffsets& total = to.offsets[listed];
   const int64_t need =
       (total.committed + int64_t{total.running} * to.shape.steps) * to.shape.branches;

@@ -3,14 +3,14 @@
 #include <algorithm>
 
 #include "attn/checks.h"
-#include "attn/cuda/plan_view.cuh"
 #include "base/error.h"
 
 namespace quire::cuda {
 namespace {
 
-void CheckCapacity(const char* buffer, const Plan& plan, const StepCapacity& capacity) {
+void CheckCapacity(const char* buffer, const Sequences& plan, const StepCapacity& capacity) {
   Validate(capacity);
+  RequireOnDevice(plan);
   Require(capacity.num_seqs >= 1, "{}: expected num_seqs >= 1, got {}", buffer, capacity.num_seqs);
   Require(capacity.page_size == plan.page_size, "{}: expected the plan's page_size {}, got {}",
           buffer, plan.page_size, capacity.page_size);
@@ -33,7 +33,7 @@ int64_t CheckedCtas(const char* buffer, int64_t ctas) {
 
 }  // namespace
 
-FlatExport FlatExportOf(const Plan& plan, const StepView& step, const StepCapacity& capacity,
+FlatExport FlatExportOf(const Sequences& plan, const StepView& step, const StepCapacity& capacity,
                         const FlatIndices& out) {
   const char* buffer = "flat_token_indices";
   CheckCapacity(buffer, plan, capacity);
@@ -41,7 +41,7 @@ FlatExport FlatExportOf(const Plan& plan, const StepView& step, const StepCapaci
   RequireInt32(buffer, "entries", sized.raw());
   RequireEntries(buffer, out.kv_indices.size(), sized.raw());
   RequireEntries("flat_token_indices.kv_indptr", out.kv_indptr.size(), IndptrEntries(capacity));
-  FlatExport to{.plan = ViewOf(plan),
+  FlatExport to{.seqs = plan,
                 .offsets = step.offsets,
                 .divider = DividerOf(plan.page_size),
                 .num_seqs = capacity.num_seqs,
@@ -49,20 +49,21 @@ FlatExport FlatExportOf(const Plan& plan, const StepView& step, const StepCapaci
                 .indptr = out.kv_indptr.data(),
                 .indices = out.kv_indices.data(),
                 .grid = {.num_rows = capacity.num_seqs,
-                         .longest_row = plan.table_width,
+                         .longest_row = plan.page_size.PagesFor(TokenCount(step.bounds.kv_tokens)),
                          .bound = TokenRangePages(plan.page_size)}};
   to.cells = CellsPerRow(to.grid);
   return to;
 }
 
-TableExport TableExportOf(const Plan& plan, const StepCapacity& capacity, const BlockTable& out) {
+TableExport TableExportOf(const Sequences& plan, const StepCapacity& capacity,
+                          const BlockTable& out) {
   const char* buffer = "block_table";
   CheckCapacity(buffer, plan, capacity);
   const PageCount width = BlockTableWidth(out.rule, capacity);
   RequireInt32(buffer, "width", width.raw());
   RequireEntries(buffer, out.table.size(), BlockTableEntries(out.rule, capacity));
   RequireEntries("kv_lens", out.kv_lens.size(), capacity.num_seqs);
-  TableExport to{.plan = ViewOf(plan),
+  TableExport to{.seqs = plan,
                  .divider = DividerOf(plan.page_size),
                  .num_seqs = capacity.num_seqs,
                  .width = static_cast<int32_t>(width.raw()),
@@ -74,7 +75,7 @@ TableExport TableExportOf(const Plan& plan, const StepCapacity& capacity, const 
   return to;
 }
 
-DraftExport DraftExportOf(const Plan& plan, const StepView& step, const StepCapacity& capacity,
+DraftExport DraftExportOf(const Sequences& plan, const StepView& step, const StepCapacity& capacity,
                           const DraftRows& out) {
   const char* buffer = "draft_rows";
   const DraftShape& shape = out.shape;
@@ -92,11 +93,9 @@ DraftExport DraftExportOf(const Plan& plan, const StepView& step, const StepCapa
   const TokenCount reach = longest + DraftReserve(plan.page_size, shape);
   Require(reach <= kMaxRowTokens, "{}: expected drafts up to position {}, got {}", buffer,
           kMaxRowTokens, reach);
-  DraftExport to{.plan = ViewOf(plan),
+  DraftExport to{.seqs = plan,
                  .offsets = step.offsets,
-                 .seqs = step.step.seqs,
-                 .rows = step.rows,
-                 .row_width = step.bounds.row_width,
+                 .packed = step.step.seqs,
                  .divider = DividerOf(plan.page_size),
                  .shape = shape,
                  .num_seqs = capacity.num_seqs,

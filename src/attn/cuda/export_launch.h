@@ -6,17 +6,18 @@
 
 #include "attn/capacity.h"
 #include "attn/cuda/export_cells.h"
-#include "attn/cuda/plan_build.h"
 #include "attn/export.h"
 #include "attn/plan.h"
+#include "attn/plan_build.h"
 
 namespace quire::cuda {
 
 // Each throws as attn/cuda/export.h says; NumCtas is the grid.
-FlatExport FlatExportOf(const Plan& plan, const StepView& step, const StepCapacity& capacity,
+FlatExport FlatExportOf(const Sequences& plan, const StepView& step, const StepCapacity& capacity,
                         const FlatIndices& out);
-TableExport TableExportOf(const Plan& plan, const StepCapacity& capacity, const BlockTable& out);
-DraftExport DraftExportOf(const Plan& plan, const StepView& step, const StepCapacity& capacity,
+TableExport TableExportOf(const Sequences& plan, const StepCapacity& capacity,
+                          const BlockTable& out);
+DraftExport DraftExportOf(const Sequences& plan, const StepView& step, const StepCapacity& capacity,
                           const DraftRows& out);
 
 int64_t NumCtas(const FlatExport& to);

@@ -13,17 +13,16 @@ PlanStorageMemory PlanStorageBytes(const StepCapacity& capacity, const WorkShape
 }
 
 PlanStorage::PlanStorage(const StepCapacity& capacity, const WorkShape& shape, PageCount new_pages,
-                         PageRows& rows, Carver& device, Carver& pinned)
+                         const PageRows& rows, Carver& device, Carver& pinned)
     : capacity_(capacity),
       shape_(shape),
       arrays_(capacity, shape, new_pages, device),
       pinned_(pinned.TakeBytes(PackedStepBytes(capacity, new_pages))),
-      packer_(capacity, new_pages, rows, pinned_) {
-  step_ = StepOf(arrays_, capacity, shape, new_pages, rows);
-  build_ = BuildOf(arrays_, step_, shape);
-  fill_ = FillOf(arrays_, step_, rows);
-  plan_ = PlanOf(arrays_, capacity, shape);
-}
+      packer_(capacity, new_pages, rows, pinned_),
+      seqs_(BuildOf(arrays_, capacity, new_pages, rows)),
+      schedule_(BuildOf(arrays_.schedule, capacity, shape)),
+      step_(StepOf(seqs_)),
+      plan_(PlanOf(arrays_, capacity, shape, rows, MemorySide::kDevice)) {}
 
 void PlanStorage::Pack(std::span<const SequenceStep> seqs, std::span<const RowUse> uses) {
   if (copied_ && !copied_->IsReached()) copied_->Synchronize();
@@ -36,11 +35,6 @@ void PlanStorage::Upload(const Stream& stream) {
                         cudaMemcpyHostToDevice, stream.get()),
         "cudaMemcpyAsync of a packed step");
   copied_->Record(stream);
-}
-
-void PlanStorage::Launch(const Stream& stream, StatusWord status) const {
-  LaunchSchedule(stream, status);
-  LaunchPageTable(stream, status);
 }
 
 }  // namespace quire::cuda

@@ -1,10 +1,10 @@
 // Plans in device memory, made there.
 //
-//   Pack     the host checks a step and writes it into pinned memory (attn/cuda/step_pack.h)
+//   Pack     the host checks a step and writes it into pinned memory (attn/step_pack.h)
 //   Upload   one copy of what was packed
-//   Launch   two kernels: the plan by one CTA; its page table, by page ranges
+//   Launch   one kernel: the plan by one CTA, and beside it new pages into their rows by others
 //
-// Upload and Launch only give work to the stream. Launch's grids and addresses follow from the
+// Upload and Launch only give work to the stream. Launch's grid and addresses follow from the
 // capacity and not from the step, so a graph may record it (and all kernels that read the plan), and
 // is right for every step packed and uploaded before the graph is launched.
 #ifndef QUIRE_ATTN_CUDA_PLAN_H_
@@ -16,12 +16,11 @@
 #include <span>
 
 #include "attn/capacity.h"
-#include "attn/cuda/page_fill.h"
-#include "attn/cuda/plan_arrays.h"
-#include "attn/cuda/plan_build.h"
-#include "attn/cuda/step_pack.h"
 #include "attn/plan.h"
+#include "attn/plan_arrays.h"
+#include "attn/plan_build.h"
 #include "attn/sequence_step.h"
+#include "attn/step_pack.h"
 #include "base/units.h"
 #include "device/arena.h"
 #include "device/cuda/cuda.h"
@@ -39,17 +38,16 @@ PlanStorageMemory PlanStorageBytes(const StepCapacity& capacity, const WorkShape
 // A plan's memory, taken once. One thread at a time.
 class PlanStorage {
  public:
-  // `new_pages`: the most pages that a step brings (attn/cuda/step_pack.h). `rows` may serve several
-  // storages, on one stream, and outlives them. Takes PlanStorageBytes(...) from the two; neither
-  // may be counting. Throws as StepPacker.
+  // `new_pages`: the most pages that a step brings (attn/step_pack.h). `rows`, of the device, may
+  // serve several storages on one stream. Takes PlanStorageBytes(...) from the two; neither may be
+  // counting. Throws as StepPacker.
   PlanStorage(const StepCapacity& capacity, const WorkShape& shape, PageCount new_pages,
-              PageRows& rows, Carver& device, Carver& pinned);
+              const PageRows& rows, Carver& device, Carver& pinned);
 
   const StepCapacity& capacity() const { return capacity_; }
   const WorkShape& work() const { return shape_; }
 
-  // The plan, for ops and captures: its spans point to device memory, and their sizes and the
-  // numbers are the capacity's. What they hold is the last Launch's.
+  // The plan, for ops and captures. What it holds is the last Launch's.
   const Plan& plan() const { return plan_; }
   const StepView& step() const { return step_; }
 
@@ -59,11 +57,8 @@ class PlanStorage {
   void Pack(std::span<const SequenceStep> seqs, std::span<const RowUse> uses);
   // The copy to the device. Not for graphs: its length is the step's own.
   void Upload(const Stream& stream);
-  // The kernels. What they find wrong goes to `status`, and the plan is then empty.
+  // The kernel. What it finds wrong goes to `status`; the plan of lengths that cannot be is empty.
   void Launch(const Stream& stream, StatusWord status) const;
-  // One of the two kernels each, for measuring.
-  void LaunchSchedule(const Stream& stream, StatusWord status) const;
-  void LaunchPageTable(const Stream& stream, StatusWord status) const;
 
  private:
   StepCapacity capacity_;
@@ -73,9 +68,9 @@ class PlanStorage {
   StepPacker packer_;
   ByteOffset packed_bytes_;
   std::optional<Event> copied_;
+  SequencesBuild seqs_;
+  ScheduleBuild schedule_;
   StepView step_;
-  PlanBuild build_;
-  PageFill fill_;
   Plan plan_;
 };
 

@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "attn/checks.h"
-#include "attn/cuda/plan_view.cuh"
 #include "attn/cuda/test_machine.h"
 #include "attn/export.h"
 #include "attn/plan.h"
+#include "attn/plan_build.h"
+#include "attn/plan_storage.h"
 #include "base/error.h"
 #include "base/executor.h"
 #include "testing/error_message.h"
@@ -79,13 +80,9 @@ class Bench {
     const Plan& plan = *plan_;
     const auto n = Index(plan.num_seqs);
     EXPECT_EQ(machine_->TakeFault(), "");
-    ASSERT_EQ(copy.counts,
-              (PlanCounts{.num_seqs = plan.num_seqs,
-                          .num_query_tokens = static_cast<int32_t>(plan.num_query_tokens.raw()),
-                          .num_tiles = static_cast<int32_t>(plan.tiles.size()),
-                          .num_merges = static_cast<int32_t>(plan.merges.size()),
-                          .num_partials = plan.num_partials}));
-    ExpectSame("page_table", copy.page_table, plan.page_table);
+    ASSERT_EQ(copy.seq_counts, *plan.seq_counts);
+    ASSERT_EQ(copy.counts, *plan.counts);
+    ExpectRows(copy);
     ExpectSame("kv_len", First(copy.kv_len, n), plan.kv_len);
     ExpectSame("committed", First(copy.committed, n), plan.committed);
     ExpectSame("q_offset", First(copy.q_offset, n + 1), plan.q_offset);
@@ -142,17 +139,31 @@ class Bench {
     EXPECT_TRUE(at == actual.end()) << what << " differs at entry " << at - actual.begin();
   }
 
-  // The kernels' view of the copied arrays answers as the host's plan does.
+  // Each sequence's row holds its pages, and every other what it held.
+  void ExpectRows(const PlanCopy& copy) {
+    for (int32_t b = 0; b < plan_->num_seqs; ++b) {
+      const size_t pages = Index(plan_->page_size.PagesFor(plan_->kv_len[Index(b)]).raw());
+      const PageId* row = copy.page_rows.data() + copy.row_of[Index(b)] * shape_.row_width.raw();
+      ExpectSame("pages of a sequence", std::span(row, pages), std::span(plan_->Row(b), pages));
+    }
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      ExpectSame(
+          "a row",
+          std::span(copy.page_rows).subspan(row * Index(shape_.row_width.raw()), rows_[row].size()),
+          rows_[row]);
+    }
+  }
+
+  // The copied arrays answer as the host's plan does.
   void ExpectView(const PlanCopy& copy) {
-    PlanView view;
-    view.page_size = plan_->page_size;
-    view.table_width = plan_->table_width;
-    view.page_table = copy.page_table.data();
-    view.kv_len = copy.kv_len.data();
-    view.committed = copy.committed.data();
-    view.q_offset = copy.q_offset.data();
-    view.mask_words = plan_->mask_words;
-    view.tree_masks = copy.tree_masks.data();
+    Sequences view = *plan_;
+    view.row_width = shape_.row_width;
+    view.page_rows = copy.page_rows;
+    view.row_of = copy.row_of;
+    view.kv_len = copy.kv_len;
+    view.committed = copy.committed;
+    view.q_offset = copy.q_offset;
+    view.tree_masks = copy.tree_masks;
     for (const QueryTile& tile : plan_->tiles) {
       for (int32_t i = 0; i < tile.q_count; ++i) {
         const TokenCount query = tile.q_begin + TokenCount(i);
@@ -283,7 +294,7 @@ TEST(CudaPlanTest, RowsGrowShrinkMoveAndAreGivenToOthers) {
   make({{3, PageCount(4)}, {1, PageCount(29)}}, 65, 7, false);
 }
 
-// More than PlanNear has room for, than a CTA has threads, and rows whose CTAs take several turns.
+// More than PlanNear has room for, and than the CTAs have threads.
 TEST(CudaPlanTest, MoreOfEverythingThanOneCtaHasNear) {
   QUIRE_NEEDS_MACHINE();
   constexpr int64_t kSeqs = PlanNear::kSeqs + 50, kLongest = 7400;
@@ -317,38 +328,35 @@ TEST(CudaPlanTest, MoreOfEverythingThanOneCtaHasNear) {
   bench.ExpectPlan();
 }
 
-TEST(CudaPlanTest, DecodeWritesOnlyWhatChanged) {
+TEST(CudaPlanTest, AStepBringsOnlyNewPagesAndLooksAtNoOthers) {
   std::vector<PageId> store(Index(PageRows::Entries(2, PageCount(188))));
-  PageRows rows(2, PageCount(188), store);
+  const PageRows rows{.num_rows = 2, .width = PageCount(188), .pages = store};
   const StepCapacity capacity = SmallShape().capacity;
   std::vector<PackedHeader> block(Index(PackedStepBytes(capacity, PageCount(400)).raw() / 16 + 1));
   StepPacker packer(capacity, PageCount(400), rows, std::as_writable_bytes(std::span(block)));
   const PackedStep packed = PackedAt(std::as_writable_bytes(std::span(block)).data(), capacity);
-  const std::vector<PageId> pages = Pages(1, 188);
+  std::vector<PageId> pages = Pages(1, 188);
   SequenceStep seq{
       .q_len = TokenCount(1), .kv_len = TokenCount(160), .pages = std::span(pages).first(10)};
   const RowUse first{.row = 1};
   packer.Pack({&seq, 1}, {&first, 1});
-  EXPECT_EQ(packed.seqs[0].fill_begin, 0);
-  EXPECT_EQ(packed.seqs[0].fill_end, 188) << "the memory was anybody's";
-  EXPECT_EQ(packed.seqs[3].fill_end, 188) << "padding too";
+  EXPECT_EQ(packed.header->num_new, 10);
+  EXPECT_EQ(packed.seqs[3], PackedSequence{}) << "padding";
+  std::fill(pages.begin(), pages.begin() + 10, PageId(-5));  // nobody may look at them
   seq.kv_len = TokenCount(161);
   seq.pages = std::span(pages).first(11);
   const RowUse next{.row = 1, .unchanged = PageCount(10)};
-  packer.Pack({&seq, 1}, {&next, 1});
-  EXPECT_EQ(packed.seqs[0], (PackedSequence{.row = 1,
-                                            .q_len = 1,
-                                            .kv_len = 161,
-                                            .first_new = 10,
-                                            .num_new = 1,
-                                            .fill_begin = 10,
-                                            .fill_end = 11}));
-  EXPECT_EQ(packed.words[0], 11);
-  EXPECT_EQ(packed.seqs[3].fill_begin, packed.seqs[3].fill_end) << "padding stays";
+  const ByteOffset bytes = packer.Pack({&seq, 1}, {&next, 1});
+  EXPECT_EQ(packed.seqs[0], (PackedSequence{.row = 1, .q_len = 1, .kv_len = 161, .num_pages = 11}));
+  EXPECT_EQ(packed.header->num_new, 1);
+  EXPECT_EQ(NewPageAt(packed.words + packed.header->new_begin, 0),
+            (NewPage{.seq = 0, .index = 10, .page = 11}));
+  EXPECT_EQ(bytes, PackedStepBytes(capacity, PageCount(0)) + ByteOffset(sizeof(NewPage)) -
+                       ByteOffset(sizeof(int32_t)) * PackedWords(capacity, PageCount(0)));
   seq.kv_len = TokenCount(162);
   const RowUse same{.row = 1, .unchanged = PageCount(11)};
   packer.Pack({&seq, 1}, {&same, 1});
-  EXPECT_EQ(packed.seqs[0].fill_begin, packed.seqs[0].fill_end);
+  EXPECT_EQ(packed.header->num_new, 0);
 }
 
 // ---- Bad input ----
@@ -366,8 +374,8 @@ TEST(CudaPlanTest, RowsThatCannotBeAreRefusedByName) {
   EXPECT_EQ(message({seq}, {{.row = 5}}), "plan: sequence 0: row: expected 0..4, got 5");
   EXPECT_EQ(message({seq, seq}, {{.row = 2}, {.row = 2}}),
             "plan: sequence 1: row 2 is another sequence's of this step");
-  EXPECT_EQ(message({seq}, {{.row = 2, .unchanged = PageCount(1)}}),
-            "plan: sequence 0: unchanged: expected 0..0 (row 2 holds 0, 188 listed), got 1");
+  EXPECT_EQ(message({seq}, {{.row = 2, .unchanged = PageCount(189)}}),
+            "plan: sequence 0: unchanged: expected 0..188 (pages listed), got 189");
   SequenceStep bad = seq;
   bad.pages = wild;
   EXPECT_EQ(message({bad}, {{.row = 0}}),
@@ -403,10 +411,9 @@ TEST(CudaPlanTest, AStepOutOfBoundsIsReportedAndGivesAnEmptyPlan) {
       {"capacity", [](const PackedStep& step) { step.seqs[1].num_nodes = 9; }},
       {"capacity", [](const PackedStep& step) { step.seqs[1].parents_begin = 1 << 30; }},
       {"capacity", [](const PackedStep& step) { step.seqs[1].row = 5; }},
-      {"capacity", [](const PackedStep& step) { step.seqs[1].first_new = 1 << 30; }},
-      {"capacity", [](const PackedStep& step) { step.seqs[1].new_begin = -1; }},
-      {"capacity", [](const PackedStep& step) { step.seqs[1].num_new = -1; }},
-      {"capacity", [](const PackedStep& step) { step.seqs[1].num_new = 1 << 30; }},
+      {"capacity", [](const PackedStep& step) { step.seqs[1].num_pages = 2; }},
+      {"capacity", [](const PackedStep& step) { step.seqs[1].num_pages = -1; }},
+      {"capacity", [](const PackedStep& step) { step.seqs[1].num_pages = 1 << 30; }},
       {"capacity", [](const PackedStep& step) { step.seqs[1].row = -2; }},
       {"capacity", [](const PackedStep& step) { step.seqs[0].row = kNoRow; }},
   };
@@ -418,22 +425,67 @@ TEST(CudaPlanTest, AStepOutOfBoundsIsReportedAndGivesAnEmptyPlan) {
     bench.machine().Run();
     const PlanCopy copy = bench.machine().Copy();
     EXPECT_EQ(bench.machine().TakeFault(), changes[i].fault);
-    EXPECT_EQ(copy.counts, PlanCounts{});
+    EXPECT_EQ(copy.seq_counts, SequenceCounts{});
+    EXPECT_EQ(copy.counts, ScheduleCounts{});
     EXPECT_TRUE(std::all_of(copy.workers.begin(), copy.workers.end(),
                             [](const WorkerStart& start) { return start == WorkerStart{}; }));
     const FlatCopy flat = bench.machine().Flat(SmallShape().capacity);
     EXPECT_EQ(flat.damage, "");
     EXPECT_EQ(flat.indptr, (std::vector{0, 0, 0, 0, 0}));
   }
-  Bench bench(SmallShape());
-  bench.machine().Pack(seqs, bench.ChooseRows(seqs));
-  bench.machine().Corrupt([](const PackedStep& step) {
+  Bench tree(SmallShape());
+  tree.machine().Pack(seqs, tree.ChooseRows(seqs));
+  tree.machine().Corrupt([](const PackedStep& step) {
     step.words[step.seqs[1].parents_begin + 1] = 1;  // its own parent
-    step.words[step.seqs[0].new_begin] = 1000;
   });
-  bench.machine().Run();
-  EXPECT_EQ(bench.machine().TakeFault(), "tree");
-  EXPECT_EQ(bench.machine().Copy().page_table[0], kScratchPage);
+  tree.machine().Run();
+  EXPECT_EQ(tree.machine().TakeFault(), "tree");
+  Bench page(SmallShape());
+  page.machine().Pack(seqs, page.ChooseRows(seqs));
+  page.machine().Corrupt([](const PackedStep& step) {
+    step.words[step.header->new_begin + 2] = 1000;  // page 0 of sequence 0
+  });
+  page.machine().Run();
+  EXPECT_EQ(page.machine().TakeFault(), "page");
+  const PlanCopy copy = page.machine().Copy();
+  EXPECT_EQ(copy.page_rows[Index(copy.row_of[0] * SmallShape().row_width.raw())], kScratchPage);
+}
+
+// Nor does a new page that has no place.
+TEST(CudaPlanTest, NewPagesOutOfBoundsAreReportedAndDropped) {
+  QUIRE_NEEDS_MACHINE();
+  const std::vector<PageId> pages = Pages(1, 3);
+  const SequenceStep seq{.q_len = TokenCount(1), .kv_len = TokenCount(40), .pages = pages};
+  struct Change {
+    const char* fault;
+    int word;  // of the second new page, or of the header behind them
+    int32_t value;
+  };
+  for (const Change& change :
+       {Change{"capacity", 0, 4}, Change{"capacity", 0, -1},
+        Change{"capacity", 0, 2},  // a sequence without a row
+        Change{"capacity", 1, 190}, Change{"capacity", 1, -1}, Change{"page", 2, 1000},
+        Change{"page", 2, -1}, Change{"page", 2, 0}, Change{"capacity", 3, 601},
+        Change{"capacity", 3, -1}, Change{"capacity", 4, 1 << 30}, Change{"capacity", 4, -1}}) {
+    SCOPED_TRACE(fmt::format("word {}, value {}", change.word, change.value));
+    Bench bench(SmallShape());
+    const std::vector<RowUse> uses = {{.row = 3}};
+    bench.machine().Pack({&seq, 1}, uses);
+    const std::vector<PageId> before = bench.machine().Copy().page_rows;
+    bench.machine().Corrupt([&](const PackedStep& step) {
+      if (change.word < 3) step.words[step.header->new_begin + 3 + change.word] = change.value;
+      if (change.word == 3) step.header->num_new = change.value;
+      if (change.word == 4) step.header->new_begin = change.value;
+    });
+    bench.machine().Run();
+    EXPECT_EQ(bench.machine().TakeFault(), change.fault);
+    const std::vector<PageId> after = bench.machine().Copy().page_rows;
+    const size_t row = 3 * Index(SmallShape().row_width.raw());
+    for (size_t i = 0; i < after.size(); ++i) {
+      if (i >= row && i < row + 3) continue;
+      ASSERT_EQ(after[i], before[i]) << "entry " << i;
+    }
+  }
 }
 
 TEST(CudaExportTest, MoreThanTheBuffersIsReportedAndNothingIsWrittenOutside) {

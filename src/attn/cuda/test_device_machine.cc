@@ -32,9 +32,10 @@ class DeviceMachine final : public TestMachine {
       : shape_(shape),
         row_memory_(Filled("page rows", ByteOffset(sizeof(PageId)) *
                                             PageRows::Entries(shape.num_rows, shape.row_width))),
-        rows_(shape.num_rows, shape.row_width,
-              {reinterpret_cast<PageId*>(row_memory_.data()),
-               Index(PageRows::Entries(shape.num_rows, shape.row_width))}),
+        rows_{.num_rows = shape.num_rows,
+              .width = shape.row_width,
+              .pages = {reinterpret_cast<PageId*>(row_memory_.data()),
+                        Index(PageRows::Entries(shape.num_rows, shape.row_width))}},
         bytes_(PlanStorageBytes(shape.capacity, shape.work, shape.new_pages)),
         memory_(Filled("plan", bytes_.device)),
         pinned_("packed step", bytes_.pinned),
@@ -61,12 +62,13 @@ class DeviceMachine final : public TestMachine {
 
   PlanCopy Copy() override {
     const Plan& plan = storage_.plan();
-    return {.counts = ToHost(std::span(plan.counts, 1))[0],
-            .page_table = ToHost(plan.page_table),
+    return {.seq_counts = ToHost(std::span(plan.seq_counts, 1))[0],
+            .counts = ToHost(std::span(plan.counts, 1))[0],
+            .page_rows = ToHost(plan.page_rows),
+            .row_of = ToHost(plan.row_of),
             .kv_len = ToHost(plan.kv_len),
             .committed = ToHost(plan.committed),
             .q_offset = ToHost(plan.q_offset),
-            .offsets = ToHost(std::span(storage_.step().offsets, Index(plan.num_seqs) + 1)),
             .tree_masks = ToHost(plan.tree_masks),
             .tiles = ToHost(plan.tiles),
             .workers = ToHost(plan.workers),

@@ -4,15 +4,15 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "attn/checks.h"
 #include "attn/cuda/export_cells.h"
 #include "attn/cuda/export_launch.h"
-#include "attn/cuda/page_fill.h"
-#include "attn/cuda/plan_arrays.h"
-#include "attn/cuda/plan_build.h"
 #include "attn/cuda/test_machine.h"
+#include "attn/plan_arrays.h"
+#include "attn/plan_build.h"
 #include "device/arena.h"
 
 namespace quire::cuda {
@@ -91,13 +91,14 @@ class HostMachine final : public TestMachine {
   explicit HostMachine(const MachineShape& shape)
       : shape_(shape),
         row_pages_(Index(PageRows::Entries(shape.num_rows, shape.row_width)), PageId(0x5A5A5A5A)),
-        rows_(shape.num_rows, shape.row_width, row_pages_),
+        rows_{.num_rows = shape.num_rows, .width = shape.row_width, .pages = row_pages_},
         memory_(Unwritten(ArrayBytes(shape))),
         carver_(Aligned(memory_), MemorySide::kDevice),
         arrays_(shape.capacity, shape.work, shape.new_pages, carver_),
         packer_(shape.capacity, shape.new_pages, rows_, arrays_.packed),
-        step_(StepOf(arrays_, shape.capacity, shape.work, shape.new_pages, rows_)),
-        plan_(PlanOf(arrays_, shape.capacity, shape.work)) {}
+        seqs_(BuildOf(arrays_, shape.capacity, shape.new_pages, rows_)),
+        step_(StepOf(seqs_)),
+        plan_(PlanOf(arrays_, shape.capacity, shape.work, rows_, MemorySide::kDevice)) {}
 
   void Pack(std::span<const SequenceStep> seqs, std::span<const RowUse> uses) override {
     packer_.Pack(seqs, uses);
@@ -105,34 +106,40 @@ class HostMachine final : public TestMachine {
   void Corrupt(FunctionRef<void(const PackedStep&)> change) override { change(step_.step); }
 
   void Run() override {
-    const PlanBuild build = BuildOf(arrays_, step_, shape_.work);
+    const ScheduleBuild schedule = BuildOf(arrays_.schedule, shape_.capacity, shape_.work);
     BlockShared shared(shape_.threads);
     const auto near = std::make_unique<PlanNear>();
     std::vector<std::thread> threads;
     for (int32_t t = 0; t < shape_.threads; ++t) {
       threads.emplace_back([&, t] {
         ThreadBlock block(shared, t);
-        BuildPlan(build, *near, block, Reporter());
+        const SequenceTotals totals = BuildSequences(seqs_, near.get(), block, Reporter());
+        BuildSchedule(seqs_, schedule, totals, near.get(), block, Reporter());
       });
     }
     for (std::thread& thread : threads) thread.join();
-    const PageFill fill = FillOf(arrays_, step_, rows_);
-    ForEachThread(int64_t{fill.bounds.num_seqs} * fill.cells, [&](int32_t cta, int32_t thread) {
-      FillPageTable(fill, cta / fill.cells, cta % fill.cells, thread, kThreads, Reporter());
+    constexpr int32_t kCtas = 3;
+    ForEachThread(kCtas, [&](int32_t cta, int32_t thread) {
+      BringPages(seqs_, cta * kThreads + thread, kCtas * kThreads, Reporter());
     });
   }
 
   PlanCopy Copy() override {
-    return {.counts = arrays_.counts[0],
-            .page_table = {arrays_.page_table.begin(), arrays_.page_table.end()},
-            .kv_len = {arrays_.kv_len.begin(), arrays_.kv_len.end()},
-            .committed = {arrays_.committed.begin(), arrays_.committed.end()},
-            .q_offset = {arrays_.q_offset.begin(), arrays_.q_offset.end()},
-            .offsets = {arrays_.offsets.begin(), arrays_.offsets.end()},
-            .tree_masks = {arrays_.tree_masks.begin(), arrays_.tree_masks.end()},
-            .tiles = {arrays_.tiles.begin(), arrays_.tiles.end()},
-            .workers = {arrays_.workers.begin(), arrays_.workers.end()},
-            .merges = {arrays_.merges.begin(), arrays_.merges.end()}};
+    const auto copy = [](auto from) {
+      return std::vector<std::remove_const_t<typename decltype(from)::element_type>>(from.begin(),
+                                                                                     from.end());
+    };
+    return {.seq_counts = *plan_.seq_counts,
+            .counts = *plan_.counts,
+            .page_rows = row_pages_,
+            .row_of = copy(plan_.row_of),
+            .kv_len = copy(plan_.kv_len),
+            .committed = copy(plan_.committed),
+            .q_offset = copy(plan_.q_offset),
+            .tree_masks = copy(plan_.tree_masks),
+            .tiles = copy(plan_.tiles),
+            .workers = copy(plan_.workers),
+            .merges = copy(plan_.merges)};
   }
 
   std::string TakeFault() override {
@@ -193,6 +200,7 @@ class HostMachine final : public TestMachine {
   Carver carver_;
   PlanArrays arrays_;
   StepPacker packer_;
+  SequencesBuild seqs_;
   StepView step_;
   Plan plan_;
   std::atomic<int> fault_ = 0;  // 0, or 1 + StepFault

@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "attn/capacity.h"
-#include "attn/cuda/plan_build.h"
-#include "attn/cuda/step_pack.h"
 #include "attn/export.h"
 #include "attn/plan_elements.h"
+#include "attn/step_pack.h"
 #include "base/executor.h"
 
 namespace quire::cuda {
@@ -30,10 +29,11 @@ struct MachineShape {
 
 // What a plan holds, copied to the host: whole arrays of the capacity.
 struct PlanCopy {
-  PlanCounts counts;
-  std::vector<PageId> page_table;
+  SequenceCounts seq_counts;
+  ScheduleCounts counts;
+  std::vector<PageId> page_rows;  // [num_rows, row_width] of the shape
+  std::vector<int32_t> row_of;
   std::vector<TokenCount> kv_len, committed, q_offset;
-  std::vector<SequenceOffsets> offsets;
   std::vector<uint64_t> tree_masks;
   std::vector<QueryTile> tiles;
   std::vector<WorkerStart> workers;

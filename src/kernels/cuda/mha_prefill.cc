@@ -39,6 +39,7 @@ void Validate(const MhaPrefillArgs& args, std::span<const SequenceLengths> lengt
               int64_t workspace_bytes) {
   const MhaShape& shape = args.shape;
   quire::Validate(shape);
+  RequireOnDevice(args.plan);
   RequireLatentStore(args.plan, args.store);
   Require(std::ssize(lengths) <= args.plan.num_seqs,
           "lengths: expected those of the plan's {} sequences at most, got {}", args.plan.num_seqs,

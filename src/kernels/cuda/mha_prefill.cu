@@ -10,13 +10,13 @@ namespace mha {
 // ---- Gather ----
 
 // A warp per key. A row with a value that is not finite becomes zeros, and is remembered.
-__global__ void MhaGather(PlanView plan, StoreView store, MhaChunk chunk, StatusWord status) {
+__global__ void MhaGather(Sequences seqs, StoreView store, MhaChunk chunk, StatusWord status) {
   const int32_t key = static_cast<int32_t>((blockIdx.x * blockDim.x + threadIdx.x) / kWarp);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   if (key >= chunk.num_keys) return;
   const int32_t position = chunk.begin + key;
   const int32_t index = position / store.page_size;
-  const int32_t page = index < plan.table_width.raw() ? plan.Row(chunk.seq)[index].raw() : -1;
+  const int32_t page = index < seqs.row_width.raw() ? seqs.Row(chunk.seq)[index].raw() : -1;
   int64_t slot = int64_t{page} * store.page_size + position % store.page_size;
   if (!store.Holds(slot)) {
     if (lane == 0) {
@@ -321,8 +321,8 @@ void LaunchMhaGather(const MhaPrefillArgs& args, const MhaChunk& chunk, const St
                      StatusWord status) {
   constexpr int kWarpsPerCta = 8;
   mha::MhaGather<<<static_cast<unsigned>(CeilDiv(chunk.num_keys, kWarpsPerCta)),
-                   kWarpsPerCta * kWarp, 0, stream.get()>>>(ViewOf(args.plan),
-                                                            ReadViewOf(args.store), chunk, status);
+                   kWarpsPerCta * kWarp, 0, stream.get()>>>(args.plan, ReadViewOf(args.store),
+                                                            chunk, status);
   CheckLaunch("MhaGather");
 }
 

@@ -88,6 +88,7 @@ void MlaAttention(const MlaAttentionArgs& args, MlaKernel kernel, const Stream& 
   const int64_t num_heads = args.q.rank() == 3 ? args.q.dim(1) : 0;
   const int64_t rows = args.plan.work.query_tile.raw() * num_heads;
   const int64_t floats = MlaStateFloats(rows, args.store.layout().dims().latent_dim);
+  RequireOnDevice(args.plan);
   // A plan on the device says how many partials its capacity can have, not how many this step has.
   quire::Validate(args,
                   ByteOffset(4 * floats) * (args.plan.work.num_workers + args.plan.num_partials));

@@ -165,8 +165,8 @@ __global__ void __launch_bounds__(kThreads) MlaMerge(const __grid_constant__ Mla
 void LaunchMlaMerge(const MlaAttentionArgs& args, MlaExponent exponent, const Stream& stream,
                     StatusWord status) {
   const MlaKernelArgs kernel_args = KernelArgsOf(args, status);
-  if (kernel_args.plan.max_merges == 0) return;
-  const dim3 grid(static_cast<unsigned>(kernel_args.plan.max_merges),
+  if (args.plan.merges.empty()) return;
+  const dim3 grid(static_cast<unsigned>(args.plan.merges.size()),
                   static_cast<unsigned>(min(kernel_args.tile_rows, kRowsAtOnce)));
   if (exponent == MlaExponent::kNatural) {
     MlaMerge<NaturalExponent><<<grid, kThreads, 0, stream.get()>>>(kernel_args);

@@ -68,7 +68,7 @@ class PieceRun {
     end_ = min(piece_.last * SplitKeys(), block_.kv_end);
     Pass pass = next_;
     BeginLoads();
-    const int32_t step = piece_.Step(args_.plan);
+    const int32_t step = piece_.Step(args_.plan.work);
     for (int32_t split = piece_.first; split < piece_.last; split += step) {
       Reset();
       const int32_t split_end = min((split + step) * SplitKeys(), block_.kv_end);
@@ -96,7 +96,7 @@ class PieceRun {
       IssueBf16(args_.store, shared_.state.slots, Tile(), thread_);
     }
   }
-  // This thread's slot of a pass. It is asked for early and stored late: the page table takes its
+  // This thread's slot of a pass. It is asked for early and stored late: the page row takes its
   // time to answer.
   __device__ int64_t LookUp(Pass pass) const {
     if (thread_ >= kTileKeys) return -1;

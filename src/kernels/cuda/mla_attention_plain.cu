@@ -54,7 +54,7 @@ class PlainRun {
     }
     const int32_t split_keys = static_cast<int32_t>(args_.plan.work.split.raw());
     const StateView folded = StateAt(args_, args_.folded, worker);
-    const int32_t step = piece_.Step(args_.plan);
+    const int32_t step = piece_.Step(args_.plan.work);
     for (int32_t split = piece_.first; split < piece_.last; split += step) {
       Reset();
       RunSplit(split * split_keys, step * split_keys);

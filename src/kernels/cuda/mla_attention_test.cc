@@ -216,9 +216,10 @@ TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) 
       const WorkShape work = MlaWorkShape({.num_heads = 16}, 4, MlaStep::kAny, true);
       PlanStorage storage(batch.Capacity(), work);
       Plan plan = storage.Make(batch.seqs(), executor);
-      std::vector<PageId> table(plan.page_table.begin(), plan.page_table.end());
-      table[static_cast<size_t>(plan.table_width.raw()) + 1] = PageId(page);  // of sequence 1
-      plan.page_table = table;
+      std::vector<PageId> rows(plan.page_rows.begin(), plan.page_rows.end());
+      const int64_t row = plan.row_of[1];  // of sequence 1
+      rows[static_cast<size_t>((plan.row_width * row).raw()) + 1] = PageId(page);
+      plan.page_rows = rows;
       const PlanCopy copy(plan);
       DeviceArrays arrays;
       const Stream stream;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "attn/plan.h"
+#include "attn/plan_storage.h"
 #include "base/narrow_float.h"
 #include "base/tensor_view.h"
 #include "device/cuda/cuda.h"
@@ -96,13 +97,11 @@ class GuardedArray {
 class PlanCopy {
  public:
   explicit PlanCopy(const Plan& plan) : plan_(plan) {
-    const PlanCounts counts{.num_seqs = plan.num_seqs,
-                            .num_query_tokens = static_cast<int32_t>(plan.num_query_tokens.raw()),
-                            .num_tiles = static_cast<int32_t>(plan.tiles.size()),
-                            .num_merges = static_cast<int32_t>(plan.merges.size()),
-                            .num_partials = plan.num_partials};
-    plan_.counts = arrays_.Put(std::span(&counts, 1)).data();
-    plan_.page_table = arrays_.Put(plan.page_table);
+    plan_.memory = MemorySide::kDevice;
+    plan_.seq_counts = arrays_.Put(std::span(plan.seq_counts, 1)).data();
+    plan_.counts = arrays_.Put(std::span(plan.counts, 1)).data();
+    plan_.page_rows = arrays_.Put(plan.page_rows);
+    plan_.row_of = arrays_.Put(plan.row_of);
     plan_.kv_len = arrays_.Put(plan.kv_len);
     plan_.committed = arrays_.Put(plan.committed);
     plan_.q_offset = arrays_.Put(plan.q_offset);

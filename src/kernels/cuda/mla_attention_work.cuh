@@ -1,12 +1,13 @@
-// What the kernels of latent attention share: their arguments, a worker's pieces of tiles, which
-// keys a pass reads, states in the workspace, and folding one state into another.
+// What the kernels of latent attention share: their arguments, which keys a pass reads, states in the
+// workspace, and folding one state into another.
 #ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_WORK_CUH_
 #define QUIRE_KERNELS_CUDA_MLA_ATTENTION_WORK_CUH_
 
 #include <cstddef>
 #include <cstdint>
 
-#include "attn/cuda/plan_view.cuh"
+#include "attn/plan.h"
+#include "attn/work.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/mla_attention_launch.h"
 #include "kernels/cuda/store_row.cuh"
@@ -27,7 +28,7 @@ struct HeadsView {
 };
 
 struct MlaKernelArgs {
-  PlanView plan;
+  Plan plan;
   StoreView store;
   HeadsView q, out, lse;  // lse.data is null where none is wanted
   float scale;
@@ -57,7 +58,7 @@ inline MlaKernelArgs KernelArgsOf(const MlaAttentionArgs& args, StatusWord statu
   const int64_t floats = MlaStateFloats(tile_rows, args.store.layout().dims().latent_dim);
   const int64_t num_states = static_cast<int64_t>(args.workspace.size()) / 4 / floats;
   float* workspace = reinterpret_cast<float*>(args.workspace.data());
-  return {.plan = ViewOf(args.plan),
+  return {.plan = args.plan,
           .store = ReadViewOf(args.store),
           .q = HeadsOf(args.q),
           .out = HeadsOf(args.out),
@@ -125,41 +126,6 @@ struct Fold {
   }
 };
 
-// ---- Pieces: the splits of a query tile that one worker runs ----
-
-struct Piece {
-  QueryTile tile;
-  int32_t first, last;  // splits
-  int32_t num_splits;   // of the whole tile
-  int64_t partial;      // number of the first partial this piece writes, if it writes any
-
-  // Splits that are summed as one.
-  __device__ int32_t Step(const PlanView& plan) const { return plan.work.exact ? 1 : last - first; }
-};
-
-// Calls fn(piece) for every piece of `worker`: the device's half of the plan's schedule.
-template <class Fn>
-__device__ void ForEachPiece(const PlanView& plan, int32_t worker, Fn fn) {
-  const WorkerStart begin = plan.workers[worker];
-  const WorkerStart end = plan.workers[worker + 1];
-  const int32_t num_tiles = plan.counts->num_tiles;
-  int64_t next_partial = begin.first_partial;
-  for (int32_t i = begin.tile; i <= end.tile && i < num_tiles; ++i) {
-    Piece piece{.tile = plan.tiles[i]};
-    piece.num_splits = NumSplits(piece.tile.kv_end, plan.work);
-    piece.first = i == begin.tile ? begin.split : 0;
-    piece.last = i == end.tile ? end.split : piece.num_splits;
-    piece.partial = next_partial;
-    if (piece.first >= piece.last) continue;
-    fn(piece);
-    if (piece.first > 0) {
-      next_partial += plan.work.exact ? piece.last - piece.first : 1;
-    } else if (piece.last < piece.num_splits) {
-      next_partial += 1;
-    }
-  }
-}
-
 // ---- The rows of a piece that one CTA runs, and the keys they see ----
 
 // One pass over up to 64 keys: of all rows, or of the rows of one token.
@@ -179,6 +145,7 @@ struct RowBlock {
   int32_t own_keys_begin;           // from here on every query sums keys of its own
   int32_t first_token, last_token;  // of the tile, that have rows here
   int32_t kv_end;
+  const PageId* pages;  // of the sequence
 
   static __device__ RowBlock Of(const MlaKernelArgs& args, const QueryTile& tile, int32_t row_begin,
                                 int32_t max_rows) {
@@ -194,7 +161,8 @@ struct RowBlock {
                 args.plan.IsTree(tile.seq) ? committed / kTileKeys * kTileKeys : INT32_MAX,
             .first_token = row_begin / args.num_heads,
             .last_token = (row_begin + num_rows - 1) / args.num_heads,
-            .kv_end = static_cast<int32_t>(tile.kv_end.raw())};
+            .kv_end = static_cast<int32_t>(tile.kv_end.raw()),
+            .pages = args.plan.Row(tile.seq)};
   }
 
   __device__ int32_t TokenOf(int32_t row) const { return (row_begin + row) / num_heads; }
@@ -228,7 +196,7 @@ struct RowBlock {
   __device__ int64_t SlotOf(const MlaKernelArgs& args, Pass pass, int32_t j, int32_t limit) const {
     const int32_t p = pass.key + j;
     if (p >= limit) return -1;
-    const PlanView& plan = args.plan;
+    const Plan& plan = args.plan;
     int32_t position = p;
     if (pass.token != kAllTokens) {
       const TokenCount query = tile.q_begin + TokenCount(pass.token);
@@ -236,7 +204,7 @@ struct RowBlock {
     }
     const int32_t index = position / args.store.page_size;
     const int32_t offset = position - index * args.store.page_size;
-    const int32_t page = index < plan.table_width.raw() ? plan.Row(tile.seq)[index].raw() : -1;
+    const int32_t page = index < plan.row_width.raw() ? pages[index].raw() : -1;
     const int64_t slot = int64_t{page} * args.store.page_size + offset;
     if (args.store.Holds(slot)) return slot;
     Report(args.status, DeviceFault::kPage, Launch::kMlaAttention, static_cast<uint32_t>(tile.seq));

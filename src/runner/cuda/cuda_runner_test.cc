@@ -5,9 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "device/arena.h"
 #include "device/cuda/cuda.h"
+#include "model/config.h"
+#include "runner/cuda/step_memory.h"
 #include "runner/cuda/test_call_count.h"
 #include "runner/cuda/test_runner.h"
+#include "runner/plan_parts.h"
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
 #include "testing/step_jobs.h"
@@ -121,6 +125,22 @@ TEST_F(CudaRunnerTest, TheDevicesMemoryIsWithinOnePercentOfThePlan) {
     EXPECT_NEAR(static_cast<double>(used.raw()) / static_cast<double>(plan.total().raw()), 1.0,
                 0.01);
   }
+}
+
+// One row of pages per sequence, however many buckets there are.
+TEST(CudaStepMemoryTest, AllBucketsShareOneTableOfPages) {
+  ModelConfig config = ReadModelConfig(kTestData / "dummy" / "true_geometry");
+  config.max_context = 131072;
+  RunnerOptions options{.max_seqs = 512, .max_step_tokens = TokenCount(2048)};
+  const auto table_bytes = [&](int32_t page_size) {
+    options.page_size = PageSize(page_size);
+    const RunnerLimits limits = LimitsWithoutPool(config, options);
+    Carver device, pinned;
+    return LayOutSteps(config, limits, options, 132, device, pinned).table_bytes;
+  };
+  const ByteOffset table = ByteOffset(sizeof(PageId)) * 512 * 131072;  // 0.25 GiB
+  EXPECT_GT(table_bytes(1), table);
+  EXPECT_LE(table_bytes(1) - table_bytes(64), table);
 }
 
 // The same step for an eager and a graph runner, in every bucket, with rows and tokens of padding

@@ -104,10 +104,9 @@ void LayOutBucketInputs(const RunnerLimits& limits, Carver& carver, MemorySide s
 
 void LayOutPlans(const RunnerLimits& limits, Carver& device, Carver& pinned, StepMemory& memory) {
   const PageCount width = limits.page_size.PagesFor(limits.context + limits.max_tree_nodes);
-  const std::span<PageId> pages = device.Take<PageId>(PageRows::Entries(limits.max_seqs, width));
-  if (!device.counting()) {
-    memory.page_rows = std::make_unique<PageRows>(limits.max_seqs, width, pages);
-  }
+  memory.page_rows = {.num_rows = limits.max_seqs,
+                      .width = width,
+                      .pages = device.Take<PageId>(PageRows::Entries(limits.max_seqs, width))};
   for (Bucket& bucket : memory.buckets) {
     if (device.counting()) {
       const PlanStorageMemory need = PlanStorageBytes(bucket.capacity, bucket.work, kNewPages);
@@ -115,7 +114,7 @@ void LayOutPlans(const RunnerLimits& limits, Carver& device, Carver& pinned, Ste
       pinned.TakeBytes(need.pinned);
     } else {
       bucket.plan = std::make_unique<PlanStorage>(bucket.capacity, bucket.work, kNewPages,
-                                                  *memory.page_rows, device, pinned);
+                                                  memory.page_rows, device, pinned);
     }
   }
 }

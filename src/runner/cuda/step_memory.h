@@ -12,7 +12,7 @@
 
 #include "attn/capacity.h"
 #include "attn/cuda/plan.h"
-#include "attn/cuda/step_pack.h"
+#include "attn/step_pack.h"
 #include "base/tensor_view.h"
 #include "base/units.h"
 #include "decode/cuda/sampling.h"
@@ -29,7 +29,7 @@
 
 namespace quire::cuda {
 
-// New pages that one step brings; more come in steps before it (attn/cuda/step_pack.h). Of 64 tokens
+// New pages that one step brings; more come in steps before it (attn/step_pack.h). Of 64 tokens
 // each, that is a prompt of 256k tokens that was found in the prefix tree.
 inline constexpr PageCount kNewPages{4096};
 
@@ -89,7 +89,7 @@ struct Bucket {
 };
 
 struct StepMemory {
-  std::unique_ptr<PageRows> page_rows;
+  PageRows page_rows;  // of all buckets
   std::vector<Bucket> buckets;
   RareInputs device_rare, pinned_rare;
   std::vector<SamplePacker> score_packers;  // one per score block

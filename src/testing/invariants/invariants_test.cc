@@ -1,6 +1,6 @@
 // The invariants of paging, planning, exporting and storing, on ten thousand random configurations.
 //
-//   I1   slot of position p = page table[p / P] * P + p % P, in lists, plans and exports
+//   I1   slot of position p = page row[p / P] * P + p % P, in lists, plans and exports
 //   I2   a page is free, or held: by one sequence, or by several at the same place of their rows,
 //        or by the prefix tree; free + used = all
 //   I3   the scratch page is nobody's
@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "attn/capacity.h"
-#include "attn/plan.h"
+#include "attn/plan_storage.h"
 #include "attn/sequence_step.h"
 #include "base/executor.h"
 #include "base/format.h"

@@ -66,12 +66,13 @@ void CheckSight(const Plan& plan, const SequenceStep& seq, int32_t b) {
 // Everything in the plan but its schedule, from the batch alone.
 void CheckPlanRows(const Trial& trial, const Plan& plan, const StepCapacity& capacity) {
   ASSERT_EQ(plan.num_seqs, trial.num_rows());
-  ASSERT_EQ(std::ssize(plan.page_table), (plan.table_width * capacity.num_seqs).raw());
-  for (int32_t b = 0; b < capacity.num_seqs; ++b) {
-    const std::span<const PageId> row = plan.Row(b);
-    const std::vector<int32_t> expected = trial.PaddedRow(b, plan.table_width.raw(), 0);
-    ASSERT_TRUE(std::equal(row.begin(), row.end(), expected.begin(), expected.end(),
-                           [](PageId page, int32_t raw) { return page.raw() == raw; }))
+  ASSERT_EQ(std::ssize(plan.page_rows), (plan.row_width * capacity.num_seqs).raw());
+  for (int32_t b = 0; b < plan.num_seqs; ++b) {
+    const int64_t pages = CeilDiv(trial.KvLen(b), trial.page());
+    ASSERT_LE(pages, plan.row_width.raw());
+    const std::vector<int32_t> expected = trial.PaddedRow(b, pages, 0);
+    ASSERT_TRUE(std::equal(expected.begin(), expected.end(), plan.Row(b),
+                           [](int32_t raw, PageId page) { return page.raw() == raw; }))
         << "row " << b;
   }
   TokenCount queries{0};

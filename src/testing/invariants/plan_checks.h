@@ -2,7 +2,7 @@
 #ifndef QUIRE_TESTING_INVARIANTS_PLAN_CHECKS_H_
 #define QUIRE_TESTING_INVARIANTS_PLAN_CHECKS_H_
 
-#include "attn/plan.h"
+#include "attn/plan_storage.h"
 #include "testing/invariants/trial.h"
 
 namespace quire::testing {

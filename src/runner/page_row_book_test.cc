@@ -1,4 +1,4 @@
-#include "runner/cuda/page_row_book.h"
+#include "runner/page_row_book.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-namespace quire::cuda {
+namespace quire {
 namespace {
 
 std::vector<PageId> Pages(std::initializer_list<int> ids) {
@@ -92,4 +92,4 @@ TEST_F(PageRowBookTest, SequencesWithoutAnIdHaveRowsOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace quire::cuda
+}  // namespace quire

@@ -1,10 +1,10 @@
-#include "runner/cuda/page_row_book.h"
+#include "runner/page_row_book.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 
-namespace quire::cuda {
+namespace quire {
 
 PageRowBook::PageRowBook(int32_t num_rows, PageCount width)
     : ids_(static_cast<size_t>(num_rows), 0),
@@ -64,4 +64,4 @@ int32_t PageRowBook::LongestUnused() const {
   return static_cast<int32_t>(std::ranges::min_element(used_in_) - used_in_.begin());
 }
 
-}  // namespace quire::cuda
+}  // namespace quire

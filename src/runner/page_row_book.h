@@ -1,21 +1,21 @@
-// Which row of pages on the device belongs to which sequence, and what is in it.
+// Which row of pages belongs to which sequence, and what is in it.
 //
 // A sequence keeps its row from step to step, so that a step brings only the pages that are new: those
-// behind its kept_pages. Nothing here looks at the others. No CUDA in here.
-#ifndef QUIRE_RUNNER_CUDA_PAGE_ROW_BOOK_H_
-#define QUIRE_RUNNER_CUDA_PAGE_ROW_BOOK_H_
+// behind its kept_pages. Nothing here looks at the others.
+#ifndef QUIRE_RUNNER_PAGE_ROW_BOOK_H_
+#define QUIRE_RUNNER_PAGE_ROW_BOOK_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "attn/cuda/step_pack.h"
 #include "attn/sequence_step.h"
+#include "attn/step_pack.h"
 #include "base/units.h"
 #include "step/step.h"
 
-namespace quire::cuda {
+namespace quire {
 
 class PageRowBook {
  public:
@@ -46,6 +46,6 @@ class PageRowBook {
   int64_t num_steps_ = 0;
 };
 
-}  // namespace quire::cuda
+}  // namespace quire
 
-#endif  // QUIRE_RUNNER_CUDA_PAGE_ROW_BOOK_H_
+#endif  // QUIRE_RUNNER_PAGE_ROW_BOOK_H_
