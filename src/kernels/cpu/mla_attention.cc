@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "attn/work.h"
 #include "base/error.h"
 #include "base/maths.h"
 #include "kernels/cpu/attention_scratch.h"
@@ -150,7 +151,7 @@ class TileRun {
     for (TokenCount p = begin; p < end; p += TokenCount(1), to.base += kBlockColumns) {
       const TokenCount position = plan_.KeyPosition(tile_.seq, query, p);
       const PageCount index = plan_.page_size.FullPages(position);
-      const PageId page = plan_.Row(tile_.seq)[static_cast<size_t>(index.raw())];
+      const PageId page = plan_.Row(tile_.seq)[index.raw()];
       DecodeRow(layout, args_.store.Page(page), plan_.page_size.OffsetOf(position), to);
       for (int32_t i = layout.dims().values(); i < shape_.key_columns; ++i) *to.At(i) = 0.0f;
     }
@@ -221,48 +222,32 @@ SoftmaxState PartialAt(float* partials, int64_t index, const TileShape& full) {
                           full.rows);
 }
 
-// Runs splits [begin, end) of one tile. Its first partial, if it has any, is number first_partial.
-void RunPiece(const MlaAttentionArgs& args, const QueryTile& tile, int32_t begin, int32_t end,
-              const TileShape& full, const WorkerScratch& scratch, float* partials,
-              int64_t first_partial) {
-  TileRun run(args, tile, scratch);
+void RunPiece(const MlaAttentionArgs& args, const Piece& piece, const TileShape& full,
+              const WorkerScratch& scratch, float* partials) {
+  TileRun run(args, piece.tile, scratch);
   run.PackQueries();
-  for (int32_t split = begin; split < end; ++split) {
+  for (int32_t split = piece.first; split < piece.last; ++split) {
     run.RunSplit(split);
-    if (begin == 0) {
+    if (piece.first == 0) {
       run.FoldSplit(split);
     } else {
-      run.CopyState(run.split_state(), PartialAt(partials, first_partial + split - begin, full));
+      run.CopyState(run.split_state(),
+                    PartialAt(partials, piece.partial + split - piece.first, full));
     }
   }
-  if (begin > 0) return;
-  if (end < NumSplits(tile.kv_end, args.plan.work)) {
-    run.CopyState(run.folded_state(), PartialAt(partials, first_partial, full));
+  if (piece.first > 0) return;
+  if (piece.last < piece.num_splits) {
+    run.CopyState(run.folded_state(), PartialAt(partials, piece.partial, full));
     return;
   }
-  for (int32_t t = 0; t < tile.q_count; ++t) run.WriteToken(t, run.folded_state());
+  for (int32_t t = 0; t < piece.tile.q_count; ++t) run.WriteToken(t, run.folded_state());
 }
 
 void RunWorker(const MlaAttentionArgs& args, int32_t worker, const TileShape& full,
                float* worker_memory, float* partials) {
-  const Plan& plan = args.plan;
-  const WorkerStart begin = plan.workers[static_cast<size_t>(worker)];
-  const WorkerStart end = plan.workers[static_cast<size_t>(worker) + 1];
   const WorkerScratch scratch = WorkerScratch::At(worker_memory, full);
-  int64_t next_partial = begin.first_partial;
-  for (int32_t i = begin.tile; i < std::min<int64_t>(end.tile + 1, std::ssize(plan.tiles)); ++i) {
-    const QueryTile& tile = plan.tiles[static_cast<size_t>(i)];
-    const int32_t num_splits = NumSplits(tile.kv_end, plan.work);
-    const int32_t first = i == begin.tile ? begin.split : 0;
-    const int32_t last = i == end.tile ? end.split : num_splits;
-    if (first >= last) continue;
-    RunPiece(args, tile, first, last, full, scratch, partials, next_partial);
-    if (first > 0) {
-      next_partial += last - first;
-    } else if (last < num_splits) {
-      next_partial += 1;
-    }
-  }
+  ForEachPiece(args.plan, worker,
+               [&](const Piece& piece) { RunPiece(args, piece, full, scratch, partials); });
 }
 
 // Folds the partials of one token of one cut tile, in ascending order, into the first, and writes
