@@ -46,13 +46,14 @@ const char* TensorCoreProblem(const MlaAttentionArgs& args) {
 
 }  // namespace
 
-WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, bool exact) {
+WorkShape MlaWorkShape(const MlaShape& shape, KvFormat format, int32_t num_sms, MlaStep step,
+                       bool exact) {
   quire::Validate(shape);
   Require(num_sms >= 1, "num_sms: expected >= 1, got {}", num_sms);
   if (step == MlaStep::kDecode && shape.num_heads <= kMlaFewRows) {
     return {.query_tile = TokenCount(1),
             .split = exact ? kExactSplitKeys : kSplitKeys,
-            .num_workers = 2 * num_sms,
+            .num_workers = MlaFewRowsCtas(format) * num_sms,
             .exact = exact};
   }
   // One CTA fills a multiprocessor; a tile of more rows than a CTA holds takes several, side by

@@ -19,12 +19,14 @@ namespace quire::cuda {
 enum class MlaKernel { kPlain, kTensorCore };
 
 // What a step is like. kDecode: every sequence has one query token at most, so no two of them share
-// keys, and 16 heads leave room for two CTAs on a multiprocessor.
+// keys, and with 16 heads a multiprocessor has room for two CTAs, or for one where rows are fp8.
 enum class MlaStep { kDecode, kAny };
 
-// How both kernels want their work cut, for a device of num_sms multiprocessors. A step of another
-// kind is computed right as well, only more slowly.
-WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, bool exact);
+// How both kernels want their work cut, for a store of this format on a device of num_sms
+// multiprocessors: a worker for every CTA that runs at once. A step of another kind is computed right
+// as well, only more slowly.
+WorkShape MlaWorkShape(const MlaShape& shape, KvFormat format, int32_t num_sms, MlaStep step,
+                       bool exact);
 
 // Enough for any plan of this capacity.
 ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& work,

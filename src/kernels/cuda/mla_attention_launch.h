@@ -13,8 +13,10 @@ namespace quire::cuda {
 
 // Rows (query heads) that one CTA of the tensor-core kernel holds.
 inline constexpr int32_t kMlaRows = 64;
-// Rows for which there is a kernel that takes half of a multiprocessor.
+// Rows for which there is a kernel that takes half of a multiprocessor, but for fp8 rows: those lie
+// in shared memory twice, as the store holds them and as bf16, and one CTA has 189 of its 228 KiB.
 inline constexpr int32_t kMlaFewRows = 16;
+constexpr int32_t MlaFewRowsCtas(KvFormat format) { return format == KvFormat::kLatentFp8 ? 1 : 2; }
 
 // A state of running softmax in the workspace: m [rows], l [rows], o [rows, MlaStateStride].
 QUIRE_HD constexpr int64_t MlaStateStride(int64_t latent_dim) { return (latent_dim + 3) / 4 * 4; }

@@ -423,7 +423,8 @@ void LaunchWith(const MlaKernelArgs& args, const Stream& stream) {
   switch (PieceRowsOf(args)) {
     case PieceRows::kFew:
       if constexpr (std::is_same_v<Shared, SharedBf16>) {
-        return LaunchRows<SharedFewBf16, PieceRows::kFew, 2>(args, stream);
+        return LaunchRows<SharedFewBf16, PieceRows::kFew, MlaFewRowsCtas(KvFormat::kLatentBf16)>(
+            args, stream);
       } else {
         return LaunchRows<Shared, PieceRows::kFew>(args, stream);
       }

@@ -213,7 +213,8 @@ TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) 
   SerialExecutor executor;
   for (MlaKernel kernel : kKernels) {
     for (int32_t page : {-7, static_cast<int32_t>(batch.pool_pages().raw())}) {
-      const WorkShape work = MlaWorkShape({.num_heads = 16}, 4, MlaStep::kAny, true);
+      const WorkShape work =
+          MlaWorkShape({.num_heads = 16}, KvFormat::kLatentBf16, 4, MlaStep::kAny, true);
       PlanStorage storage(batch.Capacity(), work);
       Plan plan = storage.Make(batch.seqs(), executor);
       std::vector<PageId> rows(plan.page_rows.begin(), plan.page_rows.end());
@@ -247,7 +248,8 @@ TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) 
 TEST(CudaMlaAttentionTest, TheKernelFollowsShapeTypesAndAlignment) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{3, 150, {}, 3}}, {.num_heads = 4});
-  PlanStorage storage(batch.Capacity(), MlaWorkShape({.num_heads = 4}, 4, MlaStep::kAny, true));
+  PlanStorage storage(batch.Capacity(), MlaWorkShape({.num_heads = 4}, KvFormat::kLatentBf16, 4,
+                                                     MlaStep::kAny, true));
   SerialExecutor executor;
   const Plan& plan = storage.Make(batch.seqs(), executor);
   DeviceArrays arrays;
@@ -273,21 +275,32 @@ TEST(CudaMlaAttentionTest, BadArgumentsAreNamed) {
   const PagedBatch batch({{3, 150, {}, 3}}, {.format = KvFormat::kLatentF32, .num_heads = 4});
   EXPECT_EQ(ErrorMessage([&] { Attend(batch, MlaKernel::kTensorCore); }),
             "mla attention on tensor cores: expected a bf16 or fp8 store");
-  EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 0}, 2, MlaStep::kAny, true); }),
+  EXPECT_EQ(ErrorMessage([] {
+              (void)MlaWorkShape({.num_heads = 0}, KvFormat::kLatentBf16, 2, MlaStep::kAny, true);
+            }),
             "shape.num_heads: expected >= 1, got 0");
-  EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 1}, 0, MlaStep::kAny, true); }),
+  EXPECT_EQ(ErrorMessage([] {
+              (void)MlaWorkShape({.num_heads = 1}, KvFormat::kLatentBf16, 0, MlaStep::kAny, true);
+            }),
             "num_sms: expected >= 1, got 0");
 }
 
 TEST(CudaMlaWorkShapeTest, TilesHoldSixtyFourRowsAndWorkersFillTheDevice) {
-  EXPECT_EQ(MlaWorkShape({.num_heads = 16}, 132, MlaStep::kAny, true).query_tile, TokenCount(4));
-  EXPECT_EQ(MlaWorkShape({.num_heads = 16}, 132, MlaStep::kAny, true).num_workers, 132);
-  EXPECT_EQ(MlaWorkShape({.num_heads = 20}, 132, MlaStep::kAny, true).query_tile, TokenCount(3));
-  EXPECT_EQ(MlaWorkShape({.num_heads = 128}, 132, MlaStep::kAny, true).query_tile, TokenCount(1));
-  EXPECT_EQ(MlaWorkShape({.num_heads = 128}, 132, MlaStep::kAny, true).num_workers, 66);
-  EXPECT_EQ(MlaWorkShape({.num_heads = 16}, 132, MlaStep::kDecode, true).query_tile, TokenCount(1));
-  EXPECT_EQ(MlaWorkShape({.num_heads = 16}, 132, MlaStep::kDecode, true).num_workers, 264);
-  EXPECT_EQ(MlaWorkShape({.num_heads = 128}, 132, MlaStep::kDecode, true).num_workers, 66);
+  const auto shape = [](int32_t num_heads, MlaStep step, KvFormat format = KvFormat::kLatentBf16) {
+    return MlaWorkShape({.num_heads = num_heads}, format, 132, step, true);
+  };
+  EXPECT_EQ(shape(16, MlaStep::kAny).query_tile, TokenCount(4));
+  EXPECT_EQ(shape(16, MlaStep::kAny).num_workers, 132);
+  EXPECT_EQ(shape(20, MlaStep::kAny).query_tile, TokenCount(3));
+  EXPECT_EQ(shape(128, MlaStep::kAny).query_tile, TokenCount(1));
+  EXPECT_EQ(shape(128, MlaStep::kAny).num_workers, 66);
+  EXPECT_EQ(shape(16, MlaStep::kDecode).query_tile, TokenCount(1));
+  EXPECT_EQ(shape(16, MlaStep::kDecode).num_workers, 264);
+  EXPECT_EQ(shape(128, MlaStep::kDecode).num_workers, 66);
+  // A multiprocessor has room for one CTA over fp8 rows.
+  EXPECT_EQ(shape(16, MlaStep::kDecode, KvFormat::kLatentFp8).query_tile, TokenCount(1));
+  EXPECT_EQ(shape(16, MlaStep::kDecode, KvFormat::kLatentFp8).num_workers, 132);
+  EXPECT_EQ(shape(128, MlaStep::kDecode, KvFormat::kLatentFp8).num_workers, 66);
 }
 
 }  // namespace

@@ -70,7 +70,11 @@ struct SharedFp8 {
   PieceState state;
 };
 static_assert(sizeof(SharedBf16) <= 232448 && sizeof(SharedFp8) <= 232448, "227 KiB a CTA");
-static_assert(2 * (sizeof(SharedFewBf16) + 1024) <= 233472, "228 KiB, with 1 that CUDA takes");
+// What a multiprocessor has, and what CUDA takes of it for every CTA.
+inline constexpr size_t kSmBytes = 233472, kCtaBytes = 1024;
+static_assert(MlaFewRowsCtas(KvFormat::kLatentBf16) ==
+              kSmBytes / (sizeof(SharedFewBf16) + kCtaBytes));
+static_assert(MlaFewRowsCtas(KvFormat::kLatentFp8) == kSmBytes / (sizeof(SharedFp8) + kCtaBytes));
 
 // Offset of chunk `chunk` (of the line it lies in: 0..7) of a row whose number is `row` mod 8.
 __device__ inline uint32_t Permuted(uint32_t chunk, uint32_t row) {

@@ -211,7 +211,7 @@ StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
     bucket.size = size;
     bucket.capacity = CapacityOfBucket(size, limits);
     bucket.work =
-        MlaWorkShape(AttentionShape(config), num_sms,
+        MlaWorkShape(AttentionShape(config), options.kv_format, num_sms,
                      size.is_decode ? MlaStep::kDecode : MlaStep::kAny, options.deterministic);
     // With trees any token may be one of which tokens are drawn.
     const bool has_trees = limits.max_tree_nodes > TokenCount(0) && !size.is_decode;
