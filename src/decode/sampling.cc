@@ -4,8 +4,8 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <limits>
-#include <utility>
 
 #include "base/error.h"
 
@@ -226,17 +226,10 @@ void Penalize(const SamplingParams& params, int32_t count, float& logit) {
   if (count > 0) Change(logit, logit - params.presence_penalty);
 }
 
-void RequireTokens(const char* what, std::span<const int32_t> tokens, size_t vocab_size) {
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    Require(tokens[i] >= 0 && std::cmp_less(tokens[i], vocab_size),
-            "{}[{}]: expected a token of 0..{}, got {}", what, i, vocab_size - 1, tokens[i]);
-  }
-}
-
 // `counts` has an entry per token; only those of the text are written and read.
 void PenalizeText(const SampleArgs& args, std::span<int32_t> counts, std::span<float> logits) {
-  RequireTokens("prompt", args.prompt, logits.size());
-  RequireTokens("output", args.output, logits.size());
+  RequireTokens("prompt", args.prompt, std::ssize(logits));
+  RequireTokens("output", args.output, std::ssize(logits));
   constexpr int32_t kDone = -1;
   const auto texts = {args.prompt, args.output};
   for (const auto text : texts) {
@@ -380,6 +373,13 @@ uint64_t Mix(uint64_t state) {
 }
 
 }  // namespace
+
+void RequireTokens(const char* what, std::span<const int32_t> tokens, int64_t vocab_size) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    Require(tokens[i] >= 0 && tokens[i] < vocab_size, "{}[{}]: expected a token of 0..{}, got {}",
+            what, i, vocab_size - 1, tokens[i]);
+  }
+}
 
 ByteOffset SamplerWorkspace(int64_t vocab_size) {
   Require(vocab_size >= 1, "vocab_size: expected >= 1, got {}", vocab_size);

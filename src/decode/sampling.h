@@ -22,6 +22,9 @@
 
 namespace quire {
 
+// Throws Error(kInvalidArgument) naming the first of the tokens that the vocabulary does not have.
+void RequireTokens(const char* what, std::span<const int32_t> tokens, int64_t vocab_size);
+
 // Scratch that one thread needs to sample from a vocabulary.
 ByteOffset SamplerWorkspace(int64_t vocab_size);
 

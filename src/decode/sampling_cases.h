@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <span>
@@ -17,6 +18,10 @@
 #include "decode/sampling.h"
 
 namespace quire::testing {
+
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+inline constexpr float kMaxFloat = std::numeric_limits<float>::max();
 
 inline std::vector<float> LogsOf(const std::vector<double>& probabilities) {
   std::vector<float> logits;

@@ -24,14 +24,13 @@ namespace {
 
 using testing::ChiSquare;
 using testing::ErrorMessage;
+using testing::kInfinity;
+using testing::kMaxFloat;
+using testing::kNaN;
 using testing::LogsOf;
 using testing::RandomCase;
 using testing::ReferenceSample;
 using testing::ReferenceToken;
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kMaxFloat = std::numeric_limits<float>::max();
 
 // Samples with a workspace of exactly the size promised, dirty from the calls before.
 class Sampler {

@@ -1,7 +1,5 @@
 #include "decode/cuda/sampling.h"
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -10,22 +8,9 @@
 namespace quire::cuda {
 namespace {
 
-void RequireRoom(const char* name, int64_t used, int64_t more, int64_t capacity) {
-  if (more <= capacity - used) return;
-  throw Error(ErrorCode::kCapacityExceeded, "sample.{}: expected at most {}, got {}", name,
-              capacity, used + more);
-}
-
 void RequireSize(const char* name, size_t actual, int64_t expected) {
   Require(std::cmp_greater_equal(actual, expected), "sample.{}: expected {} values or more, got {}",
           name, expected, actual);
-}
-
-void RequireTokens(const char* what, std::span<const int32_t> tokens, int64_t vocab_size) {
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    Require(tokens[i] >= 0 && tokens[i] < vocab_size, "{}[{}]: expected a token of 0..{}, got {}",
-            what, i, vocab_size - 1, tokens[i]);
-  }
 }
 
 int64_t NumChunks(const SampleCapacity& capacity) {
@@ -34,30 +19,11 @@ int64_t NumChunks(const SampleCapacity& capacity) {
 
 }  // namespace
 
-void Validate(const SampleCapacity& capacity) {
-  Require(capacity.vocab_size >= 1 && capacity.vocab_size <= kMaxSampledVocab,
-          "sample.vocab_size: expected 1..{}, got {}", kMaxSampledVocab, capacity.vocab_size);
-  Require(capacity.rows >= 0 && capacity.rows <= 65535, "sample.rows: expected 0..65535, got {}",
-          capacity.rows);
-  Require(capacity.items >= 0, "sample.items: expected >= 0, got {}", capacity.items);
-  Require(capacity.adjusted >= 0 && capacity.adjusted <= capacity.items,
-          "sample.adjusted: expected 0..{}, got {}", capacity.items, capacity.adjusted);
-  Require(capacity.biases >= 0 && capacity.biases <= INT32_MAX,
-          "sample.biases: expected 0..{}, got {}", INT32_MAX, capacity.biases);
-  Require(capacity.text >= 0 && capacity.text <= INT32_MAX, "sample.text: expected 0..{}, got {}",
-          INT32_MAX, capacity.text);
-}
-
-SampleInputs LayOutSampleInputs(const SampleCapacity& capacity, Carver& carver) {
-  return {.counts = carver.Take<SampleCounts>(1),
-          .items = carver.Take<SampleItem>(capacity.items),
-          .biases = carver.Take<LogitBias>(capacity.biases),
-          .text = carver.Take<int32_t>(capacity.text)};
-}
-
-SampleResults LayOutSampleResults(const SampleCapacity& capacity, Carver& carver) {
-  return {.chosen = carver.Take<TokenLogprob>(capacity.items),
-          .top = carver.Take<TokenLogprob>(int64_t{capacity.items} * kMaxTopLogprobs)};
+void ValidateForDevice(const SampleCapacity& capacity) {
+  Validate(capacity);
+  Require(capacity.vocab_size <= kMaxSampledVocab, "sample.vocab_size: expected 1..{}, got {}",
+          kMaxSampledVocab, capacity.vocab_size);
+  Require(capacity.rows <= 65535, "sample.rows: expected 0..65535, got {}", capacity.rows);
 }
 
 SampleScratch LayOutSampleScratch(const SampleCapacity& capacity, Carver& carver) {
@@ -67,96 +33,9 @@ SampleScratch LayOutSampleScratch(const SampleCapacity& capacity, Carver& carver
           .occurrences = carver.Take<uint32_t>(values)};
 }
 
-SamplePacker::SamplePacker(const SampleCapacity& capacity, const SampleInputs& inputs)
-    : capacity_(capacity), inputs_(inputs) {
-  Validate(capacity);
-  Begin(0);
-}
-
-void SamplePacker::Begin(int32_t num_rows) {
-  Require(num_rows >= 0, "sample.rows: expected >= 0, got {}", num_rows);
-  RequireRoom("rows", 0, num_rows, capacity_.rows);
-  inputs_.counts[0] = {.num_rows = num_rows, .num_items = 0};
-  num_biases_ = 0;
-  num_text_ = 0;
-  num_adjusted_ = 0;
-  needs_search_ = false;
-}
-
-SampleItem& SamplePacker::Next(int32_t row) {
-  SampleItem& item = inputs_.items[static_cast<size_t>(inputs_.counts[0].num_items++)];
-  item = {.row = row};
-  return item;
-}
-
-void SamplePacker::AddScore(int32_t row, int32_t given, int32_t num_top) {
-  const int64_t most = std::min<int64_t>(kMaxTopLogprobs, capacity_.vocab_size);
-  Require(row >= 0 && row < inputs_.counts[0].num_rows, "sample.row: expected 0..{}, got {}",
-          inputs_.counts[0].num_rows - 1, row);
-  Require(given >= kNoToken && given < capacity_.vocab_size,
-          "sample.given: expected 0..{} or none, got {}", capacity_.vocab_size - 1, given);
-  Require(num_top >= 0 && num_top <= most, "top_logprobs: expected 0..{}, got {}", most, num_top);
-  RequireRoom("items", num_items(), 1, capacity_.items);
-  SampleItem& item = Next(row);
-  item.given = given;
-  item.num_top = num_top;
-  needs_search_ |= num_top > 0;
-}
-
-void SamplePacker::Add(const Samples& samples) {
-  const SamplingParams& params = samples.params;
-  const bool penalties = HasPenalties(params);
-  const bool adjusted = penalties || !params.logit_bias.empty();
-  const int64_t num_text =
-      penalties ? std::ssize(samples.prompt) + std::ssize(samples.output) : int64_t{0};
-  Require(samples.row >= 0 && samples.row < inputs_.counts[0].num_rows,
-          "sample.row: expected 0..{}, got {}", inputs_.counts[0].num_rows - 1, samples.row);
-  Require(samples.num_samples >= 1, "samples: expected at least 1, got {}", samples.num_samples);
-  quire::Validate(params, capacity_.vocab_size);
-  if (penalties) {
-    RequireTokens("prompt", samples.prompt, capacity_.vocab_size);
-    RequireTokens("output", samples.output, capacity_.vocab_size);
-  }
-  RequireRoom("items", num_items(), samples.num_samples, capacity_.items);
-  RequireRoom("adjusted", num_adjusted_, adjusted ? samples.num_samples : 0, capacity_.adjusted);
-  RequireRoom("biases", num_biases_, std::ssize(params.logit_bias), capacity_.biases);
-  RequireRoom("text", num_text_, num_text, capacity_.text);
-
-  const bool highest = params.temperature == 0 || params.top_k == 1;
-  for (int32_t i = 0; i < samples.num_samples; ++i) {
-    SampleItem& item = Next(samples.row);
-    item.kind = highest ? SampleKind::kHighest : SampleKind::kDraw;
-    item.num_top = params.top_logprobs;
-    item.temperature = params.temperature;
-    item.top_p = params.top_p;
-    item.min_p = params.min_p;
-    item.top_k = params.top_k;
-    item.repetition_penalty = params.repetition_penalty;
-    item.frequency_penalty = params.frequency_penalty;
-    item.presence_penalty = params.presence_penalty;
-    item.adjusted = adjusted ? num_adjusted_++ : -1;
-    item.first_bias = static_cast<int32_t>(num_biases_);
-    item.num_biases = static_cast<int32_t>(params.logit_bias.size());
-    item.first_text = static_cast<int32_t>(num_text_);
-    item.num_prompt = penalties ? static_cast<int32_t>(samples.prompt.size()) : 0;
-    item.num_output = penalties ? static_cast<int32_t>(samples.output.size()) : 0;
-    item.sample = samples.first_sample + i;
-    item.seed = params.seed;
-    item.position = samples.position.raw();
-  }
-  std::ranges::copy(params.logit_bias, inputs_.biases.begin() + num_biases_);
-  num_biases_ += std::ssize(params.logit_bias);
-  if (penalties) {
-    const auto to = inputs_.text.begin() + num_text_;
-    std::ranges::copy(samples.output, std::ranges::copy(samples.prompt, to).out);
-    num_text_ += num_text;
-  }
-  needs_search_ |= adjusted || !highest || params.top_logprobs > 0;
-}
-
 void Validate(const SampleArgs& args) {
   const SampleCapacity& capacity = args.capacity;
-  Validate(capacity);
+  ValidateForDevice(capacity);
   RequireShape("sample.logits", args.logits, {capacity.rows, capacity.vocab_size});
   Require(args.logits.dtype() == DType::kF32, "sample.logits: expected f32, got {}",
           DTypeName(args.logits.dtype()));

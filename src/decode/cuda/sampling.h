@@ -1,4 +1,5 @@
-// Tokens from logits, on the device: the rules of decode/sampling.h.
+// Tokens from logits, on the device: the items of decode/sample_items.h by the rules of
+// decode/sampling.h.
 //
 // What is exactly the CPU's: greedy choices, ties included; bias and penalties, bit for bit; every
 // token's weight (exp of its distance to the highest, over the temperature), bit for bit; the order of
@@ -20,14 +21,11 @@
 
 #include <cstdint>
 #include <span>
-#include <type_traits>
 
 #include "base/tensor_view.h"
-#include "base/units.h"
+#include "decode/sample_items.h"
 #include "device/arena.h"
 #include "device/cuda/cuda.h"
-#include "step/sampling_params.h"
-#include "step/step.h"
 
 namespace quire::cuda {
 
@@ -36,67 +34,6 @@ inline constexpr int64_t kMaxSampledVocab = int64_t{1} << 18;
 
 // Logits that are summed together.
 inline constexpr int64_t kScanChunk = 4096;
-
-struct SampleCapacity {
-  int64_t vocab_size = 0;  // 1..kMaxSampledVocab
-  int32_t rows = 0;        // of logits
-  int32_t items = 0;       // results wanted
-  int32_t adjusted = 0;    // of them, with bias or penalties: 8 bytes per token of the vocabulary
-  int64_t biases = 0;      // of all items together
-  int64_t text = 0;        // tokens of prompts and outputs that penalties read, of all sequences
-};
-
-enum class SampleKind : int32_t {
-  kGiven,    // the log-probability of a token given, or none
-  kHighest,  // the highest logit
-  kDraw,
-};
-
-// One result wanted. Plain data: made by the host, read by the device.
-struct SampleItem {
-  int32_t row = 0;
-  SampleKind kind = SampleKind::kGiven;
-  int32_t given = kNoToken;
-  int32_t num_top = 0;  // alternatives: 0..kMaxTopLogprobs
-  float temperature = 1;
-  float top_p = 1;
-  float min_p = 0;
-  int32_t top_k = 0;
-  float repetition_penalty = 1;
-  float frequency_penalty = 0;
-  float presence_penalty = 0;
-  int32_t adjusted = -1;   // which of the adjusted rows is this item's; -1: no bias, no penalty
-  int32_t first_bias = 0;  // in SampleInputs::biases
-  int32_t num_biases = 0;
-  int32_t first_text = 0;  // in SampleInputs::text: the prompt, then the output
-  int32_t num_prompt = 0;
-  int32_t num_output = 0;
-  int32_t sample = 0;
-  uint64_t seed = 0;
-  int64_t position = 0;  // of the token to draw
-};
-static_assert(std::is_trivially_copyable_v<SampleItem>);
-
-struct SampleCounts {
-  int32_t num_rows = 0;
-  int32_t num_items = 0;
-};
-
-// What the host fills and the device reads. Laid out alike on both sides, in one piece of memory: one
-// copy brings a step's.
-struct SampleInputs {
-  std::span<SampleCounts> counts = {};  // [1]
-  std::span<SampleItem> items = {};
-  std::span<LogitBias> biases = {};
-  std::span<int32_t> text = {};
-};
-// What comes back, in one piece of memory. `top` is written as far as an item wants it. Of a row that
-// has NaN, and of one that has nothing above -inf where a token is to be chosen, the log-probability
-// is NaN, and a token to be chosen is kNoToken: that is the row's fault alone, and not reported.
-struct SampleResults {
-  std::span<TokenLogprob> chosen = {};  // [items]
-  std::span<TokenLogprob> top = {};     // [items, kMaxTopLogprobs], highest first
-};
 
 // What one chunk of a row comes to.
 struct ScanPart {
@@ -110,51 +47,9 @@ struct SampleScratch {
   std::span<uint32_t> occurrences = {};  // [adjusted, vocab]
 };
 
-// Throws Error(kInvalidArgument) naming the field.
-void Validate(const SampleCapacity& capacity);
-SampleInputs LayOutSampleInputs(const SampleCapacity& capacity, Carver& carver);
-SampleResults LayOutSampleResults(const SampleCapacity& capacity, Carver& carver);
+// Throws Error(kInvalidArgument) naming the field, also for what only the device cannot do.
+void ValidateForDevice(const SampleCapacity& capacity);
 SampleScratch LayOutSampleScratch(const SampleCapacity& capacity, Carver& carver);
-
-// Fills the host's side of the inputs, item by item. Item i's result is chosen[i].
-class SamplePacker {
- public:
-  // `inputs` is of LayOutSampleInputs, of host memory, and outlives this.
-  SamplePacker(const SampleCapacity& capacity, const SampleInputs& inputs);
-
-  // Forgets all items. `num_rows` rows of logits will be there: 0..capacity.rows.
-  void Begin(int32_t num_rows);
-  // The log-probability of `given` (kNoToken: only alternatives) in a row.
-  void AddScore(int32_t row, int32_t given, int32_t num_top);
-  // `num_samples` tokens of a row, numbered from `first_sample`. The text is read, and takes room,
-  // only with penalties.
-  struct Samples {
-    int32_t row = 0;
-    SamplingParams params = {};
-    std::span<const int32_t> prompt = {};
-    std::span<const int32_t> output = {};
-    TokenCount position = {};
-    int32_t first_sample = 0;
-    int32_t num_samples = 1;
-  };
-  void Add(const Samples& samples);
-  // All throw Error(kInvalidArgument) for what cannot be, and Error(kCapacityExceeded), naming the
-  // part, for what does not fit; then nothing was added.
-
-  int32_t num_items() const { return inputs_.counts[0].num_items; }
-  // Whether an item needs more than the highest or a given token: if not, SampleWork::kScan will do.
-  bool needs_search() const { return needs_search_; }
-
- private:
-  SampleItem& Next(int32_t row);
-
-  SampleCapacity capacity_;
-  SampleInputs inputs_;
-  int64_t num_biases_ = 0;
-  int64_t num_text_ = 0;
-  int32_t num_adjusted_ = 0;
-  bool needs_search_ = false;
-};
 
 enum class SampleWork {
   kScan,  // one pass over the logits: highest and given tokens; other items are not written

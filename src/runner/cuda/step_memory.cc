@@ -202,7 +202,7 @@ StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
                        const RunnerOptions& options, int32_t num_sms, Carver& device,
                        Carver& pinned) {
   QUIRE_CHECK(device.counting() == pinned.counting());
-  Validate(NextCapacity(limits));
+  ValidateForDevice(NextCapacity(limits));
   StepMemory memory;
   // The same buckets in both modes: an eager step launches what the graph of its bucket holds.
   for (const BucketSize& size :
