@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/maths.h"
-#include "decode/sampling.h"
+#include "decode/sample_rows.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/store.h"
 #include "kernels/cpu/weight_packer.h"
@@ -93,6 +93,8 @@ void CpuRunner::Submit(const StepBatch& batch) {
   {
     const std::lock_guard lock(mutex_);
     QUIRE_CHECK(state_ == State::kIdle, "a step is still to be collected");
+    memory_.results.Pick(batch, *memory_.next, memory_.scores);
+    stats_.logit_rows = memory_.results.num_rows();
     batch_ = batch;
     stats_.pages_looked_at = looked_at;
     state_ = State::kRunning;
@@ -106,7 +108,7 @@ const StepResult& CpuRunner::Collect() {
   changed_.wait(lock, [&] { return state_ == State::kDone; });
   state_ = State::kIdle;
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
-  return result_;
+  return *result_;
 }
 
 // ---- The thread's side ----
@@ -159,9 +161,11 @@ void CpuRunner::RunStep() {
                   .stores = stores_,
                   .buffers = bucket.forward},
                  ops_[stats_.bucket]);
-  stats_.logit_rows = PickLogitRows(batch_, memory_.logit_rows);
-  ComputeResults(bucket.forward.hidden);
-  FillAnswers();
+  SampleAll(bucket.forward.hidden, *memory_.next, memory_.next_results);
+  for (size_t i = 0; i < memory_.results.num_score_blocks(); ++i) {
+    SampleAll(bucket.forward.hidden, memory_.scores[i], memory_.score_results[i]);
+  }
+  result_ = &memory_.results.Fill(memory_.next_results, memory_.score_results);
   for (const ForwardPart part : kForwardParts) times_[StepPartOf(part)] = clock_.seconds(part);
 }
 
@@ -197,77 +201,33 @@ void CpuRunner::CopyPages() {
   }
 }
 
-void CpuRunner::ComputeResults(ConstTensorView hidden) {
-  const std::span<const LogitRow> rows = memory_.logit_rows.first(Size(stats_.logit_rows));
-  for (size_t begin = 0; begin < rows.size(); begin += kLogitBlock) {
-    ComputeBlock(hidden, rows.subspan(begin, std::min<size_t>(kLogitBlock, rows.size() - begin)));
+// What is wanted of rows, a block of them at a time.
+void CpuRunner::SampleAll(ConstTensorView hidden, const SampledRows& sampled,
+                          const SampleResults& results) {
+  const int32_t num_rows = sampled.packer.num_rows();
+  for (int32_t first = 0; first < num_rows; first += static_cast<int32_t>(kLogitBlock)) {
+    const int64_t count = std::min<int64_t>(kLogitBlock, num_rows - first);
+    ComputeLogits(hidden, sampled.rows.subspan(Size(first), Size(count)));
+    const Clock::time_point begin = Clock::now();
+    SampleRows({.logits = memory_.logits.FirstRows(count),
+                .first_row = first,
+                .inputs = sampled.packer.inputs(),
+                .workers = memory_.sample_workers,
+                .results = results},
+               pool_);
+    times_[StepPart::kSampling] += SecondsSince(begin);
   }
 }
 
-void CpuRunner::ComputeBlock(ConstTensorView hidden, std::span<const LogitRow> rows) {
+void CpuRunner::ComputeLogits(ConstTensorView hidden, std::span<const int32_t> rows) {
   const int64_t num_rows = std::ssize(rows);
-  const std::span<int32_t> picked_rows = memory_.picked_rows.first(rows.size());
-  std::ranges::transform(rows, picked_rows.begin(), &LogitRow::row);
-  const TensorView logits = memory_.logits.FirstRows(num_rows);
   clock_.Restart();
   model_.Logits({.hidden = hidden,
-                 .rows = picked_rows,
+                 .rows = rows,
                  .picked = memory_.picked.FirstRows(num_rows),
                  .normed = memory_.normed.FirstRows(num_rows),
-                 .logits = logits},
+                 .logits = memory_.logits.FirstRows(num_rows)},
                 ops_[stats_.bucket]);
-  const Clock::time_point begin = Clock::now();
-  const int64_t num_workers = std::min<int64_t>(num_rows, pool_.num_threads());
-  pool_.Run(num_workers, [&](int64_t worker) {
-    for (int64_t i = worker; i < num_rows; i += num_workers) {
-      FillResults(rows[Size(i)], {logits.Row<float>(i), Size(plan_.limits.vocab_size)},
-                  memory_.samplers[Size(worker)]);
-    }
-  });
-  times_[StepPart::kSampling] += SecondsSince(begin);
-}
-
-void CpuRunner::FillResults(const LogitRow& row, std::span<const float> logits,
-                            std::span<std::byte> workspace) {
-  const StepSequence& seq = batch_.sequences[Size(row.seq)];
-  const float log_sum_exp = LogSumExp(logits);
-  if (std::isnan(log_sum_exp) || (seq.want == Want::kNextToken && std::isinf(log_sum_exp))) {
-    for (int32_t i = 0; i < NumAnswers(seq); ++i) {
-      memory_.tokens[Size(row.result + i * TokensPerAnswer(seq))] = {.chosen = kFaultyToken};
-    }
-    return;
-  }
-  if (seq.want == Want::kScores) {
-    FillToken(seq, row.result, NextGiven(seq, row.token), logits, log_sum_exp);
-    return;
-  }
-  for (int32_t i = 0; i < seq.num_samples; ++i) {
-    const int32_t token = Sample({.logits = logits,
-                                  .params = seq.sampling,
-                                  .prompt = seq.prompt,
-                                  .output = seq.output,
-                                  .position = row.next_position,
-                                  .sample = seq.first_sample + i,
-                                  .workspace = workspace});
-    FillToken(seq, row.result + i * TokensPerAnswer(seq), token, logits, log_sum_exp);
-  }
-}
-
-void CpuRunner::FillToken(const StepSequence& seq, int32_t result, int32_t token,
-                          std::span<const float> logits, float log_sum_exp) {
-  const auto num_top = Size(std::min<int64_t>(seq.sampling.top_logprobs, plan_.limits.vocab_size));
-  const std::span<TokenLogprob> top = memory_.tops.subspan(Size(result) * kMaxTopLogprobs, num_top);
-  TopLogprobs(logits, log_sum_exp, top);
-  StepToken& out = memory_.tokens[Size(result)];
-  out.chosen = {.token = token,
-                .logprob = token == kNoToken ? 0.0f : Logprob(logits[Size(token)], log_sum_exp)};
-  out.top = top;
-}
-
-void CpuRunner::FillAnswers() {
-  const std::span<StepSequenceResult> results = memory_.results.first(batch_.sequences.size());
-  quire::FillAnswers(batch_, memory_.tokens, memory_.answers, results);
-  result_.sequences = results;
 }
 
 }  // namespace quire

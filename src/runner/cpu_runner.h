@@ -61,13 +61,8 @@ class CpuRunner final : public MeteredRunner {
   void RunStep();
   void CopyPages();
   const Plan& MakePlan(Bucket& bucket, std::span<const SequenceStep> seqs);
-  void ComputeResults(ConstTensorView hidden);
-  void ComputeBlock(ConstTensorView hidden, std::span<const LogitRow> rows);
-  void FillResults(const LogitRow& row, std::span<const float> logits,
-                   std::span<std::byte> workspace);
-  void FillToken(const StepSequence& seq, int32_t result, int32_t token,
-                 std::span<const float> logits, float log_sum_exp);
-  void FillAnswers();
+  void SampleAll(ConstTensorView hidden, const SampledRows& sampled, const SampleResults& results);
+  void ComputeLogits(ConstTensorView hidden, std::span<const int32_t> rows);
 
   const RunnerOptions options_;
   const MemoryPlan plan_;
@@ -83,7 +78,7 @@ class CpuRunner final : public MeteredRunner {
   std::vector<RowUse> uses_;  // [rows of the largest bucket]
 
   StepBatch batch_;
-  StepResult result_;
+  const StepResult* result_ = nullptr;
   StepStats stats_;
   StepTimes times_;
   cpu::PartClock clock_;

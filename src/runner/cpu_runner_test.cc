@@ -108,6 +108,38 @@ TEST(CpuRunnerTest, SeveralSamplesOfOneDistributionAreThoseOfSeveralSteps) {
   }
 }
 
+TEST(CpuRunnerTest, MoreSequencesThanABlockOfLogitsDrawWhatEachDrawsAlone) {
+  RunnerOptions options = kOptions;
+  options.max_seqs = 150;
+  options.max_step_tokens = TokenCount(150);
+  const auto runner = Make(options);
+  const std::vector<int32_t> tokens = RandomTokens(150, runner->limits().vocab_size, 6);
+  const std::vector<PageId> pages = FirstPages(150);
+  std::vector<StepSequence> seqs;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    seqs.push_back({.tokens = std::span(tokens).subspan(i, 1),
+                    .pages = std::span(pages).subspan(i, 1),
+                    .want = i % 3 == 2 ? Want::kScores : Want::kNextToken,
+                    .sampling = {.temperature = 1.5f, .seed = i, .top_logprobs = 2}});
+  }
+  std::vector<TokenLogprob> together;
+  for (const StepSequenceResult& result : runner->Step({.sequences = seqs}).sequences) {
+    ASSERT_EQ(result.answers.size(), 1u);
+    const StepToken& token = result.answers[0].tokens[0];
+    together.push_back(token.chosen);
+    together.insert(together.end(), token.top.begin(), token.top.end());
+  }
+  ASSERT_EQ(together.size(), 450u);
+  for (size_t i = 0; i < seqs.size(); ++i) {
+    const StepResult& result = runner->Step({.sequences = {&seqs[i], 1}});
+    const StepToken& alone = result.sequences[0].answers[0].tokens[0];
+    EXPECT_EQ(alone.chosen.token, together[3 * i].token) << i;
+    EXPECT_EQ(alone.chosen.logprob, together[3 * i].logprob) << i;
+    EXPECT_EQ(alone.top[1].token, together[3 * i + 2].token) << i;
+    EXPECT_EQ(alone.top[1].logprob, together[3 * i + 2].logprob) << i;
+  }
+}
+
 TEST(CpuRunnerTest, LogProbabilitiesAreADistribution) {
   const auto runner = Make(kOptions);
   const std::vector<int32_t> tokens = RandomTokens(3, runner->limits().vocab_size, 3);
@@ -292,6 +324,21 @@ TEST_F(BadStep, TokensOutsideTheVocabularyAreRefused) {
             "step: sequence 0: token 0: expected 0..319, got -1");
   EXPECT_EQ(Refusal({.tokens = tokens_, .pages = pages_, .want = Want::kScores, .next_token = 320}),
             "step: sequence 0: next token: expected 0..319 or none, got 320");
+}
+
+TEST_F(BadStep, TextThatPenaltiesCannotReadIsRefusedBeforeTheStep) {
+  const int32_t wild[] = {1, 320};
+  StepSequence seq{.tokens = tokens_,
+                   .pages = pages_,
+                   .want = Want::kNextToken,
+                   .sampling = {.presence_penalty = 1},
+                   .output = wild};
+  EXPECT_EQ(ErrorMessage([&] {
+              runner_->Submit({.sequences = {&seq, 1}});
+            }),
+            "output[1]: expected a token of 0..319, got 320");
+  seq.sampling = {};
+  EXPECT_EQ(Refusal(seq), "no error");  // not read
 }
 
 TEST_F(BadStep, ALongerSequenceThanTheContextIsRefusedWithBothCounts) {

@@ -4,7 +4,6 @@
 #define QUIRE_RUNNER_LOGIT_ROWS_H_
 
 #include <cstdint>
-#include <limits>
 #include <span>
 
 #include "step/step.h"
@@ -41,10 +40,6 @@ int32_t NextGiven(const StepSequence& seq, int32_t token);
 
 // The rows of the batch, in its order; returns how many. `rows` has room for every token.
 int32_t PickLogitRows(const StepBatch& batch, std::span<LogitRow> rows);
-
-// What a runner gives as the result of a row that has a fault.
-inline constexpr TokenLogprob kFaultyToken{.token = kNoToken,
-                                           .logprob = std::numeric_limits<float>::quiet_NaN()};
 
 // Cuts the batch's results into answers, and names the sequences of which a log-probability is NaN.
 void FillAnswers(const StepBatch& batch, std::span<const StepToken> results,

@@ -1,8 +1,8 @@
 #include "runner/step_memory.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "decode/sampling.h"
 #include "kernels/cpu/mla_attention.h"
 #include "kernels/store.h"
 #include "runner/kv_stores.h"
@@ -63,22 +63,33 @@ void LayOutActivations(const ModelConfig& config, const WorkShape& work, Carver&
   }
 }
 
-void LayOutLogits(const ModelConfig& config, const RunnerLimits& limits, int32_t num_threads,
-                  Carver& carver, StepMemory& memory) {
+void LayOutLogits(const ModelConfig& config, const RunnerLimits& limits, Carver& carver,
+                  StepMemory& memory) {
   const int64_t max_rows = limits.max_step_tokens.raw();
   const int64_t block = std::min(kLogitBlock, max_rows);
-  memory.logit_rows = carver.Take<LogitRow>(max_rows);
-  memory.picked_rows = carver.Take<int32_t>(block);
   memory.picked = carver.TakeTensor(DType::kF32, {block, config.hidden_size});
   memory.normed = carver.TakeTensor(DType::kF32, {block, config.hidden_size});
   memory.logits = carver.TakeTensor(DType::kF32, {block, config.vocab_size});
-  for (int32_t i = 0; i < num_threads; ++i) {
-    memory.samplers.push_back(carver.TakeBytes(SamplerWorkspace(config.vocab_size)));
+}
+
+std::optional<SampledRows> LayOutSampled(const SampleCapacity& capacity, Carver& carver) {
+  const std::span<int32_t> rows = carver.Take<int32_t>(capacity.rows);
+  const SampleInputs inputs = LayOutSampleInputs(capacity, carver);
+  if (carver.counting()) return std::nullopt;
+  return SampledRows{.rows = rows, .packer = SamplePacker(capacity, inputs)};
+}
+
+void LayOutSampling(const RunnerLimits& limits, int32_t num_threads, Carver& carver,
+                    StepMemory& memory) {
+  memory.next = LayOutSampled(NextCapacity(limits), carver);
+  memory.next_results = LayOutSampleResults(NextCapacity(limits), carver);
+  for (int64_t i = 0; i < MaxScoreBlocks(limits); ++i) {
+    std::optional<SampledRows> block = LayOutSampled(ScoreCapacity(limits), carver);
+    if (block) memory.scores.push_back(std::move(*block));
+    memory.score_results.push_back(LayOutSampleResults(ScoreCapacity(limits), carver));
   }
-  memory.tokens = carver.Take<StepToken>(MaxResults(limits));
-  memory.tops = carver.Take<TokenLogprob>(MaxResults(limits) * kMaxTopLogprobs);
-  memory.answers = carver.Take<StepAnswer>(MaxAnswers(limits));
-  memory.results = carver.Take<StepSequenceResult>(limits.max_seqs);
+  memory.sample_workers = LayOutSampleWorkers(limits.vocab_size, num_threads, carver);
+  memory.results = StepResults(limits, carver);
 }
 
 // A page per sequence at most.
@@ -103,7 +114,8 @@ StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
   LayOutTables(limits, work, sizes, carver, memory);
   const ByteOffset tables_end = carver.used();
   LayOutActivations(config, work, carver, memory);
-  LayOutLogits(config, limits, options.num_threads, carver, memory);
+  LayOutLogits(config, limits, carver, memory);
+  LayOutSampling(limits, options.num_threads, carver, memory);
   LayOutCopies(config, limits, options.kv_format, carver, memory);
   memory.table_bytes = tables_end - begin;
   memory.workspace_bytes = carver.used() - tables_end;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,14 +13,15 @@
 #include "attn/plan_storage.h"
 #include "attn/step_pack.h"
 #include "base/units.h"
+#include "decode/sample_rows.h"
 #include "device/arena.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "model/config.h"
 #include "model/forward.h"
 #include "runner/bucket.h"
-#include "runner/logit_rows.h"
 #include "runner/runner_options.h"
 #include "runner/step_inputs.h"
+#include "runner/step_results.h"
 #include "step/step.h"
 
 namespace quire {
@@ -40,17 +42,17 @@ struct StepMemory {
   std::span<std::byte> activations = {};  // what kPoison fills
 
   // Logits, a block of rows at a time.
-  std::span<LogitRow> logit_rows = {};
-  std::span<int32_t> picked_rows = {};         // [block rows] of the hidden state
-  TensorView picked = {};                      // [block rows, hidden]
-  TensorView normed = {};                      // [block rows, hidden]
-  TensorView logits = {};                      // [block rows, vocab]
-  std::vector<std::span<std::byte>> samplers;  // one per thread
+  TensorView picked = {};  // [block rows, hidden]
+  TensorView normed = {};  // [block rows, hidden]
+  TensorView logits = {};  // [block rows, vocab]
 
-  std::span<StepToken> tokens = {};
-  std::span<TokenLogprob> tops = {};  // [results, kMaxTopLogprobs]
-  std::span<StepAnswer> answers = {};
-  std::span<StepSequenceResult> results = {};
+  // What is wanted of them, and what comes of it.
+  std::optional<SampledRows> next = {};
+  SampleResults next_results = {};
+  std::vector<SampledRows> scores;           // one per block
+  std::vector<SampleResults> score_results;  // as many
+  SampleWorkers sample_workers = {};         // one per thread
+  StepResults results;
 
   // Page copies.
   std::span<Slot> copy_from = {};

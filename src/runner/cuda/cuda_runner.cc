@@ -62,11 +62,7 @@ CudaRunner::CudaRunner(const ModelConfig& config, WeightSource& source,
       }()),
       gemms_(options.deterministic ? GemmBackend::kTiles : GemmBackend::kCublasLt, memory_.gemm,
              memory_.side_gemm),
-      book_(plan.limits.max_seqs, memory_.page_rows.width),
-      logit_rows_(Size(plan.limits.max_step_tokens.raw())),
-      tokens_(Size(MaxResults(plan.limits))),
-      answers_(Size(MaxAnswers(plan.limits))),
-      results_(Size(plan.limits.max_seqs)) {
+      book_(plan.limits.max_seqs, memory_.page_rows.width) {
   QUIRE_CHECK(carver_.used() == plan.arena(), "{} bytes laid out, {} planned", carver_.used(),
               plan.arena());
   size_t most_rows = 0;
@@ -124,9 +120,7 @@ void CudaRunner::PrepareBuckets() {
 // no place for that.
 void CudaRunner::PrepareBucket(Bucket& bucket) {
   batch_ = {};
-  num_next_rows_ = 0;
-  bucket.packer->Begin(0);
-  std::ranges::fill(bucket.pinned.logit_rows, 0);
+  memory_.results.Pick(batch_, *bucket.next, memory_.scores);
   PackBucket(bucket);
   PackPlan(bucket);
   Upload(bucket);
@@ -227,7 +221,7 @@ void CudaRunner::Submit(const StepBatch& batch) {
   }
 }
 
-// What can be wrong with a batch is found by PickResults and PackPlan, before anything is launched.
+// What can be wrong with a batch is found by Pick and PackPlan, before anything is launched.
 void CudaRunner::Start(const StepBatch& batch) {
   const Clock::time_point begin = Clock::now();
   batch_ = batch;
@@ -238,7 +232,8 @@ void CudaRunner::Start(const StepBatch& batch) {
   stats_.padded_rows = bucket.size.num_seqs - num_seqs;
   stats_.padded_tokens = bucket.size.num_tokens - num_tokens;
   stats_.copied_pages = static_cast<int32_t>(batch.copies.size());
-  PickResults(bucket);
+  memory_.results.Pick(batch, *bucket.next, memory_.scores);
+  stats_.logit_rows = memory_.results.num_rows();
   PackBucket(bucket);
   if (timing_) {
     timing_->host_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
@@ -260,47 +255,6 @@ void CudaRunner::Start(const StepBatch& batch) {
   LaunchScores(bucket);
   if (timing_) timing_->sampled.Record(stream_);
   Download();
-}
-
-// Which rows need logits, and what is wanted of them.
-void CudaRunner::PickResults(Bucket& bucket) {
-  stats_.logit_rows = PickLogitRows(batch_, logit_rows_);
-  const auto rows = std::span<const LogitRow>(logit_rows_).first(Size(stats_.logit_rows));
-  const auto is_score = [&](const LogitRow& row) {
-    return batch_.sequences[Size(row.seq)].want == Want::kScores;
-  };
-  const auto num_scores = static_cast<int32_t>(std::ranges::count_if(rows, is_score));
-  num_next_rows_ = 0;
-  num_score_rows_ = 0;
-  bucket.packer->Begin(stats_.logit_rows - num_scores);
-  std::ranges::fill(bucket.pinned.logit_rows, 0);
-  for (const LogitRow& row : rows) is_score(row) ? AddScore(row) : AddNext(bucket, row);
-}
-
-void CudaRunner::AddNext(Bucket& bucket, const LogitRow& row) {
-  const StepSequence& seq = batch_.sequences[Size(row.seq)];
-  bucket.packer->Add({.row = num_next_rows_,
-                      .params = seq.sampling,
-                      .prompt = seq.prompt,
-                      .output = seq.output,
-                      .position = row.next_position,
-                      .first_sample = seq.first_sample,
-                      .num_samples = seq.num_samples});
-  bucket.pinned.logit_rows[Size(num_next_rows_++)] = row.row;
-}
-
-void CudaRunner::AddScore(const LogitRow& row) {
-  const StepSequence& seq = batch_.sequences[Size(row.seq)];
-  const size_t block = Size(num_score_rows_ / kLogitBlock);
-  const auto in_block = static_cast<int32_t>(num_score_rows_++ % kLogitBlock);
-  const std::span<int32_t> rows = memory_.pinned_rare.scores[block].rows;
-  if (in_block == 0) {
-    memory_.score_packers[block].Begin(static_cast<int32_t>(kLogitBlock));
-    std::ranges::fill(rows, 0);
-  }
-  rows[Size(in_block)] = row.row;
-  memory_.score_packers[block].AddScore(in_block, NextGiven(seq, row.token),
-                                        seq.sampling.top_logprobs);
 }
 
 void CudaRunner::PackBucket(Bucket& bucket) {

@@ -79,9 +79,6 @@ class CudaRunner final : public MeteredRunner {
   void LaunchAllOnce();
 
   void Start(const StepBatch& batch);
-  void PickResults(Bucket& bucket);
-  void AddNext(Bucket& bucket, const LogitRow& row);
-  void AddScore(const LogitRow& row);
   void PackBucket(Bucket& bucket);
   void PackPlan(Bucket& bucket);
   void BringPages(Bucket& bucket, std::span<const SequenceStep> seqs, std::span<RowUse> uses);
@@ -98,9 +95,7 @@ class CudaRunner final : public MeteredRunner {
   LogitsArgs LogitsOf(const Bucket& bucket, std::span<const int32_t> rows) const;
   SampleArgs SampleOf(const SampleCapacity& capacity, const SampleInputs& inputs,
                       const SampleResults& results, SampleWork work) const;
-  void FillResult();
   void CountExperts();
-  StepToken TokenOf(const SampleResults& results, size_t item, int32_t num_top) const;
   void AddTimes();
   void ThrowIfLost() const;
   void Remember(const DeviceError& error);
@@ -128,16 +123,9 @@ class CudaRunner final : public MeteredRunner {
   std::vector<RowUse> uses_;            // as many
   std::vector<SequenceStep> carriers_;  // as many: of a step that only brings pages
   std::vector<RowUse> carrier_uses_;
-  std::vector<LogitRow> logit_rows_;  // [max_step_tokens]
-  int32_t num_next_rows_ = 0;         // of them, for tokens to draw
-  int32_t num_score_rows_ = 0;
   Event done_;
   bool is_running_ = false;
 
-  std::vector<StepToken> tokens_;            // [MaxResults]
-  std::vector<StepAnswer> answers_;          // [MaxAnswers]
-  std::vector<StepSequenceResult> results_;  // [max_seqs]
-  StepResult result_;
   StepStats stats_;
   StepTimes times_;
   std::optional<Timing> timing_;     // while times are taken

@@ -72,7 +72,7 @@ void CudaRunner::Upload(const Bucket& bucket) {
   // What the items refer to, where they do.
   int64_t num_biases = 0, num_text = 0;
   for (const SampleItem& item :
-       bucket.pinned.sampling.items.first(Index(bucket.packer->num_items()))) {
+       bucket.pinned.sampling.items.first(Index(bucket.next->packer.num_items()))) {
     num_biases = std::max<int64_t>(num_biases, item.first_bias + item.num_biases);
     num_text = std::max<int64_t>(num_text, item.first_text + item.num_prompt + item.num_output);
   }
@@ -106,22 +106,23 @@ void CudaRunner::LaunchTimed(Bucket& bucket) {
 }
 
 void CudaRunner::LaunchNext(const Bucket& bucket) {
-  if (num_next_rows_ == 0) return;
+  const SamplePacker& packer = bucket.next->packer;
+  if (packer.num_rows() == 0) return;
   SampleCapacity capacity = NextCapacity(plan_.limits);
-  capacity.rows = num_next_rows_;  // not the capacity's: the grid need not be larger than the step
-  capacity.items = bucket.packer->num_items();
+  capacity.rows = packer.num_rows();  // not the capacity's: the grid need not exceed the step
+  capacity.items = packer.num_items();
   capacity.adjusted = std::min(capacity.adjusted, capacity.items);
   Sample(SampleOf(capacity, bucket.device.sampling, memory_.device_results.next,
-                  bucket.packer->needs_search() ? SampleWork::kAll : SampleWork::kScan),
+                  packer.needs_search() ? SampleWork::kAll : SampleWork::kScan),
          stream_);
 }
 
 // Scores are for evaluation: not in graphs, and a block of rows at a time over the logits of the
 // tokens to draw, which are drawn by now.
 void CudaRunner::LaunchScores(const Bucket& bucket) {
-  for (size_t block = 0; Index(kLogitBlock) * block < Index(num_score_rows_); ++block) {
+  for (size_t block = 0; block < memory_.results.num_score_blocks(); ++block) {
     const ScoreInputs& device = memory_.device_rare.scores[block];
-    const SamplePacker& packer = memory_.score_packers[block];
+    const SamplePacker& packer = memory_.scores[block].packer;
     CopyTo(device.bytes, memory_.pinned_rare.scores[block].bytes, "a block of scores", stream_);
     model_.Logits(LogitsOf(bucket, device.rows), *bucket.ops);
     Sample(
@@ -133,7 +134,7 @@ void CudaRunner::LaunchScores(const Bucket& bucket) {
 
 // What was asked for, and whether all went well.
 void CudaRunner::Download() {
-  const size_t blocks = Index((num_score_rows_ + kLogitBlock - 1) / kLogitBlock);
+  const size_t blocks = memory_.results.num_score_blocks();
   const size_t bytes = Index(memory_.device_results.ends[blocks].raw());
   Check(cudaMemcpyAsync(memory_.pinned_results.bytes.data(), memory_.device_results.bytes.data(),
                         bytes, cudaMemcpyDeviceToHost, stream_.get()),
@@ -163,43 +164,8 @@ const StepResult& CudaRunner::Collect() {
     throw;
   }
   if (timing_) AddTimes();
-  FillResult();
   CountExperts();
-  return result_;
-}
-
-StepToken CudaRunner::TokenOf(const SampleResults& results, size_t item, int32_t num_top) const {
-  StepToken token{.chosen = results.chosen[item]};
-  token.top = results.top.subspan(item * kMaxTopLogprobs, Index(num_top));
-  return token;
-}
-
-// In the order in which PickResults added them.
-void CudaRunner::FillResult() {
-  size_t next = 0;
-  size_t score = 0;
-  size_t result = 0;
-  for (size_t i = 0; i < batch_.sequences.size(); ++i) {
-    const StepSequence& seq = batch_.sequences[i];
-    const size_t per_answer = Index(TokensPerAnswer(seq));
-    const size_t num_answers = Index(NumAnswers(seq));
-    const int32_t num_top = seq.sampling.top_logprobs;
-    for (size_t t = 0; num_answers > 0 && t < per_answer; ++t) {
-      if (seq.want == Want::kScores) {
-        const SampleResults& block = memory_.pinned_results.scores[score / Index(kLogitBlock)];
-        tokens_[result + t] = TokenOf(block, score++ % Index(kLogitBlock), num_top);
-        continue;
-      }
-      for (size_t k = 0; k < num_answers; ++k) {
-        tokens_[result + k * per_answer + t] =
-            TokenOf(memory_.pinned_results.next, next++, num_top);
-      }
-    }
-    result += num_answers * per_answer;
-  }
-  const std::span<StepSequenceResult> results = std::span(results_).first(batch_.sequences.size());
-  FillAnswers(batch_, tokens_, answers_, results);
-  result_.sequences = results;
+  return memory_.results.Fill(memory_.pinned_results.next, memory_.pinned_results.scores);
 }
 
 // Layers without experts have none.

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/maths.h"
 #include "kernels/cuda/mla_attention.h"
 #include "kernels/store.h"
 #include "model/forward.h"
@@ -24,10 +23,6 @@ std::span<std::byte> TakeLaidOut(Carver& carver, MemorySide side, LayOut lay_out
   Carver region(bytes, side);
   lay_out(region);
   return bytes;
-}
-
-int64_t NumScoreBlocks(const RunnerLimits& limits) {
-  return CeilDiv(limits.max_step_tokens.raw(), kLogitBlock);
 }
 
 // ---- Inputs and results: the same on both sides ----
@@ -54,7 +49,7 @@ RareInputs LayOutRare(const RunnerLimits& limits, Carver& carver, MemorySide sid
   rare.copy_to = carver.Take<Slot>(rows);
   rare.biases = carver.Take<LogitBias>(next.biases);
   rare.text = carver.Take<int32_t>(next.text);
-  for (int64_t i = 0; i < NumScoreBlocks(limits); ++i) {
+  for (int64_t i = 0; i < MaxScoreBlocks(limits); ++i) {
     ScoreInputs block;
     block.bytes = TakeLaidOut(carver, side, [&](Carver& region) {
       block.rows = region.Take<int32_t>(kLogitBlock);
@@ -73,7 +68,7 @@ Results LayOutResults(const RunnerLimits& limits, int64_t num_layers, Carver& ca
     results.experts_used = region.Take<int32_t>(num_layers);
     results.next = LayOutSampleResults(NextCapacity(limits), region);
     results.ends = {region.used()};
-    for (int64_t i = 0; i < NumScoreBlocks(limits); ++i) {
+    for (int64_t i = 0; i < MaxScoreBlocks(limits); ++i) {
       results.scores.push_back(LayOutSampleResults(ScoreCapacity(limits), region));
       results.ends.push_back(region.used());
     }
@@ -121,10 +116,12 @@ void LayOutPlans(const RunnerLimits& limits, Carver& device, Carver& pinned, Ste
 
 void MakePackers(const RunnerLimits& limits, StepMemory& memory) {
   for (Bucket& bucket : memory.buckets) {
-    bucket.packer.emplace(NextCapacity(limits), bucket.pinned.sampling);
+    bucket.next = {.rows = bucket.pinned.logit_rows,
+                   .packer = SamplePacker(NextCapacity(limits), bucket.pinned.sampling)};
   }
   for (const ScoreInputs& block : memory.pinned_rare.scores) {
-    memory.score_packers.emplace_back(ScoreCapacity(limits), block.sampling);
+    memory.scores.push_back(
+        {.rows = block.rows, .packer = SamplePacker(ScoreCapacity(limits), block.sampling)});
   }
 }
 
@@ -183,21 +180,6 @@ int64_t LogitRows(const RunnerLimits& limits) {
   return std::max<int64_t>(kLogitBlock, MaxNextRows(limits));
 }
 
-SampleCapacity NextCapacity(const RunnerLimits& limits) {
-  return {.vocab_size = limits.vocab_size,
-          .rows = MaxNextRows(limits),
-          .items = limits.max_samples,
-          .adjusted = limits.max_samples,
-          .biases = kMaxStepBiases * limits.max_seqs,
-          .text = std::min<int64_t>((limits.context * limits.max_seqs).raw(), INT32_MAX)};
-}
-
-SampleCapacity ScoreCapacity(const RunnerLimits& limits) {
-  return {.vocab_size = limits.vocab_size,
-          .rows = static_cast<int32_t>(kLogitBlock),
-          .items = static_cast<int32_t>(kLogitBlock)};
-}
-
 StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
                        const RunnerOptions& options, int32_t num_sms, Carver& device,
                        Carver& pinned) {
@@ -229,6 +211,7 @@ StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
                      memory);
   memory.device_results = LayOutResults(limits, config.num_layers(), device, MemorySide::kDevice);
   memory.pinned_results = LayOutResults(limits, config.num_layers(), pinned, MemorySide::kHost);
+  memory.results = StepResults(limits, pinned);
   const ByteOffset tables_end = device.used();
   LayOutActivations(config, device, memory);
   LayOutWorkspace(config, limits, options, device, memory);

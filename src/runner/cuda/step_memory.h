@@ -23,8 +23,8 @@
 #include "model/config.h"
 #include "model/forward.h"
 #include "runner/bucket.h"
-#include "runner/logit_rows.h"
 #include "runner/runner_options.h"
+#include "runner/step_results.h"
 #include "step/step.h"
 
 namespace quire::cuda {
@@ -76,7 +76,7 @@ struct Bucket {
   int32_t head_rows = 0;  // rows of logits that its graph computes
   BucketInputs device = {};
   BucketInputs pinned = {};
-  std::optional<SamplePacker> packer = {};
+  std::optional<SampledRows> next = {};  // of pinned
   std::unique_ptr<PlanStorage> plan = {};
   // Both in the one activation region that all buckets use in turn.
   ForwardBuffers forward = {};
@@ -92,8 +92,9 @@ struct StepMemory {
   PageRows page_rows;  // of all buckets
   std::vector<Bucket> buckets;
   RareInputs device_rare, pinned_rare;
-  std::vector<SamplePacker> score_packers;  // one per score block
+  std::vector<SampledRows> scores;  // of pinned_rare, one per score block
   Results device_results, pinned_results;
+  StepResults results;
 
   // What kPoison fills.
   std::span<std::byte> activations = {};
@@ -112,9 +113,6 @@ struct StepMemory {
 
 // Rows of the block of logits.
 int64_t LogitRows(const RunnerLimits& limits);
-// Of the tokens to draw, and of a block of scores.
-SampleCapacity NextCapacity(const RunnerLimits& limits);
-SampleCapacity ScoreCapacity(const RunnerLimits& limits);
 
 // Sizes, or takes, the memory of steps within these limits, on both sides, for a device of num_sms
 // multiprocessors. The two carvers both
