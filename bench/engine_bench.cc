@@ -12,6 +12,8 @@
 #include "attn/plan_storage.h"
 #include "engine/scheduler.h"
 #include "kernels/cpu/mla_attention.h"
+#include "runner/batch_checks.h"
+#include "runner/page_row_book.h"
 
 namespace quire::bench {
 namespace {
@@ -22,7 +24,35 @@ struct EngineShape {
   PageSize page_size{64};
 };
 
-enum class Part { kSchedule, kScheduleAndPlan };
+enum class Part {
+  kSchedule,
+  kScheduleAndPlan,
+  kScheduleAndPages,  // with what a device's runner does about pages: its checks, and its page rows
+};
+
+const char* NameOf(Part part) {
+  switch (part) {
+    case Part::kSchedule:
+      return "schedule";
+    case Part::kScheduleAndPlan:
+      return "host_step";
+    case Part::kScheduleAndPages:
+      return "host_pages";
+  }
+  return "?";
+}
+
+const char* LabelOf(Part part) {
+  switch (part) {
+    case Part::kSchedule:
+      return "who is in a step of decoding (us)";
+    case Part::kScheduleAndPlan:
+      return "the same, and its plan (us)";
+    case Part::kScheduleAndPages:
+      return "the same, and a device's checks and page rows (us)";
+  }
+  return "?";
+}
 
 // Sequences near the context length that decode, and a runner that takes no time.
 class DecodingSequences {
@@ -39,26 +69,28 @@ class DecodingSequences {
         tokens_(static_cast<size_t>(shape.num_seqs), StepToken{.chosen = {.token = 1}}) {
     for (const StepToken& token : tokens_) answers_.push_back({.tokens = {&token, 1}});
     for (const StepAnswer& answer : answers_) results_.push_back({.answers = {&answer, 1}});
-    Restart();
   }
 
   // Steps until the sequences are no longer near their context length.
   static constexpr int64_t kSteps = 256;
 
   // Everybody's prompt and first tokens have just been computed, so that lists have room to grow.
-  void Restart() {
+  void Restart(Part part) {
     scheduler_.emplace(limits_, SchedulerOptions{});
+    book_.emplace(shape_.num_seqs, shape_.page_size.PagesFor(limits_.context));
     for (int32_t i = 0; i < shape_.num_seqs; ++i) {
       scheduler_->Add(
           {.prompt = std::vector<int32_t>(static_cast<size_t>(shape_.context.raw()), i)});
     }
     SerialExecutor serial;
-    for (int i = 0; i < 3; ++i) Step(Part::kSchedule, serial);
+    const Part first = part == Part::kScheduleAndPages ? part : Part::kSchedule;
+    for (int i = 0; i < 3; ++i) Step(first, serial);
   }
 
   void Step(Part part, Executor& executor) {
     const StepBatch batch = scheduler_->Schedule(now_, events_);
     if (part == Part::kScheduleAndPlan) MakePlan(batch, executor);
+    if (part == Part::kScheduleAndPages) MakePageRows(batch);
     scheduler_->PrepareNext();
     scheduler_->Commit({.sequences = results_}, events_);
     events_.clear();
@@ -76,13 +108,27 @@ class DecodingSequences {
             .vocab_size = 1000};
   }
 
-  void MakePlan(const StepBatch& batch, Executor& executor) {
+  void MakeSequences(const StepBatch& batch) {
     seqs_.clear();
     for (const StepSequence& seq : batch.sequences) {
       const TokenCount q_len(seq.tokens.size());
       seqs_.push_back({.q_len = q_len, .kv_len = seq.position + q_len, .pages = seq.pages});
     }
+  }
+
+  void MakePlan(const StepBatch& batch, Executor& executor) {
+    MakeSequences(batch);
     plans_.Make(seqs_, executor);
+  }
+
+  void MakePageRows(const StepBatch& batch) {
+    benchmark::DoNotOptimize(CheckBatch(batch, limits_));
+    MakeSequences(batch);
+    uses_.resize(seqs_.size());
+    book_->Assign(batch.sequences, seqs_, uses_);
+    for (size_t i = 0; i < seqs_.size(); ++i) {
+      book_->Set(uses_[i].row, uses_[i].unchanged, seqs_[i].pages);
+    }
   }
 
   const EngineShape shape_;
@@ -93,54 +139,68 @@ class DecodingSequences {
   std::vector<StepAnswer> answers_;
   std::vector<StepSequenceResult> results_;
   std::vector<SequenceStep> seqs_;
+  std::vector<RowUse> uses_;
+  std::optional<PageRowBook> book_;
   std::vector<TokenEvent> events_;
   std::optional<Scheduler> scheduler_;
 };
 
 void Run(const EngineShape& shape, Part part, Executor& executor, benchmark::State& state) {
   DecodingSequences seqs(shape, executor.num_threads());
+  seqs.Restart(part);
   int64_t steps = 0;
   for (auto _ : state) {
     if (++steps % DecodingSequences::kSteps == 0) {
       state.PauseTiming();
-      seqs.Restart();
+      seqs.Restart(part);
       state.ResumeTiming();
     }
     seqs.Step(part, executor);
   }
-  state.SetLabel(part == Part::kSchedule ? "who is in a step of decoding (us)"
-                                         : "the same, and its plan (us)");
+  state.SetLabel(LabelOf(part));
   state.counters[kEntries] =
       static_cast<double>((shape.page_size.PagesFor(shape.context) * shape.num_seqs).raw());
+}
+
+void Register(const EngineShape& shape, Part part, bool is_full, std::shared_ptr<Executor> executor,
+              const std::string& where) {
+  const std::string name = fmt::format("{}/b{}/s{}k/p{}/{}", NameOf(part), shape.num_seqs,
+                                       shape.context.raw() / 1024, shape.page_size.raw(), where);
+  benchmark::RegisterBenchmark(name.c_str(),
+                               [=](benchmark::State& state) {
+                                 ShowProgress(name);
+                                 Run(shape, part, *executor, state);
+                               })
+      ->UseRealTime()
+      ->MinTime(is_full ? 0.02 : 0.005)
+      ->Repetitions(is_full ? 5 : 3)
+      ->ReportAggregatesOnly();
 }
 
 }  // namespace
 
 void RegisterEngine(Effort effort, Executor& parallel) {
   const auto serial = std::make_shared<SerialExecutor>();
+  const std::shared_ptr<Executor> threads(&parallel, [](Executor*) {});  // the caller's
   const bool is_full = effort == Effort::kFull;
   for (const Part part : {Part::kSchedule, Part::kScheduleAndPlan}) {
     for (const int32_t num_seqs : {1, 64, 256}) {
       if (!is_full && num_seqs != 64) continue;
       for (const int32_t page_size : kPageSizes) {
-        for (Executor* executor : {static_cast<Executor*>(serial.get()), &parallel}) {
-          const EngineShape shape{
-              .num_seqs = num_seqs, .context = TokenCount(4096), .page_size = PageSize(page_size)};
-          const std::string name =
-              fmt::format("{}/b{}/s4k/p{}/{}", part == Part::kSchedule ? "schedule" : "host_step",
-                          num_seqs, page_size, executor == serial.get() ? "serial" : "parallel");
-          benchmark::RegisterBenchmark(
-              name.c_str(),
-              [serial, shape, part, executor, name](benchmark::State& state) {
-                ShowProgress(name);
-                Run(shape, part, *executor, state);
-              })
-              ->UseRealTime()
-              ->MinTime(is_full ? 0.02 : 0.005)
-              ->Repetitions(is_full ? 5 : 3)
-              ->ReportAggregatesOnly();
-        }
+        const EngineShape shape{
+            .num_seqs = num_seqs, .context = TokenCount(4096), .page_size = PageSize(page_size)};
+        Register(shape, part, is_full, serial, "serial");
+        Register(shape, part, is_full, threads, "parallel");
       }
+    }
+  }
+  // A step's host time must not grow with its pages.
+  for (const int64_t context : {8192, 32768, 131072}) {
+    if (!is_full && context != 8192) continue;
+    for (const int32_t page_size : {1, 64}) {
+      const EngineShape shape{
+          .num_seqs = 64, .context = TokenCount(context), .page_size = PageSize(page_size)};
+      Register(shape, Part::kScheduleAndPages, is_full, serial, "serial");
     }
   }
 }

@@ -61,6 +61,7 @@ std::vector<StepSequence> NextChunks(std::span<Prompt> prompts, size_t max_token
                       .tokens = std::span(prompt.tokens).subspan(prompt.done, count),
                       .position = TokenCount(prompt.done),
                       .pages = prompt.pages,
+                      .kept_pages = PageCount(prompt.done > 0 ? prompt.pages.size() : 0),
                       .sampling = {.temperature = 0}});
     prompt.done += count;
     max_tokens -= count;
@@ -118,6 +119,7 @@ Measurement StepMeter::Decode(int64_t batch, TokenCount context, int64_t steps) 
                       .tokens = {&tokens[i], 1},
                       .position = context + TokenCount(step),
                       .pages = pages[i].PageIds(),
+                      .kept_pages = PageCount(step > 0 ? pages[i].PageIds().size() : 0),
                       .want = Want::kNextToken,
                       .sampling = {.temperature = 0}};
     }
