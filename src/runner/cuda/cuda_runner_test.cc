@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/arena.h"
@@ -14,6 +15,7 @@
 #include "runner/plan_parts.h"
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
+#include "testing/faulty_weights.h"
 #include "testing/step_jobs.h"
 
 namespace quire::cuda {
@@ -209,6 +211,111 @@ TEST_F(CudaRunnerTest, CopiedPagesHoldTheSameTokens) {
   const StepResult& result = runner->Step({.copies = copies, .sequences = {&seq, 1}});
   EXPECT_EQ(result.sequences[0].answers[0].tokens[0].chosen.token, expected.token);
   EXPECT_EQ(result.sequences[0].answers[0].tokens[0].chosen.logprob, expected.logprob);
+}
+
+// ---- Faults of one row, trees, pages that are kept ----
+
+TEST_F(CudaRunnerTest, ARowWithNaNNamesItselfAndTheOthersKeepTheirBits) {
+  constexpr int32_t kFaultyId = 7;
+  const ModelConfig config = ReadModelConfig(kTestData / "dummy" / "true_geometry");
+  const std::unique_ptr<WeightSource> dummy = MakeDummyWeights(config);
+  testing::FaultyWeights source(*dummy, kFaultyId);
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    RunnerOptions options = kOptions;
+    options.mode = mode;
+    options.deterministic = true;
+    const auto runner = MakeDeviceRunner(config, source, options);
+    std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6};
+    const std::vector<PageId> pages = FirstPages(3);
+    for (const Want want : {Want::kNextToken, Want::kScores}) {
+      std::vector<StepSequence> seqs;
+      for (size_t i = 0; i < 3; ++i) {
+        seqs.push_back({.tokens = std::span(tokens).subspan(2 * i, 2),
+                        .pages = std::span(pages).subspan(i, 1),
+                        .want = want,
+                        .sampling = {.temperature = 0}});
+      }
+      const auto run = [&](int32_t token) {
+        tokens[2] = token;
+        std::vector<std::pair<int32_t, float>> said;
+        const StepResult& result = runner->Step({.sequences = seqs});
+        for (const size_t i : {size_t{0}, size_t{2}}) {
+          EXPECT_EQ(result.sequences[i].fault, RowFault::kNone);
+          for (const StepToken& each : result.sequences[i].answers[0].tokens) {
+            said.emplace_back(each.chosen.token, each.chosen.logprob);
+          }
+        }
+        EXPECT_EQ(result.sequences[1].fault == RowFault::kLogitsNotFinite, token == kFaultyId);
+        return said;
+      };
+      const auto expected = run(3);
+      EXPECT_EQ(run(kFaultyId), expected);
+      EXPECT_EQ(run(3), expected);  // on the pages that held NaN
+    }
+  }
+}
+
+TEST_F(CudaRunnerTest, ANodeOfATreeSaysWhatAPlainStepOverItsPathSays) {
+  const std::vector<int32_t> parents = {-1, 0, 0, 1, -1, 2};
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    RunnerOptions options = kOptions;
+    options.mode = mode;
+    options.deterministic = true;
+    options.tree_nodes = TokenCount(8);
+    const auto runner = Make(options);
+    const std::vector<int32_t> prompt = RandomTokens(50, runner->limits().vocab_size, 1);
+    const std::vector<int32_t> nodes = RandomTokens(6, runner->limits().vocab_size, 2);
+    const std::vector<PageId> pages = FirstPages(17);
+    const StepSequence prefill{.id = 1, .tokens = prompt, .pages = pages};
+    runner->Step({.sequences = {&prefill, 1}});
+    const StepSequence tree{.id = 1,
+                            .tokens = nodes,
+                            .position = TokenCount(50),
+                            .pages = pages,
+                            .kept_pages = PageCount(pages.size()),
+                            .tree_parents = parents,
+                            .lookahead = TokenCount(2),
+                            .want = Want::kNextToken,
+                            .sampling = {.temperature = 0}};
+    std::vector<TokenLogprob> said;
+    for (const StepToken& token :
+         runner->Step({.sequences = {&tree, 1}}).sequences[0].answers[0].tokens) {
+      said.push_back(token.chosen);
+    }
+    ASSERT_EQ(said.size(), nodes.size());
+    for (size_t node = 0; node < nodes.size(); ++node) {
+      std::vector<int32_t> path;
+      for (auto at = static_cast<int32_t>(node); at >= 0; at = parents[static_cast<size_t>(at)]) {
+        path.insert(path.begin(), nodes[static_cast<size_t>(at)]);
+      }
+      path.insert(path.begin(), prompt.begin(), prompt.end());
+      const StepSequence plain{
+          .tokens = path, .pages = pages, .want = Want::kNextToken, .sampling = {.temperature = 0}};
+      const TokenLogprob expected =
+          runner->Step({.sequences = {&plain, 1}}).sequences[0].answers[0].tokens[0].chosen;
+      EXPECT_EQ(said[node].token, expected.token) << node;
+      EXPECT_EQ(said[node].logprob, expected.logprob) << node;
+    }
+  }
+}
+
+TEST_F(CudaRunnerTest, ASteadyStepLooksAtNewPagesOnly) {
+  const auto runner = Make(kOptions);
+  const std::vector<PageId> pages = FirstPages(16);
+  const int32_t token[] = {1};
+  PageCount kept{0};
+  for (int64_t position = 0; position < 40; ++position) {
+    const PageCount need = runner->limits().page_size.PagesFor(TokenCount(position + 1));
+    const StepSequence seq{.id = 1,
+                           .tokens = token,
+                           .position = TokenCount(position),
+                           .pages = std::span(pages).first(static_cast<size_t>(need.raw())),
+                           .kept_pages = kept,
+                           .want = Want::kNextToken};
+    runner->Step({.sequences = {&seq, 1}});
+    EXPECT_EQ(runner->last_step().pages_looked_at, need - kept) << position;
+    kept = need;
+  }
 }
 
 TEST_F(CudaRunnerTest, WhatCannotBeIsRefusedAndTheNextStepRuns) {

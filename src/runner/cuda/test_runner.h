@@ -16,6 +16,12 @@ namespace quire::cuda {
 
 inline const std::filesystem::path kTestData(QUIRE_RUNNER_TESTDATA);
 
+inline std::unique_ptr<CudaRunner> MakeDeviceRunner(const ModelConfig& config, WeightSource& source,
+                                                    const RunnerOptions& options) {
+  const MemoryPlan plan = cuda::MakeMemoryPlan(config, source, options);
+  return std::make_unique<CudaRunner>(config, source, options, plan);
+}
+
 inline std::unique_ptr<CudaRunner> MakeDeviceRunner(
     const std::filesystem::path& folder, const RunnerOptions& options,
     testing::Weights weights = testing::Weights::kFiles) {
@@ -23,8 +29,7 @@ inline std::unique_ptr<CudaRunner> MakeDeviceRunner(
   const std::unique_ptr<WeightSource> source = weights == testing::Weights::kFiles
                                                    ? OpenWeightFiles(folder, config)
                                                    : MakeDummyWeights(config);
-  const MemoryPlan plan = cuda::MakeMemoryPlan(config, *source, options);
-  return std::make_unique<CudaRunner>(config, *source, options, plan);
+  return MakeDeviceRunner(config, *source, options);
 }
 
 }  // namespace quire::cuda
