@@ -148,62 +148,6 @@ Value DictSort(Heap& heap, const Value& value, const Args& args) {
   return heap.List(SortByKey(heap, std::move(keyed), bound.BoolOr(2, false)));
 }
 
-Value Unique(Heap& heap, const Value& value, const Args& args) {
-  const BoundArgs bound("unique", args, {"case_sensitive", "attribute"});
-  std::vector<Value> seen;
-  std::vector<Value> items;
-  for (const Value& item : Iterate(heap, value)) {
-    const Value key = IgnoreCase(heap, GetPath(heap, item, bound.ValueOr(1, Value::None())),
-                                 bound.BoolOr(0, false));
-    Require(key.IsHashable(), "unique: '{}' cannot be compared by hash", TypeName(key));
-    const bool is_new = std::none_of(seen.begin(), seen.end(),
-                                     [&](const Value& other) { return Equal(heap, key, other); });
-    if (!is_new) continue;
-    seen.push_back(key);
-    items.push_back(item);
-  }
-  return heap.IteratorOver(std::move(items));
-}
-
-// min and max: the first of the elements that `precedes` puts before all others.
-template <class Fn>
-Value Extreme(Heap& heap, const Value& value, const Args& args, Fn precedes) {
-  const BoundArgs bound("min or max", args, {"case_sensitive", "attribute"});
-  Value best;
-  Value best_key;
-  bool is_first = true;
-  for (const Value& item : Iterate(heap, value)) {
-    const Value key = IgnoreCase(heap, GetPath(heap, item, bound.ValueOr(1, Value::None())),
-                                 bound.BoolOr(0, false));
-    if (!is_first && !precedes(key, best_key)) continue;
-    best = item;
-    best_key = key;
-    is_first = false;
-  }
-  return is_first ? Value::Undefined("min or max: there is no element") : best;
-}
-
-Value Min(Heap& heap, const Value& value, const Args& args) {
-  return Extreme(heap, value, args,
-                 [&](const Value& key, const Value& best) { return Less(heap, key, best); });
-}
-
-Value Max(Heap& heap, const Value& value, const Args& args) {
-  return Extreme(heap, value, args,
-                 [&](const Value& key, const Value& best) { return Less(heap, best, key); });
-}
-
-Value Sum(Heap& heap, const Value& value, const Args& args) {
-  const BoundArgs bound("sum", args, {"attribute", "start"});
-  Value sum = bound.ValueOr(1, Value::Integer(0));
-  Require(!sum.Is(Kind::kString), "sum: strings cannot be summed");
-  for (const Value& item : Iterate(heap, value)) {
-    sum = Apply(heap, BinaryOp::kAdd, sum,
-                bound.HasValue(0) ? GetPath(heap, item, bound.At(0)) : item);
-  }
-  return sum;
-}
-
 const Value* FindNamed(const Args& args, std::string_view name) {
   for (const auto& [key, value] : args.named) {
     if (key == name) return &value;
@@ -292,10 +236,6 @@ constexpr Filter kListFilters[] = {
     {"join", JoinFilter},
     {"sort", Sort},
     {"dictsort", DictSort},
-    {"unique", Unique},
-    {"min", Min},
-    {"max", Max},
-    {"sum", Sum},
     {"map", Map},
     {"select", SelectElements<Keep::kPassing>},
     {"reject", SelectElements<Keep::kFailing>},

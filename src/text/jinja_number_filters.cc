@@ -1,9 +1,6 @@
 #include "text/jinja_number_filters.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -73,40 +70,7 @@ Value ToFloatFilter(Heap&, const Value& value, const Args& args) {
   return bound.ValueOr(0, Value::Float(0));
 }
 
-Value Abs(Heap&, const Value& value, const Args& args) {
-  const BoundArgs bound("abs", args, {});
-  if (value.IsWhole())
-    return Value::Integer(value.AsWhole() < 0 ? -value.AsWhole() : value.AsWhole());
-  Require(value.IsNumber(), "abs: expected a number, got '{}'", TypeName(value));
-  return Value::Float(std::fabs(value.AsFloat()));
-}
-
-// To the nearest decimal, ties to even, as Python does: through the exact decimal digits.
-double RoundCommon(double number, int precision) {
-  if (!std::isfinite(number)) return number;
-  return std::strtod(fmt::format("{:.{}f}", number, precision).c_str(), nullptr);
-}
-
-Value Round(Heap&, const Value& value, const Args& args) {
-  const BoundArgs bound("round", args, {"precision", "method"});
-  const Int precision = bound.IntOr(0, 0);
-  const std::string method = bound.Has(1) ? bound.String(1) : "common";
-  Require(method == "common" || method == "ceil" || method == "floor",
-          "round: expected common, ceil or floor, got '{}'", method);
-  Require(value.IsNumber(), "round: expected a number, got '{}'", TypeName(value));
-  Require(precision >= 0 && precision <= 20, "round: expected a precision in 0..20");
-  if (method == "common") {
-    if (value.IsWhole()) return Value::Integer(value.AsWhole());
-    return Value::Float(RoundCommon(value.AsFloat(), static_cast<int>(precision)));
-  }
-  const double scale = std::pow(10.0, static_cast<double>(precision));
-  const double scaled = value.AsFloat() * scale;
-  Require(std::isfinite(scaled), "round: not a finite number");
-  return Value::Float((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
-}
-
-constexpr Filter kNumberFilters[] = {
-    {"int", ToInt}, {"float", ToFloatFilter}, {"abs", Abs}, {"round", Round}};
+constexpr Filter kNumberFilters[] = {{"int", ToInt}, {"float", ToFloatFilter}};
 
 }  // namespace
 

@@ -167,16 +167,6 @@ Value Partition(Heap& heap, const Value& self, const Args& args) {
   return Parted(heap, text.substr(0, at), separator, text.substr(at + separator.size()));
 }
 
-Value RightPartition(Heap& heap, const Value& self, const Args& args) {
-  const BoundArgs bound("rpartition", args, {"sep"}, 1);
-  const std::string_view text = self.AsString();
-  const std::string& separator = bound.String(0);
-  Require(!separator.empty(), "rpartition: the separator is empty");
-  const size_t at = text.rfind(separator);
-  if (at == kNone) return Parted(heap, "", "", text);
-  return Parted(heap, text.substr(0, at), separator, text.substr(at + separator.size()));
-}
-
 // startswith and endswith: with one string, or any of a tuple.
 template <class Fn>
 Value MatchesAny(Heap& heap, std::string_view callee, const Value& self, const Args& args,
@@ -263,20 +253,6 @@ Value Join(Heap& heap, const Value& self, const Args& args) {
     is_first = false;
   }
   return heap.String(std::move(joined));
-}
-
-Value RemovePrefix(Heap& heap, const Value& self, const Args& args) {
-  const BoundArgs bound("removeprefix", args, {"prefix"}, 1);
-  std::string_view text = self.AsString();
-  if (text.starts_with(bound.String(0))) text.remove_prefix(bound.String(0).size());
-  return heap.String(std::string(text));
-}
-
-Value RemoveSuffix(Heap& heap, const Value& self, const Args& args) {
-  const BoundArgs bound("removesuffix", args, {"suffix"}, 1);
-  std::string_view text = self.AsString();
-  if (text.ends_with(bound.String(0))) text.remove_suffix(bound.String(0).size());
-  return heap.String(std::string(text));
 }
 
 template <std::string (*convert)(std::string_view)>
@@ -378,7 +354,6 @@ constexpr StringMethod kMethods[] = {
     {"rsplit", RightSplit},
     {"splitlines", SplitLinesMethod},
     {"partition", Partition},
-    {"rpartition", RightPartition},
     {"startswith", StartsWith},
     {"endswith", EndsWith},
     {"find", FindMethod},
@@ -387,14 +362,10 @@ constexpr StringMethod kMethods[] = {
     {"count", CountMethod},
     {"replace", ReplaceMethod},
     {"join", Join},
-    {"removeprefix", RemovePrefix},
-    {"removesuffix", RemoveSuffix},
     {"upper", ConvertMethod<Upper>},
     {"lower", ConvertMethod<Lower>},
     {"title", ConvertMethod<Title>},
     {"capitalize", ConvertMethod<Capitalize>},
-    {"isupper", Tested<IsUpper>},
-    {"islower", Tested<IsLower>},
     {"isspace", Tested<IsAllSpace>},
     {"isdigit", Tested<IsAllDigits>},
     {"format", FormatMethod},

@@ -6,8 +6,6 @@
 
 #include "text/jinja_args.h"
 #include "text/jinja_operators.h"
-#include "text/jinja_print.h"
-#include "text/python_text.h"
 
 namespace quire::jinja {
 namespace {
@@ -56,46 +54,6 @@ bool IsCallable(const Value& value) {
   return value.Is(Kind::kMethod) || value.Is(Kind::kUndefined);
 }
 
-Value Rest(Heap& heap, const Value& value, const Value& divisor) {
-  return Apply(heap, BinaryOp::kModulo, value, divisor);
-}
-
-bool IsOdd(Heap& heap, const Value& value, const Args& args) {
-  const BoundArgs bound("odd", args, {});
-  return Equal(heap, Rest(heap, value, Value::Integer(2)), Value::Integer(1));
-}
-
-bool IsEven(Heap& heap, const Value& value, const Args& args) {
-  const BoundArgs bound("even", args, {});
-  return Equal(heap, Rest(heap, value, Value::Integer(2)), Value::Integer(0));
-}
-
-bool IsDivisibleBy(Heap& heap, const Value& value, const Args& args) {
-  const BoundArgs bound("divisibleby", args, {"num"}, 1);
-  return Equal(heap, Rest(heap, value, bound.At(0)), Value::Integer(0));
-}
-
-// Python's `is`. Whether equal numbers or strings are the same object is an accident there.
-bool IsSameAs(Heap&, const Value& value, const Args& args) {
-  const BoundArgs bound("sameas", args, {"other"}, 1);
-  const Value& other = bound.At(0);
-  if (value.kind() != other.kind()) return false;
-  if (value.Is(Kind::kNone)) return true;
-  if (value.Is(Kind::kBool)) return value.AsBool() == other.AsBool();
-  Require(value.Identity() != nullptr, "sameas: not supported for '{}'", TypeName(value));
-  return value.Identity() == other.Identity();
-}
-
-bool IsLowerText(Heap& heap, const Value& value, const Args& args) {
-  const BoundArgs bound("lower", args, {});
-  return IsLower(Print(heap, value));
-}
-
-bool IsUpperText(Heap& heap, const Value& value, const Args& args) {
-  const BoundArgs bound("upper", args, {});
-  return IsUpper(Print(heap, value));
-}
-
 constexpr NamedTest kTests[] = {
     {"defined", Plain<IsDefined>},
     {"undefined", Plain<IsUndefined>},
@@ -127,12 +85,6 @@ constexpr NamedTest kTests[] = {
     {"ge", Compared<CompareOp::kGreaterEqual>},
     {">=", Compared<CompareOp::kGreaterEqual>},
     {"in", Compared<CompareOp::kIn>},
-    {"odd", IsOdd},
-    {"even", IsEven},
-    {"divisibleby", IsDivisibleBy},
-    {"sameas", IsSameAs},
-    {"lower", IsLowerText},
-    {"upper", IsUpperText},
 };
 
 const NamedTest* FindTest(std::string_view name) {

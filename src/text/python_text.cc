@@ -156,16 +156,6 @@ std::string Title(std::string_view text) {
   });
 }
 
-bool IsUpper(std::string_view text) {
-  const std::u32string codes = Decode(text);
-  return std::any_of(codes.begin(), codes.end(), IsCased) && Upper(text) == text;
-}
-
-bool IsLower(std::string_view text) {
-  const std::u32string codes = Decode(text);
-  return std::any_of(codes.begin(), codes.end(), IsCased) && Lower(text) == text;
-}
-
 std::vector<std::string_view> SplitLines(std::string_view text) {
   std::vector<std::string_view> lines;
   size_t begin = 0;

@@ -35,8 +35,6 @@ std::string Upper(std::string_view text);
 std::string Lower(std::string_view text);
 std::string Capitalize(std::string_view text);  // the first character upper, the others lower
 std::string Title(std::string_view text);       // the same for every word
-bool IsUpper(std::string_view text);
-bool IsLower(std::string_view text);
 
 // As str.splitlines(): at every kind of line end that Unicode has, without the ends.
 std::vector<std::string_view> SplitLines(std::string_view text);
