@@ -38,4 +38,5 @@ configure_package_config_file(cmake/quireConfig.cmake.in
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/quireConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/quireConfig.cmake
-  ${PROJECT_BINARY_DIR}/quireConfigVersion.cmake DESTINATION ${package_dir})
+  ${PROJECT_BINARY_DIR}/quireConfigVersion.cmake cmake/FindQuirePcre2.cmake
+  DESTINATION ${package_dir})
