@@ -4,33 +4,27 @@
 
 #include <array>
 
+#include "base/executor.h"
+#include "device/arena.h"
 #include "kernels/cpu/weight_packer.h"
-#include "model/rope_table.h"
-#include "model/weights.h"
+#include "runner/cpu/cpu_step_device.h"
 #include "runner/plan_parts.h"
-#include "runner/step_memory.h"
 
 namespace quire {
 
 MemoryPlan MakeMemoryPlan(const ModelConfig& config, WeightSource& source,
                           const RunnerOptions& options) {
-  CheckOptions(config, options);
-  MemoryPlan plan;
-  plan.limits = LimitsWithoutPool(config, options);
   SerialExecutor serial;
-  Carver weights;
-  cpu::CpuWeightPacker weight_packer(weights, serial);
-  LoadWeights(config, source, weight_packer);
-  plan.weights = weights.used();
-  Carver angles;
-  cpu::CpuWeightPacker angle_packer(angles, serial);
-  MakeRopeAngles(config, plan.limits.context, angle_packer);
-  Carver steps;
-  const StepMemory memory = LayOutSteps(config, plan.limits, options, steps);
-  plan.workspace = angles.used() + memory.workspace_bytes;
-  plan.step_tables = memory.table_bytes;
-  ChoosePool(config, options, plan);
-  return plan;
+  const auto load = [&](Carver& carver, FunctionRef<void(WeightPacker&)> pack) {
+    cpu::CpuWeightPacker packer(carver, serial);
+    pack(packer);
+  };
+  const auto steps = [&](const RunnerLimits& limits) {
+    Carver carver;
+    CpuStepParts parts;
+    return LayOutCpuSteps(config, limits, options, parts, carver);
+  };
+  return PlanMemory(config, source, options, {.load = load, .steps = steps});
 }
 
 std::string FormatBytes(ByteOffset bytes) {
@@ -58,6 +52,9 @@ std::string ToTable(const MemoryPlan& plan) {
          row("workspace", FormatBytes(plan.workspace),
              fmt::format("steps of up to {} tokens of {} sequences", limits.max_step_tokens,
                          limits.max_seqs)) +
+         row("", "",
+             fmt::format("{} of it for partial results of attention",
+                         FormatBytes(plan.attention))) +
          row("step tables", FormatBytes(plan.step_tables), "page rows, plans, inputs") +
          (plan.outside > ByteOffset(0) ? row("outside", FormatBytes(plan.outside),
                                              "context, modules, graphs, other processes: measured")

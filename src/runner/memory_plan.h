@@ -21,6 +21,7 @@ struct MemoryPlan {
   ByteOffset kv_per_page = {};
   ByteOffset kv = {};           // of limits.pool_pages pages
   ByteOffset workspace = {};    // activations, logits, sampling, results
+  ByteOffset attention = {};    // of the workspace, partial results of attention
   ByteOffset step_tables = {};  // page rows; plans and inputs of every bucket
   // Of a device, what is in use besides: its context, the code of kernels, recorded graphs. Measured:
   // before there is a runner as far as it is there already, and by the runner once it is ready.

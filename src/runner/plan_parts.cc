@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "model/forward.h"
+#include "model/rope_table.h"
+#include "model/weights.h"
 #include "runner/kv_stores.h"
 
 namespace quire {
@@ -93,6 +95,25 @@ RunnerLimits LimitsWithoutPool(const ModelConfig& config, const RunnerOptions& o
       .max_samples = options.max_seqs * samples_each,
       .vocab_size = config.vocab_size,
       .max_tree_nodes = options.tree_nodes};
+}
+
+MemoryPlan PlanMemory(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
+                      const BackendMemory& backend) {
+  CheckOptions(config, options);
+  MemoryPlan plan;
+  plan.limits = LimitsWithoutPool(config, options);
+  Carver weights, angles;
+  backend.load(weights, [&](WeightPacker& packer) { LoadWeights(config, source, packer); });
+  backend.load(angles,
+               [&](WeightPacker& packer) { MakeRopeAngles(config, plan.limits.context, packer); });
+  const StepMemory steps = backend.steps(plan.limits);
+  plan.weights = weights.used();
+  plan.workspace = angles.used() + steps.workspace_bytes;
+  plan.attention = steps.attention_bytes;
+  plan.step_tables = steps.table_bytes;
+  plan.outside = backend.outside;
+  ChoosePool(config, options, plan);
+  return plan;
 }
 
 void ChoosePool(const ModelConfig& config, const RunnerOptions& options, MemoryPlan& plan) {

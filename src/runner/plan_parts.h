@@ -2,9 +2,15 @@
 #ifndef QUIRE_RUNNER_PLAN_PARTS_H_
 #define QUIRE_RUNNER_PLAN_PARTS_H_
 
+#include "base/executor.h"
+#include "base/units.h"
+#include "device/arena.h"
+#include "kernels/weight.h"
 #include "model/config.h"
+#include "model/weight_source.h"
 #include "runner/memory_plan.h"
 #include "runner/runner_options.h"
+#include "runner/step_memory.h"
 #include "step/step.h"
 
 namespace quire {
@@ -14,6 +20,18 @@ void CheckOptions(const ModelConfig& config, const RunnerOptions& options);
 
 // With every default resolved; the pool is still to be chosen.
 RunnerLimits LimitsWithoutPool(const ModelConfig& config, const RunnerOptions& options);
+
+// How a backend brings weights, and what its steps take.
+struct BackendMemory {
+  // Calls pack(packer) with the backend's packer over a Carver that counts.
+  FunctionRef<void(Carver&, FunctionRef<void(WeightPacker&)> pack)> load;
+  FunctionRef<StepMemory(const RunnerLimits&)> steps;  // counted
+  ByteOffset outside = {};                             // in use already
+};
+
+// The plan of a runner on this backend. Throws as MakeMemoryPlan.
+MemoryPlan PlanMemory(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
+                      const BackendMemory& backend);
 
 // Chooses the pool and sets the plan's KV parts: all pages that the options ask for, or as many as
 // the memory limit leaves room for beside what the plan has already. Throws

@@ -126,10 +126,10 @@ TEST_P(RunnerInvariants, GraphStepsEqualEagerStepsWithPaddingAndPoison) {
   options.checks = StepChecks::kPoison;
   const auto runner = Make(options);
   const auto addresses = [&](const Bucket& bucket) {
-    return std::vector<const void*>{bucket.inputs.tokens.data(), bucket.inputs.slots.data(),
-                                    bucket.inputs.seqs.data(),   bucket.forward.hidden.data(),
-                                    bucket.forward.kv.data(),    bucket.scratch.attention.data(),
-                                    bucket.plans.get()};
+    return std::vector<const void*>{bucket.host.tokens.data(),     bucket.host.slots.data(),
+                                    bucket.host.logit_rows.data(), bucket.device.bytes.data(),
+                                    bucket.forward.hidden.data(),  bucket.forward.kv.data(),
+                                    bucket.forward.shared.data()};
   };
   std::vector<std::vector<const void*>> before;
   for (const Bucket& bucket : runner->buckets()) before.push_back(addresses(bucket));

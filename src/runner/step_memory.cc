@@ -3,122 +3,219 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/cpu/mla_attention.h"
+#include "base/error.h"
 #include "kernels/store.h"
 #include "runner/kv_stores.h"
+#include "runner/logit_rows.h"
 
 namespace quire {
 namespace {
 
-StepInputs LayOutInputs(const BucketSize& size, Carver& carver) {
-  const int64_t tokens = size.num_tokens.raw();
+// Takes a region that is as large as `lay_out` needs, and lays it out. Where `carver` counts, so does
+// what is laid out.
+template <class LayOut>
+std::span<std::byte> TakeLaidOut(Carver& carver, LayOut lay_out) {
+  Carver counter;
+  lay_out(counter);
+  const std::span<std::byte> bytes = carver.TakeBytes(counter.used());
+  if (carver.counting()) return {};
+  Carver region(bytes, carver.side());
+  lay_out(region);
+  return bytes;
+}
+
+// The buckets use one region in turn, each from its beginning, so a bucket's addresses never change.
+template <class LayOut>
+std::span<std::byte> TakeShared(Carver& carver, std::span<Bucket> buckets, LayOut lay_out) {
+  ByteOffset largest{0};
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    Carver counter;
+    lay_out(i, counter);
+    largest = Max(largest, counter.used());
+  }
+  const std::span<std::byte> bytes = carver.TakeBytes(largest);
+  if (carver.counting()) return {};
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    Carver region(bytes, carver.side());
+    lay_out(i, region);
+  }
+  return bytes;
+}
+
+int32_t HeadRows(const BucketSize& size, const RunnerLimits& limits) {
+  // With trees any token may be one of which tokens are drawn.
+  const bool has_trees = limits.max_tree_nodes > TokenCount(0) && !size.is_decode;
+  return static_cast<int32_t>(
+      std::min<int64_t>(has_trees ? size.num_tokens.raw() : size.num_seqs, MaxNextRows(limits)));
+}
+
+std::vector<Bucket> MakeBucketList(const RunnerLimits& limits, const StepLayout& layout) {
+  std::vector<Bucket> buckets;
+  for (const BucketSize& size :
+       MakeBuckets(layout.buckets, limits.max_seqs, limits.max_step_tokens)) {
+    Bucket bucket;
+    bucket.size = size;
+    bucket.capacity = CapacityOfBucket(size, limits);
+    bucket.work = layout.work(size);
+    bucket.head_rows = HeadRows(size, limits);
+    buckets.push_back(std::move(bucket));
+  }
+  return buckets;
+}
+
+// ---- Inputs and outputs: the same on both sides ----
+
+BucketInputs LayOutInputs(const Bucket& bucket, const RunnerLimits& limits, const RareInputs& rare,
+                          Carver& carver) {
+  const int64_t tokens = bucket.size.num_tokens.raw();
   return {.tokens = carver.Take<int32_t>(tokens),
           .positions = carver.Take<TokenCount>(tokens),
           .slots = carver.Take<Slot>(tokens),
-          .seqs = carver.Take<SequenceStep>(size.num_seqs)};
+          .live_tokens = carver.Take<int32_t>(1),
+          .logit_rows = carver.Take<int32_t>(bucket.head_rows),
+          .sampling = {.counts = carver.Take<SampleCounts>(1),
+                       .items = carver.Take<SampleItem>(limits.max_samples),
+                       .biases = rare.biases,
+                       .text = rare.text}};
 }
 
-PageRows LayOutRows(const RunnerLimits& limits, Carver& carver) {
-  const PageCount width = limits.page_size.PagesFor(limits.context + limits.max_tree_nodes);
-  return {.num_rows = limits.max_seqs,
-          .width = width,
-          .pages = carver.Take<PageId>(PageRows::Entries(limits.max_seqs, width))};
-}
-
-// Rows of pages for all buckets; plans and inputs, of each bucket its own.
-void LayOutTables(const RunnerLimits& limits, const WorkShape& work,
-                  std::span<const BucketSize> sizes, Carver& carver, StepMemory& memory) {
-  memory.page_rows = LayOutRows(limits, carver);
-  for (const BucketSize& size : sizes) {
-    Bucket bucket{.size = size, .capacity = CapacityOfBucket(size, limits)};
-    bucket.inputs = LayOutInputs(size, carver);
-    if (carver.counting()) {
-      carver.TakeBytes(PlanStorageBytes(bucket.capacity, work));
-    } else {
-      bucket.plans = std::make_unique<PlanStorage>(bucket.capacity, work, memory.page_rows, carver);
-    }
-    memory.buckets.push_back(std::move(bucket));
-  }
-}
-
-// One region, as large as the largest bucket needs; every bucket lays its buffers out from its
-// beginning, so a bucket's addresses never change.
-void LayOutActivations(const ModelConfig& config, const WorkShape& work, Carver& carver,
-                       StepMemory& memory) {
-  const auto lay_out = [&](Bucket& bucket, Carver& region) {
-    bucket.forward = LayOutForward(config, bucket.capacity, DType::kF32, region);
-    bucket.scratch = cpu::LayOutOps(OpLimitsOf(config, bucket.capacity, work), region);
-  };
-  ByteOffset largest{0};
-  for (Bucket& bucket : memory.buckets) {
-    Carver counter;
-    lay_out(bucket, counter);
-    largest = Max(largest, counter.used());
-  }
-  memory.activations = carver.TakeBytes(largest);
+void LayOutInputs(const RunnerLimits& limits, const RareInputs& rare, BucketInputs Bucket::*where,
+                  Carver& carver, std::span<Bucket> buckets) {
+  std::vector<ByteOffset> used(buckets.size());
+  const std::span<std::byte> bytes = TakeShared(carver, buckets, [&](size_t i, Carver& region) {
+    buckets[i].*where = LayOutInputs(buckets[i], limits, rare, region);
+    used[i] = region.used();
+  });
   if (carver.counting()) return;
-  for (Bucket& bucket : memory.buckets) {
-    Carver region(memory.activations);
-    lay_out(bucket, region);
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    (buckets[i].*where).bytes = bytes.first(static_cast<size_t>(used[i].raw()));
   }
 }
 
-void LayOutLogits(const ModelConfig& config, const RunnerLimits& limits, Carver& carver,
-                  StepMemory& memory) {
-  const int64_t max_rows = limits.max_step_tokens.raw();
-  const int64_t block = std::min(kLogitBlock, max_rows);
-  memory.picked = carver.TakeTensor(DType::kF32, {block, config.hidden_size});
-  memory.normed = carver.TakeTensor(DType::kF32, {block, config.hidden_size});
-  memory.logits = carver.TakeTensor(DType::kF32, {block, config.vocab_size});
-}
-
-std::optional<SampledRows> LayOutSampled(const SampleCapacity& capacity, Carver& carver) {
-  const std::span<int32_t> rows = carver.Take<int32_t>(capacity.rows);
-  const SampleInputs inputs = LayOutSampleInputs(capacity, carver);
-  if (carver.counting()) return std::nullopt;
-  return SampledRows{.rows = rows, .packer = SamplePacker(capacity, inputs)};
-}
-
-void LayOutSampling(const RunnerLimits& limits, int32_t num_threads, Carver& carver,
-                    StepMemory& memory) {
-  memory.next = LayOutSampled(NextCapacity(limits), carver);
-  memory.next_results = LayOutSampleResults(NextCapacity(limits), carver);
-  for (int64_t i = 0; i < MaxScoreBlocks(limits); ++i) {
-    std::optional<SampledRows> block = LayOutSampled(ScoreCapacity(limits), carver);
-    if (block) memory.scores.push_back(std::move(*block));
-    memory.score_results.push_back(LayOutSampleResults(ScoreCapacity(limits), carver));
-  }
-  memory.sample_workers = LayOutSampleWorkers(limits.vocab_size, num_threads, carver);
-  memory.results = StepResults(limits, carver);
-}
-
-// A page per sequence at most.
-void LayOutCopies(const ModelConfig& config, const RunnerLimits& limits, KvFormat format,
-                  Carver& carver, StepMemory& memory) {
+RareInputs LayOutRare(const RunnerLimits& limits, Carver& carver) {
   const int64_t rows = limits.page_size.TokensIn(PageCount(limits.max_seqs)).raw();
-  const KvLayout layout(format, AttentionShape(config).dims, limits.page_size);
-  memory.copy_from = carver.Take<Slot>(rows);
-  memory.copy_to = carver.Take<Slot>(rows);
-  memory.copy_rows = carver.TakeBytes(StoreMoveWorkspace(layout, rows));
+  const SampleCapacity next = NextCapacity(limits);
+  RareInputs rare;
+  rare.copy_from = carver.Take<Slot>(rows);
+  rare.copy_to = carver.Take<Slot>(rows);
+  rare.biases = carver.Take<LogitBias>(next.biases);
+  rare.text = carver.Take<int32_t>(next.text);
+  for (int64_t i = 0; i < MaxScoreBlocks(limits); ++i) {
+    ScoreInputs block;
+    block.bytes = TakeLaidOut(carver, [&](Carver& region) {
+      block.rows = region.Take<int32_t>(kLogitBlock);
+      block.sampling = LayOutSampleInputs(ScoreCapacity(limits), region);
+    });
+    rare.scores.push_back(std::move(block));
+  }
+  return rare;
+}
+
+StepOutputs LayOutOutputs(const RunnerLimits& limits, int64_t num_layers, Carver& carver) {
+  StepOutputs outputs;
+  outputs.bytes = TakeLaidOut(carver, [&](Carver& region) {
+    outputs.scores.clear();
+    outputs.experts_used = region.Take<int32_t>(num_layers);
+    outputs.next = LayOutSampleResults(NextCapacity(limits), region);
+    outputs.ends = {region.used()};
+    for (int64_t i = 0; i < MaxScoreBlocks(limits); ++i) {
+      outputs.scores.push_back(LayOutSampleResults(ScoreCapacity(limits), region));
+      outputs.ends.push_back(region.used());
+    }
+  });
+  return outputs;
+}
+
+void MakePackers(const RunnerLimits& limits, StepMemory& memory) {
+  for (Bucket& bucket : memory.buckets) {
+    bucket.next = {.rows = bucket.host.logit_rows,
+                   .packer = SamplePacker(NextCapacity(limits), bucket.host.sampling)};
+  }
+  for (const ScoreInputs& block : memory.host_rare.scores) {
+    memory.scores.push_back(
+        {.rows = block.rows, .packer = SamplePacker(ScoreCapacity(limits), block.sampling)});
+  }
+}
+
+// What the host alone fills and reads.
+void LayOutHost(const RunnerLimits& limits, Carver& host, StepMemory& memory) {
+  int64_t rows = 0;
+  for (const Bucket& bucket : memory.buckets) rows = std::max<int64_t>(rows, bucket.size.num_seqs);
+  memory.seqs = host.Take<SequenceStep>(rows);
+  memory.uses = host.Take<RowUse>(rows);
+  memory.carriers = host.Take<SequenceStep>(rows);
+  memory.carrier_uses = host.Take<RowUse>(rows);
+  memory.results = StepResults(limits, host);
+}
+
+// ---- Tables and workspace ----
+
+// Rows of pages for all buckets, and every bucket's plan.
+void LayOutPlans(const RunnerLimits& limits, const StepLayout& layout, Carver& device, Carver& host,
+                 StepMemory& memory) {
+  const PageCount width = limits.page_size.PagesFor(limits.context + limits.max_tree_nodes);
+  memory.page_rows = {.num_rows = limits.max_seqs,
+                      .width = width,
+                      .pages = device.Take<PageId>(PageRows::Entries(limits.max_seqs, width))};
+  for (size_t i = 0; i < memory.buckets.size(); ++i) {
+    layout.plan(i, memory.buckets[i], memory.page_rows, device, host);
+  }
+}
+
+void LayOutActivations(const ModelConfig& config, const StepLayout& layout, Carver& device,
+                       StepMemory& memory) {
+  memory.activations = TakeShared(device, memory.buckets, [&](size_t i, Carver& region) {
+    Bucket& bucket = memory.buckets[i];
+    const OpLimits ops = OpLimitsOf(config, bucket.capacity, bucket.work);
+    bucket.forward = LayOutForward(config, bucket.capacity, layout.activation, region);
+    layout.ops(i, ops, region);
+    memory.attention_bytes = Max(memory.attention_bytes, layout.attention(ops));
+  });
+}
+
+void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
+                     const RunnerOptions& options, const StepLayout& layout, Carver& device,
+                     StepMemory& memory) {
+  const int64_t rows = layout.logit_rows;
+  memory.picked = device.TakeTensor(DType::kF32, {rows, config.hidden_size});
+  memory.normed = device.TakeTensor(layout.activation, {rows, config.hidden_size});
+  memory.logits = device.TakeTensor(DType::kF32, {rows, config.vocab_size});
+  const KvLayout kv(options.kv_format, AttentionShape(config).dims, limits.page_size);
+  memory.copy_rows = device.TakeBytes(
+      StoreMoveWorkspace(kv, limits.page_size.TokensIn(PageCount(limits.max_seqs)).raw()));
+  layout.more(device);
 }
 
 }  // namespace
 
 StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
-                       const RunnerOptions& options, Carver& carver) {
-  const WorkShape work = cpu::MlaWorkShape(AttentionShape(config), options.num_threads);
-  const std::vector<BucketSize> sizes =
-      MakeBuckets(options.mode, limits.max_seqs, limits.max_step_tokens);
+                       const RunnerOptions& options, const StepLayout& layout, Carver& device,
+                       Carver& host) {
+  QUIRE_CHECK(device.counting() == host.counting());
+  const bool is_apart = &device != &host;
   StepMemory memory;
-  const ByteOffset begin = carver.used();
-  LayOutTables(limits, work, sizes, carver, memory);
-  const ByteOffset tables_end = carver.used();
-  LayOutActivations(config, work, carver, memory);
-  LayOutLogits(config, limits, carver, memory);
-  LayOutSampling(limits, options.num_threads, carver, memory);
-  LayOutCopies(config, limits, options.kv_format, carver, memory);
-  memory.table_bytes = tables_end - begin;
-  memory.workspace_bytes = carver.used() - tables_end;
+  memory.buckets = MakeBucketList(limits, layout);
+  const ByteOffset begin = device.used();
+  memory.device_rare = LayOutRare(limits, device);
+  memory.host_rare = is_apart ? LayOutRare(limits, host) : memory.device_rare;
+  memory.device_outputs = LayOutOutputs(limits, config.num_layers(), device);
+  memory.host_outputs =
+      is_apart ? LayOutOutputs(limits, config.num_layers(), host) : memory.device_outputs;
+  LayOutHost(limits, host, memory);
+  const ByteOffset tables_begin = device.used();
+  LayOutPlans(limits, layout, device, host, memory);
+  LayOutInputs(limits, memory.device_rare, &Bucket::device, device, memory.buckets);
+  if (is_apart) {
+    LayOutInputs(limits, memory.host_rare, &Bucket::host, host, memory.buckets);
+  } else {
+    for (Bucket& bucket : memory.buckets) bucket.host = bucket.device;
+  }
+  const ByteOffset tables_end = device.used();
+  LayOutActivations(config, layout, device, memory);
+  LayOutWorkspace(config, limits, options, layout, device, memory);
+  memory.table_bytes = tables_end - tables_begin;
+  memory.workspace_bytes = device.used() - begin - memory.table_bytes;
+  if (!device.counting()) MakePackers(limits, memory);
   return memory;
 }
 

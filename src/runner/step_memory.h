@@ -1,71 +1,127 @@
-// The memory that steps run in: what a bucket's step reads and writes, laid out once.
+// The memory that steps run in, laid out once for every backend.
+//
+// The runner fills inputs and reads outputs in the host's memory; where the backend computes elsewhere,
+// a block of the same form lies there, and the two carvers differ. What the backend needs besides -
+// plans, scratch of its ops - it takes through a StepLayout.
 #ifndef QUIRE_RUNNER_STEP_MEMORY_H_
 #define QUIRE_RUNNER_STEP_MEMORY_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "attn/kv_store.h"
-#include "attn/plan_storage.h"
+#include "attn/capacity.h"
+#include "attn/sequence_step.h"
 #include "attn/step_pack.h"
+#include "base/executor.h"
+#include "base/tensor_view.h"
 #include "base/units.h"
-#include "decode/sample_rows.h"
+#include "decode/sample_items.h"
 #include "device/arena.h"
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/ops.h"
 #include "model/config.h"
 #include "model/forward.h"
 #include "runner/bucket.h"
 #include "runner/runner_options.h"
-#include "runner/step_inputs.h"
 #include "runner/step_results.h"
 #include "step/step.h"
 
 namespace quire {
 
+// What a step of one bucket brings, in one piece of memory.
+struct BucketInputs {
+  std::span<int32_t> tokens = {};        // [num_tokens]
+  std::span<TokenCount> positions = {};  // [num_tokens]
+  std::span<Slot> slots = {};            // [num_tokens]
+  std::span<int32_t> live_tokens = {};   // [1]: how many of them are no padding
+  std::span<int32_t> logit_rows = {};    // [head_rows] of the hidden state
+  SampleInputs sampling = {};            // counts and items; the rest lies in RareInputs
+  std::span<std::byte> bytes = {};       // all of these
+};
+
+// What scores of kLogitBlock rows bring.
+struct ScoreInputs {
+  std::span<int32_t> rows = {};  // [kLogitBlock] of the hidden state
+  SampleInputs sampling = {};
+  std::span<std::byte> bytes = {};
+};
+
+// What most steps do not have.
+struct RareInputs {
+  std::span<Slot> copy_from = {};  // [max_seqs * page_size]
+  std::span<Slot> copy_to = {};
+  std::span<LogitBias> biases = {};
+  std::span<int32_t> text = {};
+  std::vector<ScoreInputs> scores;  // [score blocks]
+};
+
+// What comes back, in one piece of memory: up to the last score block that was used.
+struct StepOutputs {
+  std::span<int32_t> experts_used = {};  // [num_layers]
+  SampleResults next = {};               // [max_samples]
+  std::vector<SampleResults> scores;     // [score blocks], kLogitBlock each
+  std::vector<ByteOffset> ends;          // [score blocks + 1]: where the piece before ends
+  std::span<std::byte> bytes = {};
+};
+
 struct Bucket {
   BucketSize size = {};
   StepCapacity capacity = {};
-  StepInputs inputs = {};
-  std::unique_ptr<PlanStorage> plans = {};
-  // Both in the one activation region that all buckets use in turn.
-  ForwardBuffers forward = {};
-  cpu::OpScratch scratch = {};
+  WorkShape work = {};
+  int32_t head_rows = 0;  // rows of which tokens can be drawn
+  BucketInputs host = {};
+  BucketInputs device = {};              // host's own where the host computes
+  std::optional<SampledRows> next = {};  // over host
+  ForwardBuffers forward = {};  // in the one activation region that all buckets use in turn
 };
 
 struct StepMemory {
-  PageRows page_rows;  // of all buckets
+  PageRows page_rows;  // of all buckets, where the backend computes
   std::vector<Bucket> buckets;
-  std::span<std::byte> activations = {};  // what kPoison fills
-
-  // Logits, a block of rows at a time.
-  TensorView picked = {};  // [block rows, hidden]
-  TensorView normed = {};  // [block rows, hidden]
-  TensorView logits = {};  // [block rows, vocab]
-
-  // What is wanted of them, and what comes of it.
-  std::optional<SampledRows> next = {};
-  SampleResults next_results = {};
-  std::vector<SampledRows> scores;           // one per block
-  std::vector<SampleResults> score_results;  // as many
-  SampleWorkers sample_workers = {};         // one per thread
+  RareInputs host_rare, device_rare;
+  StepOutputs host_outputs, device_outputs;
+  std::vector<SampledRows> scores;  // over host_rare, one per block
   StepResults results;
 
-  // Page copies.
-  std::span<Slot> copy_from = {};
-  std::span<Slot> copy_to = {};
-  std::span<std::byte> copy_rows = {};
+  // The host's view of the step at hand, and of steps that only bring pages.
+  std::span<SequenceStep> seqs = {};  // [rows of the largest bucket]
+  std::span<RowUse> uses = {};        // as many
+  std::span<SequenceStep> carriers = {};
+  std::span<RowUse> carrier_uses = {};
 
-  ByteOffset table_bytes = {};      // plans and inputs
+  std::span<std::byte> activations = {};  // what kPoison fills, with the next three
+  TensorView picked = {};                 // [logit rows, hidden] f32
+  TensorView normed = {};                 // [logit rows, hidden] of activations' type
+  TensorView logits = {};                 // [logit rows, vocab] f32
+  std::span<std::byte> copy_rows = {};    // of moved pages
+
+  // Of the memory where the backend computes:
+  ByteOffset table_bytes = {};      // page rows, plans and inputs
   ByteOffset workspace_bytes = {};  // everything else
+  ByteOffset attention_bytes = {};  // of the workspace, partial results of attention
 };
 
-// Sizes, or takes, the memory of steps within these limits.
+// How a backend wants its steps laid out, and what it takes besides.
+struct StepLayout {
+  DType activation = DType::kF32;
+  StepMode buckets = StepMode::kGraph;  // kEager: one bucket for all steps
+  int64_t logit_rows = kLogitBlock;     // computed at once
+  FunctionRef<WorkShape(const BucketSize&)> work;
+  FunctionRef<ByteOffset(const OpLimits&)> attention;
+  // Take the memory of bucket i's plan and of its ops. A function that takes memory runs more than
+  // once, and only its last call counts.
+  FunctionRef<void(size_t i, const Bucket&, const PageRows&, Carver& device, Carver& host)> plan;
+  FunctionRef<void(size_t i, const OpLimits&, Carver& region)> ops;
+  FunctionRef<void(Carver& device)> more;
+};
+
+// Sizes, or takes, the memory of steps within these limits. `host` is `device` itself where the host
+// computes; both count, or both hand out.
 StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
-                       const RunnerOptions& options, Carver& carver);
+                       const RunnerOptions& options, const StepLayout& layout, Carver& device,
+                       Carver& host);
 
 }  // namespace quire
 

@@ -60,6 +60,10 @@ Graph Graph::Capture(const Stream& stream, FunctionRef<void()> work) {
   return Graph(graph);
 }
 
+void Graph::Upload(const Stream& stream) const {
+  Check(cudaGraphUpload(graph_.get(), stream.get()), "uploading a graph");
+}
+
 void Graph::Launch(const Stream& stream) const {
   Check(cudaGraphLaunch(graph_.get(), stream.get()), "launching a graph");
 }

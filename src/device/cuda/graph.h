@@ -18,6 +18,8 @@ class Graph {
   // some of it cannot be recorded; the stream is as usable then as before.
   static Graph Capture(const Stream& stream, FunctionRef<void()> work);
 
+  // Brings the recorded work to the device, so that its first launch need not.
+  void Upload(const Stream& stream) const;
   // Gives `stream` the recorded work, to run once.
   void Launch(const Stream& stream) const;
 

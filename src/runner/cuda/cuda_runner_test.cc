@@ -9,7 +9,7 @@
 #include "device/arena.h"
 #include "device/cuda/cuda.h"
 #include "model/config.h"
-#include "runner/cuda/step_memory.h"
+#include "runner/cuda/cuda_step_device.h"
 #include "runner/cuda/test_call_count.h"
 #include "runner/cuda/test_runner.h"
 #include "runner/plan_parts.h"
@@ -138,7 +138,8 @@ TEST(CudaStepMemoryTest, AllBucketsShareOneTableOfPages) {
     options.page_size = PageSize(page_size);
     const RunnerLimits limits = LimitsWithoutPool(config, options);
     Carver device, pinned;
-    return LayOutSteps(config, limits, options, 132, device, pinned).table_bytes;
+    CudaStepParts parts;
+    return LayOutCudaSteps(config, limits, options, 132, parts, device, pinned).table_bytes;
   };
   const ByteOffset table = ByteOffset(sizeof(PageId)) * 512 * 131072;  // 0.25 GiB
   EXPECT_GT(table_bytes(1), table);

@@ -1,0 +1,195 @@
+#include "runner/cpu/cpu_step_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "base/maths.h"
+#include "kernels/cpu/mla_attention.h"
+#include "kernels/cpu/store.h"
+#include "kernels/cpu/weight_packer.h"
+#include "model/rope_table.h"
+#include "model/weights.h"
+#include "runner/kv_stores.h"
+
+namespace quire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+size_t Size(int64_t n) { return static_cast<size_t>(n); }
+
+Model LoadModel(const ModelConfig& config, WeightSource& source, TokenCount context, Carver& carver,
+                Executor& executor, const LoadProgress& progress) {
+  cpu::CpuWeightPacker packer(carver, executor, progress);
+  ModelWeights weights = LoadWeights(config, source, packer);
+  return Model(config, std::move(weights), MakeRopeAngles(config, context, packer));
+}
+
+// Writes to every memory page, so that the machine gives it now or not at all.
+void TakeFromMachine(std::span<std::byte> memory, Executor& executor) {
+  constexpr int64_t kChunk = int64_t{2} << 20;
+  constexpr int64_t kPage = 4096;
+  executor.Run(CeilDiv(std::ssize(memory), kChunk), [&](int64_t chunk) {
+    const int64_t end = std::min(std::ssize(memory), (chunk + 1) * kChunk);
+    for (int64_t i = chunk * kChunk; i < end; i += kPage) {
+      *const_cast<volatile std::byte*>(memory.data() + i) = std::byte{0};
+    }
+  });
+}
+
+// device->*kPart(work), as a StepThread takes it.
+template <auto kPart>
+StepThread::Part PartOf(CpuStepDevice* device, const StepWork& work) {
+  return {.do_part =
+              [](void* object, const StepWork& given) {
+                (static_cast<CpuStepDevice*>(object)->*kPart)(given);
+              },
+          .object = device,
+          .work = work};
+}
+
+}  // namespace
+
+StepMemory LayOutCpuSteps(const ModelConfig& config, const RunnerLimits& limits,
+                          const RunnerOptions& options, CpuStepParts& parts, Carver& carver) {
+  const auto bucket_parts = [&](size_t i) -> CpuStepParts::BucketParts& {
+    if (parts.buckets.size() <= i) parts.buckets.resize(i + 1);
+    return parts.buckets[i];
+  };
+  const WorkShape shape = cpu::MlaWorkShape(AttentionShape(config), options.num_threads);
+  const auto work = [&](const BucketSize&) { return shape; };
+  const auto attention = [](const OpLimits& ops) {
+    return cpu::MlaAttentionWorkspace(ops.capacity, ops.work, ops.attention);
+  };
+  const auto plan = [&](size_t i, const Bucket& bucket, const PageRows& rows, Carver& memory,
+                        Carver&) {
+    if (memory.counting()) {
+      memory.TakeBytes(PlanStorageBytes(bucket.capacity, bucket.work));
+    } else {
+      bucket_parts(i).plans =
+          std::make_unique<PlanStorage>(bucket.capacity, bucket.work, rows, memory);
+    }
+  };
+  const auto ops = [&](size_t i, const OpLimits& op_limits, Carver& region) {
+    bucket_parts(i).scratch = cpu::LayOutOps(op_limits, region);
+  };
+  const auto more = [&](Carver& memory) {
+    parts.sample_workers = LayOutSampleWorkers(limits.vocab_size, options.num_threads, memory);
+  };
+  const StepLayout layout{.activation = DType::kF32,
+                          .buckets = options.mode,
+                          .logit_rows = std::min(kLogitBlock, limits.max_step_tokens.raw()),
+                          .work = work,
+                          .attention = attention,
+                          .plan = plan,
+                          .ops = ops,
+                          .more = more};
+  return LayOutSteps(config, limits, options, layout, carver, carver);
+}
+
+CpuStepDevice::CpuStepDevice(const ModelConfig& config, WeightSource& source,
+                             const RunnerOptions& options, const MemoryPlan& plan,
+                             const LoadProgress& progress)
+    : options_(options),
+      pool_(options.num_threads),
+      arena_("arena", plan.total()),
+      carver_(arena_.bytes()),
+      model_(LoadModel(config, source, plan.limits.context, carver_, pool_, progress)),
+      stores_(LayOutStores(config, plan.limits, options, carver_)),
+      memory_(LayOutCpuSteps(config, plan.limits, options, parts_, carver_)) {
+  QUIRE_CHECK(carver_.used() == plan.total(), "{} bytes laid out, {} planned", carver_.used(),
+              plan.total());
+  TakeFromMachine({stores_.front().Page(kScratchPage), Size(plan.kv.raw())}, pool_);
+  for (const CpuStepParts::BucketParts& bucket : parts_.buckets) {
+    ops_.emplace_back(bucket.scratch, pool_, clock_);
+  }
+}
+
+void CpuStepDevice::BringPages(size_t, std::span<const SequenceStep>, std::span<const RowUse>) {
+  QUIRE_CHECK(false, "a step on the CPU brings any number of pages");
+}
+
+void CpuStepDevice::Bring(const StepWork& work) {
+  thread_.Give(PartOf<&CpuStepDevice::BringNow>(this, work));
+}
+void CpuStepDevice::Run(const StepWork& work) {
+  thread_.Give(PartOf<&CpuStepDevice::RunNow>(this, work));
+}
+void CpuStepDevice::Sample(const StepWork& work) {
+  thread_.Give(PartOf<&CpuStepDevice::SampleNow>(this, work));
+}
+
+// In every layer all sources are read before a target is written.
+void CpuStepDevice::BringNow(const StepWork& work) {
+  const Clock::time_point begin = Clock::now();
+  times_ = {};
+  clock_.Reset();
+  if (options_.checks == StepChecks::kPoison) {
+    std::memset(memory_.activations.data(), 0xff, memory_.activations.size());
+  }
+  if (work.num_copies > 0) {
+    for (const KvStore& store : stores_) {
+      cpu::StoreMove({.store = store,
+                      .from = memory_.device_rare.copy_from.first(work.num_copies),
+                      .to = memory_.device_rare.copy_to.first(work.num_copies),
+                      .workspace = memory_.copy_rows},
+                     pool_);
+    }
+  }
+  plan_ = &parts_.buckets[work.bucket].plans->Make(work.seqs, work.uses, pool_, options_.faults);
+  times_[StepPart::kPlan] = SecondsSince(begin);
+}
+
+void CpuStepDevice::RunNow(const StepWork& work) {
+  const Bucket& bucket = memory_.buckets[work.bucket];
+  clock_.Restart();
+  model_.Forward({.tokens = bucket.device.tokens.first(work.num_tokens),
+                  .positions = bucket.device.positions.first(work.num_tokens),
+                  .slots = bucket.device.slots.first(work.num_tokens),
+                  .plan = *plan_,
+                  .stores = stores_,
+                  .buffers = bucket.forward,
+                  .experts_used = memory_.device_outputs.experts_used},
+                 ops_[work.bucket]);
+}
+
+void CpuStepDevice::SampleNow(const StepWork& work) {
+  SampleAll(work, *memory_.buckets[work.bucket].next, memory_.device_outputs.next);
+  for (size_t i = 0; i < work.num_score_blocks; ++i) {
+    SampleAll(work, memory_.scores[i], memory_.device_outputs.scores[i]);
+  }
+  for (const ForwardPart part : kForwardParts) times_[StepPartOf(part)] = clock_.seconds(part);
+}
+
+// What is wanted of rows, a block of them at a time.
+void CpuStepDevice::SampleAll(const StepWork& work, const SampledRows& sampled,
+                              const SampleResults& results) {
+  const int64_t num_rows = sampled.packer.num_rows();
+  const int64_t block = memory_.logits.dim(0);
+  for (int64_t first = 0; first < num_rows; first += block) {
+    const int64_t count = std::min(block, num_rows - first);
+    clock_.Restart();
+    model_.Logits({.hidden = memory_.buckets[work.bucket].forward.hidden,
+                   .rows = sampled.rows.subspan(Size(first), Size(count)),
+                   .picked = memory_.picked.FirstRows(count),
+                   .normed = memory_.normed.FirstRows(count),
+                   .logits = memory_.logits.FirstRows(count)},
+                  ops_[work.bucket]);
+    const Clock::time_point begin = Clock::now();
+    SampleRows({.logits = memory_.logits.FirstRows(count),
+                .first_row = static_cast<int32_t>(first),
+                .inputs = sampled.packer.inputs(),
+                .workers = parts_.sample_workers,
+                .results = results},
+               pool_);
+    times_[StepPart::kSampling] += SecondsSince(begin);
+  }
+}
+
+}  // namespace quire

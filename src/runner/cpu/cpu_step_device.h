@@ -1,0 +1,94 @@
+// Steps on the CPU: a thread of its own computes them, with the threads of a pool.
+//
+// Owns the weights, the KV stores and every buffer, in one arena that the memory plan lists.
+#ifndef QUIRE_RUNNER_CPU_CPU_STEP_DEVICE_H_
+#define QUIRE_RUNNER_CPU_CPU_STEP_DEVICE_H_
+
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attn/kv_store.h"
+#include "attn/plan_storage.h"
+#include "base/units.h"
+#include "decode/sample_rows.h"
+#include "device/arena.h"
+#include "device/buffer.h"
+#include "device/thread_pool.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/weight.h"
+#include "model/config.h"
+#include "model/forward.h"
+#include "model/weight_source.h"
+#include "runner/cpu/step_thread.h"
+#include "runner/memory_plan.h"
+#include "runner/runner_options.h"
+#include "runner/step_device.h"
+#include "runner/step_memory.h"
+
+namespace quire {
+
+// What the CPU's steps have besides StepMemory.
+struct CpuStepParts {
+  struct BucketParts {
+    std::unique_ptr<PlanStorage> plans;
+    cpu::OpScratch scratch = {};
+  };
+  std::vector<BucketParts> buckets;
+  SampleWorkers sample_workers = {};  // one per thread
+};
+
+// Sizes, or takes, the memory of steps on the CPU.
+StepMemory LayOutCpuSteps(const ModelConfig& config, const RunnerLimits& limits,
+                          const RunnerOptions& options, CpuStepParts& parts, Carver& carver);
+
+class CpuStepDevice final : public StepDevice {
+ public:
+  CpuStepDevice(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
+                const MemoryPlan& plan, const LoadProgress& progress);
+
+  const Model& model() const override { return model_; }
+  StepMemory& memory() override { return memory_; }
+  bool pads() const override { return options_.mode == StepMode::kGraph; }
+  PageCount max_new_pages() const override {
+    return PageCount(std::numeric_limits<int64_t>::max());
+  }
+
+  void BringPages(size_t, std::span<const SequenceStep>, std::span<const RowUse>) override;
+  void Bring(const StepWork& work) override;
+  void Run(const StepWork& work) override;
+  void Sample(const StepWork& work) override;
+  void Wait() override { thread_.Wait(); }
+  void Abandon(const std::exception_ptr&) noexcept override { thread_.Drop(); }
+  StepTimes times() const override { return times_; }
+
+ private:
+  // On the step's thread.
+  void BringNow(const StepWork& work);
+  void RunNow(const StepWork& work);
+  void SampleNow(const StepWork& work);
+  void SampleAll(const StepWork& work, const SampledRows& sampled, const SampleResults& results);
+
+  const RunnerOptions options_;
+  ThreadPool pool_;
+  Buffer arena_;
+  Carver carver_;  // over the arena: weights, angles, KV, steps
+  Model model_;
+  std::vector<KvStore> stores_;  // one per layer
+  CpuStepParts parts_;
+  StepMemory memory_;
+
+  const Plan* plan_ = nullptr;  // of the step at hand
+  cpu::PartClock clock_;
+  std::vector<cpu::CpuOps> ops_;  // of each bucket
+  StepTimes times_;
+  StepThread thread_;  // last: it ends before what it works on
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_RUNNER_CPU_CPU_STEP_DEVICE_H_

@@ -1,0 +1,447 @@
+#include "runner/cuda/cuda_step_device.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "device/thread_pool.h"
+#include "kernels/cuda/mla_attention.h"
+#include "kernels/cuda/store.h"
+#include "kernels/cuda/weight_packer.h"
+#include "model/rope_table.h"
+#include "model/weights.h"
+#include "runner/kv_stores.h"
+#include "runner/logit_rows.h"
+
+namespace quire::cuda {
+namespace {
+
+size_t Index(int64_t n) { return static_cast<size_t>(n); }
+
+// Zeros: rows of the cache that were never written are read as numbers.
+DeviceBuffer ZeroedArena(ByteOffset bytes) {
+  DeviceBuffer arena("the runner's memory", bytes);
+  FillAndWait(arena.bytes(), 0, "zeros for the runner's memory");
+  return arena;
+}
+
+ByteOffset PinnedBytes(const ModelConfig& config, const RunnerLimits& limits,
+                       const RunnerOptions& options, int32_t num_sms) {
+  Carver device, pinned;
+  CudaStepParts parts;
+  LayOutCudaSteps(config, limits, options, num_sms, parts, device, pinned);
+  return pinned.used();
+}
+
+Model LoadModel(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
+                TokenCount context, Carver& carver, const LoadProgress& progress) {
+  ThreadPool threads(options.num_threads);
+  CudaWeightPacker packer(carver, threads, progress);
+  ModelWeights weights = LoadWeights(config, source, packer);
+  const RopeAngles angles = MakeRopeAngles(config, context, packer);
+  packer.Finish();
+  return Model(config, std::move(weights), angles);
+}
+
+// cuBLASLt wants its workspace on a multiple of 256 bytes, more than a Carver gives.
+std::span<std::byte> TakeGemmWorkspace(Carver& device) {
+  constexpr size_t kAlignment = 256;
+  const std::span<std::byte> bytes =
+      device.TakeBytes(GemmPlanner::kWorkspaceBytes + ByteOffset(kAlignment));
+  if (device.counting()) return {};
+  const size_t past = reinterpret_cast<uintptr_t>(bytes.data()) % kAlignment;
+  return bytes.subspan(past == 0 ? 0 : kAlignment - past,
+                       Index(GemmPlanner::kWorkspaceBytes.raw()));
+}
+
+// To memory of the device, behind what `stream` was given.
+void CopyTo(std::span<std::byte> device, std::span<const std::byte> pinned, const char* what,
+            const Stream& stream) {
+  QUIRE_CHECK(pinned.size() <= device.size(), "{}: {} bytes for {}", what, pinned.size(),
+              device.size());
+  if (pinned.empty()) return;
+  Check(cudaMemcpyAsync(device.data(), pinned.data(), pinned.size(), cudaMemcpyHostToDevice,
+                        stream.get()),
+        what);
+}
+
+// The first `count` elements.
+template <class T>
+void CopyFirst(std::span<T> device, std::span<T> pinned, size_t count, const char* what,
+               const Stream& stream) {
+  CopyTo(std::as_writable_bytes(device), std::as_bytes(pinned.first(count)), what, stream);
+}
+
+void Fill(std::span<std::byte> device, int value, const Stream& stream) {
+  Check(cudaMemsetAsync(device.data(), value, device.size(), stream.get()), "poison");
+}
+
+SampleWork WorkOf(const SamplePacker& packer) {
+  return packer.needs_search() ? SampleWork::kAll : SampleWork::kScan;
+}
+
+}  // namespace
+
+StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits,
+                           const RunnerOptions& options, int32_t num_sms, CudaStepParts& parts,
+                           Carver& device, Carver& pinned) {
+  ValidateForDevice(NextCapacity(limits));
+  const auto bucket_parts = [&](size_t i) -> CudaStepParts::BucketParts& {
+    if (parts.buckets.size() <= i) parts.buckets.resize(i + 1);
+    return parts.buckets[i];
+  };
+  const int64_t logit_rows = std::max<int64_t>(kLogitBlock, MaxNextRows(limits));
+  const auto work = [&](const BucketSize& size) {
+    return MlaWorkShape(AttentionShape(config), options.kv_format, num_sms,
+                        size.is_decode ? MlaStep::kDecode : MlaStep::kAny, options.deterministic);
+  };
+  const auto attention = [](const OpLimits& ops) {
+    return MlaAttentionWorkspace(ops.capacity, ops.work, ops.attention);
+  };
+  const auto plan = [&](size_t i, const Bucket& bucket, const PageRows& rows, Carver& on_device,
+                        Carver& on_host) {
+    if (on_device.counting()) {
+      const PlanStorageMemory need = PlanStorageBytes(bucket.capacity, bucket.work, kNewPages);
+      on_device.TakeBytes(need.device);
+      on_host.TakeBytes(need.pinned);
+    } else {
+      bucket_parts(i).plan = std::make_unique<PlanStorage>(bucket.capacity, bucket.work, kNewPages,
+                                                           rows, on_device, on_host);
+    }
+  };
+  const auto ops = [&](size_t i, const OpLimits& op_limits, Carver& region) {
+    bucket_parts(i).scratch = LayOutOps(op_limits, region);
+  };
+  const auto more = [&](Carver& on_device) {
+    SampleCapacity sampled = NextCapacity(limits);
+    sampled.rows = static_cast<int32_t>(logit_rows);  // those of a block of scores fit too
+    parts.sampling = LayOutSampleScratch(sampled, on_device);
+    if (options.deterministic) return;
+    parts.gemm = TakeGemmWorkspace(on_device);
+    parts.side_gemm = TakeGemmWorkspace(on_device);
+  };
+  // The same buckets in both modes: an eager step launches what the graph of its bucket holds.
+  const StepLayout layout{.activation = DType::kBf16,
+                          .buckets = StepMode::kGraph,
+                          .logit_rows = logit_rows,
+                          .work = work,
+                          .attention = attention,
+                          .plan = plan,
+                          .ops = ops,
+                          .more = more};
+  return LayOutSteps(config, limits, options, layout, device, pinned);
+}
+
+CudaStepDevice::CudaStepDevice(const ModelConfig& config, WeightSource& source,
+                               const RunnerOptions& options, const MemoryPlan& plan,
+                               const LoadProgress& progress)
+    : options_(options),
+      limits_(plan.limits),
+      properties_(QueryDevice()),
+      arena_(ZeroedArena(plan.arena())),
+      pinned_("steps, on their way",
+              PinnedBytes(config, plan.limits, options, properties_.num_sms)),
+      carver_(DeviceCarver(arena_)),
+      model_(LoadModel(config, source, options, plan.limits.context, carver_, progress)),
+      stores_(LayOutStores(config, plan.limits, options, carver_)),
+      memory_([&] {
+        Carver pinned(pinned_.bytes());
+        return LayOutCudaSteps(config, plan.limits, options, properties_.num_sms, parts_, carver_,
+                               pinned);
+      }()),
+      gemms_(options.deterministic ? GemmBackend::kTiles : GemmBackend::kCublasLt, parts_.gemm,
+             parts_.side_gemm),
+      work_(memory_.buckets.size()) {
+  QUIRE_CHECK(carver_.used() == plan.arena(), "{} bytes laid out, {} planned", carver_.used(),
+              plan.arena());
+  for (size_t i = 0; i < work_.size(); ++i) {
+    work_[i].ops = std::make_unique<CudaOps>(
+        parts_.buckets[i].scratch,
+        OpDevice{.stream = stream_,
+                 .branch = branch_,
+                 .gemms = gemms_,
+                 .status = status_.word(),
+                 .live = {.count = memory_.buckets[i].device.live_tokens.data()}});
+  }
+  // The default stream may still copy what was given to it, and ours does not wait for it.
+  Check(cudaStreamSynchronize(nullptr), "loading the model");
+  PlanProducts();
+}
+
+// ---- Getting ready ----
+
+// The algorithm of every product that a step can have, before the first of them.
+void CudaStepDevice::PlanProducts() {
+  for (size_t i = 0; i < memory_.buckets.size(); ++i) {
+    const Bucket& bucket = memory_.buckets[i];
+    ProductPlanningOps planning(parts_.buckets[i].scratch, gemms_);
+    model_.Forward(ForwardOf(i), planning);
+    model_.Logits(LogitsOf(bucket, bucket.device.logit_rows), planning);
+    model_.Logits(LogitsOf(bucket, memory_.device_rare.scores.front().rows), planning);
+  }
+}
+
+// Runs it once: CUDA loads a kernel when it is first launched, and a recording is no place for that.
+void CudaStepDevice::Prepare(const StepWork& work) {
+  const Bucket& bucket = memory_.buckets[work.bucket];
+  PlanStorage& plan = *parts_.buckets[work.bucket].plan;
+  plan.Pack(work.seqs, work.uses);
+  Upload(bucket);
+  plan.Upload(stream_);
+  LaunchBucket(work.bucket);
+  stream_.Synchronize();
+  if (options_.mode != StepMode::kGraph) return;
+  work_[work.bucket].graph.emplace(Graph::Capture(stream_, [&] { LaunchBucket(work.bucket); }));
+  work_[work.bucket].graph->Upload(stream_);
+}
+
+void CudaStepDevice::Ready(MemoryPlan& plan) {
+  LaunchAllOnce();
+  stream_.Synchronize();
+  status_.ThrowIfReported();
+  const ByteOffset used = properties_.memory - Min(FreeDeviceMemory(), properties_.memory);
+  plan.outside = used - Min(arena_.size(), used);
+}
+
+// The kernels of what only some steps have, with nothing to do.
+void CudaStepDevice::LaunchAllOnce() {
+  const Bucket& bucket = memory_.buckets.front();
+  model_.Logits(LogitsOf(bucket, memory_.device_rare.scores.front().rows), *work_.front().ops);
+  SampleCapacity capacity = NextCapacity(limits_);
+  capacity.rows = 1;
+  cuda::Sample(
+      SampleOf(capacity, bucket.device.sampling, memory_.device_outputs.next, SampleWork::kAll),
+      stream_);
+  // From the scratch page to itself: zeros are a slot of it, and what is written there is dropped.
+  for (const KvStore& store : stores_) {
+    StoreMove({.store = store,
+               .from = memory_.device_rare.copy_from.first(1),
+               .to = memory_.device_rare.copy_to.first(1),
+               .workspace = memory_.copy_rows},
+              stream_, status_.word());
+  }
+  Download(0);
+}
+
+ForwardArgs CudaStepDevice::ForwardOf(size_t number) const {
+  const Bucket& bucket = memory_.buckets[number];
+  return {.tokens = bucket.device.tokens,
+          .positions = bucket.device.positions,
+          .slots = bucket.device.slots,
+          .plan = parts_.buckets[number].plan->plan(),
+          .stores = stores_,
+          .buffers = bucket.forward,
+          .experts_used = memory_.device_outputs.experts_used};
+}
+
+LogitsArgs CudaStepDevice::LogitsOf(const Bucket& bucket, std::span<const int32_t> rows) const {
+  const int64_t num_rows = std::ssize(rows);
+  return {.hidden = bucket.forward.hidden,
+          .rows = rows,
+          .picked = memory_.picked.FirstRows(num_rows),
+          .normed = memory_.normed.FirstRows(num_rows),
+          .logits = memory_.logits.FirstRows(num_rows)};
+}
+
+SampleArgs CudaStepDevice::SampleOf(const SampleCapacity& capacity, const SampleInputs& inputs,
+                                    const SampleResults& results, SampleWork work) const {
+  return {.capacity = capacity,
+          .logits = memory_.logits.FirstRows(capacity.rows),
+          .inputs = inputs,
+          .scratch = parts_.sampling,
+          .results = results,
+          .work = work,
+          .status = status_.word()};
+}
+
+// ---- A device that is lost ----
+
+void CudaStepDevice::ThrowIfLost() const {
+  if (lost_) throw DeviceError(*lost_);
+}
+
+// Waits for all that was launched, well or not. A pass that failed may have left its branch unjoined.
+void CudaStepDevice::Abandon(const std::exception_ptr& why) noexcept {
+  try {
+    if (why) std::rethrow_exception(why);
+  } catch (const DeviceError& error) {
+    if (error.is_sticky()) lost_ = error;
+  } catch (...) {  // ours: the device is well
+  }
+  if (lost_) return;
+  cudaStreamSynchronize(stream_.get());
+  cudaStreamSynchronize(branch_.stream().get());
+}
+
+// ---- A step ----
+
+void CudaStepDevice::BringPages(size_t bucket, std::span<const SequenceStep> seqs,
+                                std::span<const RowUse> uses) {
+  PlanStorage& plan = *parts_.buckets[bucket].plan;
+  plan.Pack(seqs, uses);
+  plan.Upload(stream_);
+  plan.Launch(stream_, status_.word());
+}
+
+void CudaStepDevice::Bring(const StepWork& work) {
+  PlanStorage& plan = *parts_.buckets[work.bucket].plan;
+  plan.Pack(work.seqs, work.uses);
+  if (timing_) timing_->begin.Record(stream_);
+  if (options_.checks == StepChecks::kPoison) Poison();
+  CopyPages(work.num_copies);
+  Upload(memory_.buckets[work.bucket]);
+  plan.Upload(stream_);
+  if (timing_) timing_->planned.Record(stream_);
+}
+
+void CudaStepDevice::Run(const StepWork& work) {
+  BucketWork& bucket = work_[work.bucket];
+  if (timing_) {
+    LaunchTimed(work.bucket);
+    timing_->computed.Record(stream_);
+    timing_->bucket = work.bucket;
+  } else if (bucket.graph) {
+    bucket.graph->Launch(stream_);
+  } else {
+    LaunchBucket(work.bucket);
+  }
+}
+
+void CudaStepDevice::Sample(const StepWork& work) {
+  SampleNext(memory_.buckets[work.bucket]);
+  SampleScores(work);
+  if (timing_) timing_->sampled.Record(stream_);
+  Download(work.num_score_blocks);
+}
+
+// In every layer all sources are read before a target is written.
+void CudaStepDevice::CopyPages(size_t num_rows) {
+  if (num_rows == 0) return;
+  const RareInputs& pinned = memory_.host_rare;
+  const RareInputs& device = memory_.device_rare;
+  CopyFirst(device.copy_from, pinned.copy_from, num_rows, "slots to copy from", stream_);
+  CopyFirst(device.copy_to, pinned.copy_to, num_rows, "slots to copy to", stream_);
+  for (const KvStore& store : stores_) {
+    StoreMove({.store = store,
+               .from = device.copy_from.first(num_rows),
+               .to = device.copy_to.first(num_rows),
+               .workspace = memory_.copy_rows},
+              stream_, status_.word());
+  }
+}
+
+// NaN in every float.
+void CudaStepDevice::Poison() {
+  Fill(memory_.activations, 0xff, stream_);
+  for (const TensorView& view : {memory_.logits, memory_.picked, memory_.normed}) {
+    const int64_t bytes = view.dim(0) * view.dim(1) * DTypeBytes(view.dtype());
+    Fill({view.data(), Index(bytes)}, 0xff, stream_);
+  }
+}
+
+void CudaStepDevice::Upload(const Bucket& bucket) {
+  CopyTo(bucket.device.bytes, bucket.host.bytes, "a step's inputs", stream_);
+  // What the items refer to, where they do.
+  int64_t num_biases = 0, num_text = 0;
+  for (const SampleItem& item :
+       bucket.host.sampling.items.first(Index(bucket.next->packer.num_items()))) {
+    num_biases = std::max<int64_t>(num_biases, item.first_bias + item.num_biases);
+    num_text = std::max<int64_t>(num_text, item.first_text + item.num_prompt + item.num_output);
+  }
+  CopyFirst(memory_.device_rare.biases, memory_.host_rare.biases, Index(num_biases),
+            "a step's biases", stream_);
+  CopyFirst(memory_.device_rare.text, memory_.host_rare.text, Index(num_text), "a step's text",
+            stream_);
+}
+
+// What a graph records: nothing here depends on the step.
+void CudaStepDevice::LaunchBucket(size_t number, PartMarks* marks) {
+  CudaOps& ops = *work_[number].ops;
+  const Bucket& bucket = memory_.buckets[number];
+  parts_.buckets[number].plan->Launch(stream_, status_.word());
+  if (marks != nullptr) marks->Begin(stream_);
+  ops.MarkIn(marks);
+  model_.Forward(ForwardOf(number), ops);
+  model_.Logits(LogitsOf(bucket, bucket.device.logit_rows), ops);
+  ops.MarkIn(nullptr);
+}
+
+// The marks are of one launch, or of one recording: one that failed leaves none behind.
+void CudaStepDevice::LaunchTimed(size_t number) {
+  BucketWork& bucket = work_[number];
+  if (options_.mode == StepMode::kEager) {
+    bucket.marks = {};
+    LaunchBucket(number, &bucket.marks);
+    return;
+  }
+  if (!bucket.timed_graph) {
+    bucket.marks = {};
+    bucket.timed_graph.emplace(
+        Graph::Capture(stream_, [&] { LaunchBucket(number, &bucket.marks); }));
+  }
+  bucket.timed_graph->Launch(stream_);
+}
+
+void CudaStepDevice::SampleNext(const Bucket& bucket) {
+  const SamplePacker& packer = bucket.next->packer;
+  if (packer.num_rows() == 0) return;
+  SampleCapacity capacity = NextCapacity(limits_);
+  capacity.rows = packer.num_rows();  // not the capacity's: the grid need not exceed the step
+  capacity.items = packer.num_items();
+  capacity.adjusted = std::min(capacity.adjusted, capacity.items);
+  cuda::Sample(
+      SampleOf(capacity, bucket.device.sampling, memory_.device_outputs.next, WorkOf(packer)),
+      stream_);
+}
+
+// Scores are for evaluation: not in graphs, and a block of rows at a time over the logits of the
+// tokens to draw, which are drawn by now.
+void CudaStepDevice::SampleScores(const StepWork& work) {
+  for (size_t block = 0; block < work.num_score_blocks; ++block) {
+    const ScoreInputs& device = memory_.device_rare.scores[block];
+    CopyTo(device.bytes, memory_.host_rare.scores[block].bytes, "a block of scores", stream_);
+    model_.Logits(LogitsOf(memory_.buckets[work.bucket], device.rows), *work_[work.bucket].ops);
+    cuda::Sample(
+        SampleOf(ScoreCapacity(limits_), device.sampling, memory_.device_outputs.scores[block],
+                 WorkOf(memory_.scores[block].packer)),
+        stream_);
+  }
+}
+
+// What was asked for, and whether all went well.
+void CudaStepDevice::Download(size_t num_score_blocks) {
+  const size_t bytes = Index(memory_.device_outputs.ends[num_score_blocks].raw());
+  Check(cudaMemcpyAsync(memory_.host_outputs.bytes.data(), memory_.device_outputs.bytes.data(),
+                        bytes, cudaMemcpyDeviceToHost, stream_.get()),
+        "a step's results");
+  status_.Read(stream_);
+  done_.Record(stream_);
+}
+
+void CudaStepDevice::Wait() {
+  done_.Synchronize();
+  if (!status_.report()) return;
+  status_.Clear(stream_);
+  status_.ThrowIfReported();
+}
+
+// ---- What steps cost ----
+
+void CudaStepDevice::TakeTimes(bool on) {
+  if (on != timing_.has_value()) timing_ = on ? std::make_optional<Timing>() : std::nullopt;
+}
+
+// What the pass's own marks leave of the time between `planned` and `computed` is the plan's kernels.
+StepTimes CudaStepDevice::times() const {
+  StepTimes times;
+  if (!timing_) return times;
+  double rest = timing_->computed.SecondsSince(timing_->planned);
+  work_[timing_->bucket].marks.ForEach([&](ForwardPart part, double seconds) {
+    times[StepPartOf(part)] += seconds;
+    rest -= seconds;
+  });
+  times[StepPart::kPlan] = timing_->planned.SecondsSince(timing_->begin) + std::max(0.0, rest);
+  times[StepPart::kSampling] = timing_->sampled.SecondsSince(timing_->computed);
+  return times;
+}
+
+}  // namespace quire::cuda

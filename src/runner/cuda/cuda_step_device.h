@@ -1,0 +1,141 @@
+// Steps on a Hopper GPU: two copies there, one graph, sampling, two copies back, and one wait.
+//
+// Owns the weights, the KV stores and every buffer, in one arena of device memory that the memory plan
+// lists, and pinned memory for what goes there and back. A step takes no memory and waits once, in
+// Wait. Steps are padded to buckets whose addresses never change: StepMode::kGraph records the work of
+// every bucket once and launches it as one, kEager launches the same work piece by piece.
+#ifndef QUIRE_RUNNER_CUDA_CUDA_STEP_DEVICE_H_
+#define QUIRE_RUNNER_CUDA_CUDA_STEP_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "attn/cuda/plan.h"
+#include "attn/kv_store.h"
+#include "base/error.h"
+#include "base/units.h"
+#include "decode/cuda/sampling.h"
+#include "device/arena.h"
+#include "device/cuda/cuda.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/gemm_planner.h"
+#include "kernels/cuda/part_marks.h"
+#include "kernels/weight.h"
+#include "model/config.h"
+#include "model/forward.h"
+#include "model/weight_source.h"
+#include "runner/memory_plan.h"
+#include "runner/runner_options.h"
+#include "runner/step_device.h"
+#include "runner/step_memory.h"
+
+namespace quire::cuda {
+
+// New pages that one step brings; more come in steps before it (attn/step_pack.h). Of 64 tokens
+// each, that is a prompt of 256k tokens that was found in the prefix tree.
+inline constexpr PageCount kNewPages{4096};
+
+// What a device's steps have besides StepMemory.
+struct CudaStepParts {
+  struct BucketParts {
+    std::unique_ptr<PlanStorage> plan;
+    OpScratch scratch = {};
+  };
+  std::vector<BucketParts> buckets;
+  SampleScratch sampling = {};
+  std::span<std::byte> gemm = {};
+  std::span<std::byte> side_gemm = {};  // of products beside others
+};
+
+// Sizes, or takes, the memory of steps on a device of num_sms multiprocessors.
+StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits,
+                           const RunnerOptions& options, int32_t num_sms, CudaStepParts& parts,
+                           Carver& device, Carver& pinned);
+
+class CudaStepDevice final : public StepDevice {
+ public:
+  CudaStepDevice(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
+                 const MemoryPlan& plan, const LoadProgress& progress);
+
+  const Model& model() const override { return model_; }
+  StepMemory& memory() override { return memory_; }
+  bool pads() const override { return true; }
+  PageCount max_new_pages() const override { return kNewPages; }
+
+  void Prepare(const StepWork& work) override;
+  void Ready(MemoryPlan& plan) override;
+  void ThrowIfLost() const override;
+
+  // Waits for the copy of the one before: they share the bucket's pinned memory.
+  void BringPages(size_t bucket, std::span<const SequenceStep> seqs,
+                  std::span<const RowUse> uses) override;
+  void Bring(const StepWork& work) override;
+  void Run(const StepWork& work) override;
+  void Sample(const StepWork& work) override;
+  void Wait() override;
+  void Abandon(const std::exception_ptr& why) noexcept override;
+
+  void TakeTimes(bool on) override;
+  bool TimingSlowsSteps() const override { return true; }
+  StepTimes times() const override;
+
+ private:
+  // A bucket's launches.
+  struct BucketWork {
+    std::unique_ptr<CudaOps> ops;
+    std::optional<Graph> graph;
+    // The same with marks, made when times are first asked for.
+    std::optional<Graph> timed_graph;
+    PartMarks marks;
+  };
+  // Points of a step between which its time is divided, beside those of the bucket's pass.
+  struct Timing {
+    Event begin{true}, planned{true}, computed{true}, sampled{true};
+    size_t bucket = 0;
+  };
+
+  void PlanProducts();
+  void LaunchAllOnce();
+  void CopyPages(size_t num_rows);
+  void Poison();
+  void Upload(const Bucket& bucket);
+  void LaunchBucket(size_t number, PartMarks* marks = nullptr);
+  void LaunchTimed(size_t number);
+  void SampleNext(const Bucket& bucket);
+  void SampleScores(const StepWork& work);
+  void Download(size_t num_score_blocks);
+
+  ForwardArgs ForwardOf(size_t number) const;
+  LogitsArgs LogitsOf(const Bucket& bucket, std::span<const int32_t> rows) const;
+  SampleArgs SampleOf(const SampleCapacity& capacity, const SampleInputs& inputs,
+                      const SampleResults& results, SampleWork work) const;
+
+  const RunnerOptions options_;
+  const RunnerLimits limits_;
+  const DeviceProperties properties_;
+  DeviceBuffer arena_;
+  PinnedBuffer pinned_;
+  Stream stream_;
+  Branch branch_;  // off it, within the forward pass
+  Status status_;
+  Carver carver_;  // over the arena: weights, angles, KV, steps
+  Model model_;
+  std::vector<KvStore> stores_;  // one per layer
+  CudaStepParts parts_;
+  StepMemory memory_;
+  GemmPlanner gemms_;
+  std::vector<BucketWork> work_;  // of each bucket
+
+  Event done_;
+  std::optional<Timing> timing_;     // while times are taken
+  std::optional<DeviceError> lost_;  // why the device cannot be used any more
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_RUNNER_CUDA_CUDA_STEP_DEVICE_H_

@@ -1,0 +1,197 @@
+#include "runner/model_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "model/cost.h"
+#include "runner/batch_checks.h"
+#include "runner/step_inputs.h"
+
+namespace quire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+size_t ToSize(int64_t n) { return static_cast<size_t>(n); }
+
+}  // namespace
+
+ModelRunner::ModelRunner(std::unique_ptr<StepDevice> device, const MemoryPlan& plan)
+    : plan_(plan),
+      device_(std::move(device)),
+      memory_(device_->memory()),
+      book_(plan.limits.max_seqs, memory_.page_rows.width) {
+  for (const Bucket& bucket : memory_.buckets) bucket_sizes_.push_back(bucket.size);
+  PrepareBuckets();
+  device_->Ready(plan_);
+}
+
+// What the device still does reads memory that is about to go.
+ModelRunner::~ModelRunner() { device_->Abandon(nullptr); }
+
+// The largest first: what a device takes for them besides is then taken once.
+void ModelRunner::PrepareBuckets() {
+  std::vector<size_t> by_size(memory_.buckets.size());
+  std::iota(by_size.begin(), by_size.end(), size_t{0});
+  std::ranges::stable_sort(by_size, [&](size_t a, size_t b) {
+    return bucket_sizes_[a].num_tokens > bucket_sizes_[b].num_tokens;
+  });
+  if (!device_->pads()) return;
+  batch_ = {};
+  for (const size_t number : by_size) {
+    PackBucket(number);
+    AssignRows();
+    device_->Prepare(work_);
+  }
+}
+
+ByteOffset ModelRunner::WeightBytesPerStep(int64_t num_tokens) const {
+  return quire::WeightBytesPerStep(model().config(), model().weights(), num_tokens);
+}
+
+// ---- A step ----
+
+void ModelRunner::Submit(const StepBatch& batch) {
+  device_->ThrowIfLost();
+  const PageCount looked_at = CheckBatch(batch, plan_.limits);
+  QUIRE_CHECK(!is_running_, "a step is still to be collected");
+  stats_.pages_looked_at = looked_at;
+  try {
+    Start(batch);
+    is_running_ = true;
+  } catch (...) {
+    book_.ForgetPages();  // a step that was packed may not have been brought
+    device_->Abandon(std::current_exception());
+    throw;
+  }
+}
+
+// What can be wrong with a batch is found before anything is given to the device.
+void ModelRunner::Start(const StepBatch& batch) {
+  const Clock::time_point begin = Clock::now();
+  batch_ = batch;
+  const auto num_seqs = static_cast<int32_t>(batch.sequences.size());
+  stats_.bucket = ChooseBucket(bucket_sizes_, num_seqs, NumTokens(batch));
+  PackBucket(stats_.bucket);
+  stats_.padded_rows = static_cast<int32_t>(work_.seqs.size()) - num_seqs;
+  stats_.padded_tokens = TokenCount(work_.num_tokens) - NumTokens(batch);
+  stats_.copied_pages = static_cast<int32_t>(batch.copies.size());
+  stats_.logit_rows = memory_.results.num_rows();
+  PackCopies();
+  AssignRows();
+  host_seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
+  device_->Bring(work_);
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    book_.Set(work_.uses[i].row, work_.uses[i].unchanged, work_.seqs[i].pages);
+  }
+  device_->Run(work_);
+  device_->Sample(work_);
+}
+
+// The batch's inputs, padded, and what is wanted of its rows.
+void ModelRunner::PackBucket(size_t number) {
+  Bucket& bucket = memory_.buckets[number];
+  const StepInputs inputs{.tokens = bucket.host.tokens,
+                          .positions = bucket.host.positions,
+                          .slots = bucket.host.slots,
+                          .seqs = memory_.seqs};
+  memory_.results.Pick(batch_, *bucket.next, memory_.scores);
+  Pack(batch_, plan_.limits.page_size, inputs);
+  const TokenCount num_tokens = NumTokens(batch_);
+  bucket.host.live_tokens[0] = static_cast<int32_t>(num_tokens.raw());
+  work_ = {.bucket = number, .num_score_blocks = memory_.results.num_score_blocks()};
+  if (device_->pads()) {
+    PadTo(bucket.size, plan_.limits.page_size, batch_.sequences.size(), num_tokens, inputs);
+    work_.num_tokens = ToSize(bucket.size.num_tokens.raw());
+    work_.seqs = memory_.seqs.first(ToSize(bucket.size.num_seqs));
+  } else {
+    work_.num_tokens = ToSize(num_tokens.raw());
+    work_.seqs = memory_.seqs.first(batch_.sequences.size());
+  }
+}
+
+void ModelRunner::PackCopies() {
+  const PageSize page_size = plan_.limits.page_size;
+  for (const StepPageCopy& copy : batch_.copies) {
+    for (int32_t i = 0; i < copy.count; ++i, ++work_.num_copies) {
+      memory_.host_rare.copy_from[work_.num_copies] = page_size.SlotOf(copy.from, i);
+      memory_.host_rare.copy_to[work_.num_copies] = page_size.SlotOf(copy.to, i);
+    }
+  }
+}
+
+// ---- Pages ----
+
+void ModelRunner::AssignRows() {
+  const size_t num_seqs = batch_.sequences.size();
+  const std::span<RowUse> uses = memory_.uses.first(work_.seqs.size());
+  std::ranges::fill(uses, RowUse{});
+  book_.Assign(batch_.sequences, work_.seqs.first(num_seqs), uses.first(num_seqs));
+  BringMany(work_.seqs.first(num_seqs), uses.first(num_seqs));
+  work_.uses = uses;
+}
+
+// Where a step has more new pages than it can bring, others that compute nothing bring some before.
+void ModelRunner::BringMany(std::span<const SequenceStep> seqs, std::span<RowUse> uses) {
+  const auto missing = [&](size_t i) {
+    return PageCount(seqs[i].pages.size()) - uses[i].unchanged;
+  };
+  const PageCount most = device_->max_new_pages();
+  PageCount left{0};
+  for (size_t i = 0; i < seqs.size(); ++i) left += missing(i);
+  const std::span<SequenceStep> carriers = memory_.carriers.first(seqs.size());
+  const std::span<RowUse> carrier_uses = memory_.carrier_uses.first(seqs.size());
+  while (left > most) {
+    PageCount room = most;
+    for (size_t i = 0; i < seqs.size(); ++i) {
+      const PageCount taken = Min(room, missing(i));
+      const PageCount end = uses[i].unchanged + taken;
+      const bool brings = taken > PageCount(0);
+      carriers[i] = {.pages = brings ? seqs[i].pages.first(ToSize(end.raw()))
+                                     : std::span<const PageId>()};
+      carrier_uses[i] = brings ? uses[i] : RowUse{};
+      room -= taken;
+    }
+    device_->BringPages(work_.bucket, carriers, carrier_uses);
+    for (size_t i = 0; i < seqs.size(); ++i) {
+      if (carrier_uses[i].row == kNoRow) continue;
+      book_.Set(uses[i].row, uses[i].unchanged, carriers[i].pages);
+      uses[i].unchanged = PageCount(carriers[i].pages.size());
+    }
+    left -= most;
+  }
+}
+
+// ---- Results ----
+
+const StepResult& ModelRunner::Collect() {
+  device_->ThrowIfLost();
+  QUIRE_CHECK(is_running_, "no step was submitted");
+  is_running_ = false;
+  try {
+    device_->Wait();
+  } catch (...) {
+    book_.ForgetPages();  // the step may not have come as far as its pages
+    device_->Abandon(std::current_exception());
+    throw;
+  }
+  times_ = device_->times();
+  times_[StepPart::kPlan] += host_seconds_;
+  CountExperts();
+  return memory_.results.Fill(memory_.host_outputs.next, memory_.host_outputs.scores);
+}
+
+// Layers without experts have none.
+void ModelRunner::CountExperts() {
+  stats_.fewest_experts = 0;
+  for (const int32_t used : memory_.host_outputs.experts_used) {
+    if (used == 0) continue;
+    const int32_t fewest = stats_.fewest_experts;
+    stats_.fewest_experts = fewest == 0 ? used : std::min(fewest, used);
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,74 @@
+// Runs steps of a model: check -> pack -> (bring, run, sample) on a StepDevice -> results.
+//
+// One for every backend. A step allocates nothing. Submit returns as soon as the device has the step, so
+// that a caller can prepare the next one before Collect.
+#ifndef QUIRE_RUNNER_MODEL_RUNNER_H_
+#define QUIRE_RUNNER_MODEL_RUNNER_H_
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/units.h"
+#include "model/forward.h"
+#include "runner/memory_plan.h"
+#include "runner/metered_runner.h"
+#include "runner/page_row_book.h"
+#include "runner/step_device.h"
+#include "step/step.h"
+
+namespace quire {
+
+// Not for two threads at once.
+class ModelRunner : public MeteredRunner {
+ public:
+  // `plan` is the one that the device was made with.
+  ModelRunner(std::unique_ptr<StepDevice> device, const MemoryPlan& plan);
+  ~ModelRunner() override;
+  ModelRunner(const ModelRunner&) = delete;
+  ModelRunner& operator=(const ModelRunner&) = delete;
+
+  const RunnerLimits& limits() const override { return plan_.limits; }
+  // Both throw as the device does, too. Once that is lost, every later call throws why.
+  void Submit(const StepBatch& batch) override;
+  const StepResult& Collect() override;
+
+  const MemoryPlan& memory_plan() const override { return plan_; }
+  ByteOffset WeightBytesPerStep(int64_t num_tokens) const override;
+  const Model& model() const { return device_->model(); }
+
+  // Between Collect and the next Submit:
+  std::span<const Bucket> buckets() const { return memory_.buckets; }
+  const StepStats& last_step() const override { return stats_; }
+  const StepTimes& times() const override { return times_; }
+  void TakeTimes(bool on) override { device_->TakeTimes(on); }
+  bool TimingSlowsSteps() const override { return device_->TimingSlowsSteps(); }
+
+ private:
+  void PrepareBuckets();
+  void Start(const StepBatch& batch);
+  void PackBucket(size_t number);
+  void PackCopies();
+  void AssignRows();
+  void BringMany(std::span<const SequenceStep> seqs, std::span<RowUse> uses);
+  void CountExperts();
+
+  MemoryPlan plan_;
+  const std::unique_ptr<StepDevice> device_;
+  StepMemory& memory_;  // the device's
+  std::vector<BucketSize> bucket_sizes_;
+  PageRowBook book_;
+
+  // The step at hand.
+  StepBatch batch_;
+  StepWork work_;
+  bool is_running_ = false;
+  double host_seconds_ = 0;
+
+  StepStats stats_;
+  StepTimes times_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_RUNNER_MODEL_RUNNER_H_

@@ -1,0 +1,73 @@
+// What computes a runner's steps: the CPU's threads, or a GPU.
+//
+// A step is Bring, Run, Sample, in this order, and Wait. The first three may return before anything is
+// done; what they were given stays as it is until Wait has returned. For one thread at a time.
+#ifndef QUIRE_RUNNER_STEP_DEVICE_H_
+#define QUIRE_RUNNER_STEP_DEVICE_H_
+
+#include <cstddef>
+#include <exception>
+#include <span>
+
+#include "attn/sequence_step.h"
+#include "attn/step_pack.h"
+#include "base/units.h"
+#include "model/forward.h"
+#include "runner/memory_plan.h"
+#include "runner/metered_runner.h"
+#include "runner/step_memory.h"
+
+namespace quire {
+
+// A step as the runner has packed it: its inputs are in the bucket's host memory.
+struct StepWork {
+  size_t bucket = 0;
+  size_t num_tokens = 0;                    // of the inputs in use, padding included
+  std::span<const SequenceStep> seqs = {};  // those of the batch, and padded rows
+  std::span<const RowUse> uses = {};        // as many
+  size_t num_copies = 0;                    // rows to copy first, of RareInputs
+  size_t num_score_blocks = 0;
+};
+
+class StepDevice {
+ public:
+  virtual ~StepDevice() = default;
+
+  virtual const Model& model() const = 0;
+  virtual StepMemory& memory() = 0;
+  // Whether steps are padded to their bucket's size.
+  virtual bool pads() const = 0;
+  // New pages that one step brings; more come by BringPages before it.
+  virtual PageCount max_new_pages() const = 0;
+
+  // Before the first step, for every bucket, the largest first: `work` is a step of nothing but
+  // padding. Then Ready, once, which may add to the plan what was taken besides.
+  virtual void Prepare(const StepWork&) {}
+  virtual void Ready(MemoryPlan&) {}
+
+  // Throws why no step can run any more.
+  virtual void ThrowIfLost() const {}
+
+  // Brings new pages of sequences to their rows; nothing is computed.
+  virtual void BringPages(size_t bucket, std::span<const SequenceStep> seqs,
+                          std::span<const RowUse> uses) = 0;
+  // Copies rows of pages, brings inputs and new pages, and makes the plan.
+  virtual void Bring(const StepWork& work) = 0;
+  // The forward pass.
+  virtual void Run(const StepWork& work) = 0;
+  // Logits, tokens drawn of them, and scores.
+  virtual void Sample(const StepWork& work) = 0;
+  // Returns when all is done and memory().host_outputs hold what came of it. Throws what stopped it.
+  virtual void Wait() = 0;
+  // After any of the above has thrown `why`: returns when nothing is under way any more.
+  virtual void Abandon(const std::exception_ptr& why) noexcept = 0;
+
+  virtual void TakeTimes(bool) {}
+  virtual bool TimingSlowsSteps() const { return false; }
+  // Of the step that was waited for, if times were taken.
+  virtual StepTimes times() const = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_RUNNER_STEP_DEVICE_H_
