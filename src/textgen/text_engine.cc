@@ -48,6 +48,7 @@ class TextAnswers {
   };
 
   void TakeToken(const TokenEvent& event, Answer& answer, TextEvent& out) {
+    if (answer.text.stopped_by()) return;  // of the same step, behind the stop string
     ++answer.output_tokens;
     if (event.finish == FinishReason::kStop) return;  // a stop token is no part of the answer
     out.token =

@@ -127,6 +127,26 @@ TEST_F(TextEngineTest, AStopStringEndsAnAnswerAndTheEngineComputesNoMoreOfIt) {
   EXPECT_EQ(tokens_.counters().output_tokens, events.back().output_tokens);
 }
 
+TEST_F(TextEngineTest, TokensBehindAStopStringInTheSameStepAreNoneOfTheAnswers) {
+  RunnerLimits limits = Limits();
+  limits.max_tree_nodes = limits.lookahead = TokenCount(5);
+  FakeRunner runner(limits);
+  Engine tokens(runner, {});
+  TextEngine engine(tokens, model_);
+  for (int64_t last = 5; last < 25; ++last) {
+    TextRequest request = MakeRequest(60);
+    // Any text that ends with this token, and with no token before it.
+    const std::string before = ExpectedText(request, last - 1);
+    const std::string stop = ExpectedText(request, last).substr(before.size());
+    if (stop.empty() || before.find(stop) != std::string::npos) continue;
+    request.stop = {stop};
+    const std::vector<TextAnswer> answers = GenerateText(engine, request);
+    ASSERT_EQ(answers.size(), 1u);
+    EXPECT_EQ(answers[0].text.content, before) << last;
+    EXPECT_EQ(answers[0].output_tokens, last);
+  }
+}
+
 TEST_F(TextEngineTest, AStopStringEndsOneOfSeveralAnswers) {
   TextRequest request = MakeRequest(60);
   request.tokens.num_samples = 3;
