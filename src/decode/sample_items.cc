@@ -52,6 +52,7 @@ void SamplePacker::Begin(int32_t num_rows) {
   Require(num_rows >= 0, "sample.rows: expected >= 0, got {}", num_rows);
   RequireRoom("rows", 0, num_rows, capacity_.rows);
   inputs_.counts[0] = {.num_rows = num_rows, .num_items = 0};
+  last_biases_ = {};
   num_biases_ = 0;
   num_text_ = 0;
   num_adjusted_ = 0;
@@ -94,9 +95,19 @@ void SamplePacker::Add(const Samples& samples) {
   }
   RequireRoom("items", num_items(), samples.num_samples, capacity_.items);
   RequireRoom("adjusted", num_adjusted_, adjusted ? samples.num_samples : 0, capacity_.adjusted);
-  RequireRoom("biases", num_biases_, std::ssize(params.logit_bias), capacity_.biases);
+  // The rows of one sequence follow each other, and have its biases.
+  const bool shares_biases = params.logit_bias.data() == last_biases_.data() &&
+                             params.logit_bias.size() == last_biases_.size();
+  const int64_t num_biases = shares_biases ? 0 : std::ssize(params.logit_bias);
+  RequireRoom("biases", num_biases_, num_biases, capacity_.biases);
   RequireRoom("text", num_text_, num_text, capacity_.text);
 
+  if (!shares_biases) {
+    std::ranges::copy(params.logit_bias, inputs_.biases.begin() + num_biases_);
+    last_biases_ = params.logit_bias;
+    num_biases_ += num_biases;
+  }
+  const int64_t first_bias = num_biases_ - std::ssize(params.logit_bias);
   const bool highest = params.temperature == 0 || params.top_k == 1;
   for (int32_t i = 0; i < samples.num_samples; ++i) {
     SampleItem& item = Next(samples.row);
@@ -110,7 +121,7 @@ void SamplePacker::Add(const Samples& samples) {
     item.frequency_penalty = params.frequency_penalty;
     item.presence_penalty = params.presence_penalty;
     item.adjusted = adjusted ? num_adjusted_++ : -1;
-    item.first_bias = static_cast<int32_t>(num_biases_);
+    item.first_bias = static_cast<int32_t>(first_bias);
     item.num_biases = static_cast<int32_t>(params.logit_bias.size());
     item.first_text = static_cast<int32_t>(num_text_);
     item.num_prompt = penalties ? static_cast<int32_t>(samples.prompt.size()) : 0;
@@ -119,8 +130,6 @@ void SamplePacker::Add(const Samples& samples) {
     item.seed = params.seed;
     item.position = samples.position.raw();
   }
-  std::ranges::copy(params.logit_bias, inputs_.biases.begin() + num_biases_);
-  num_biases_ += std::ssize(params.logit_bias);
   if (penalties) {
     const auto to = inputs_.text.begin() + num_text_;
     std::ranges::copy(samples.output, std::ranges::copy(samples.prompt, to).out);

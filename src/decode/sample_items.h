@@ -120,6 +120,7 @@ class SamplePacker {
 
   SampleCapacity capacity_;
   SampleInputs inputs_;
+  std::span<const LogitBias> last_biases_ = {};  // of the last item added
   int64_t num_biases_ = 0;
   int64_t num_text_ = 0;
   int32_t num_adjusted_ = 0;

@@ -136,6 +136,8 @@ TEST_F(StepResultsTest, SamplesOfATreeHaveATokenForEveryNode) {
   tree.position = TokenCount(10);
   tree.tree_parents = parents;
   tree.num_samples = 2;
+  const std::vector<LogitBias> biases(kMaxStepBiases, {.token = 3, .bias = 1});
+  tree.sampling.logit_bias = biases;
   const StepSequence seqs[] = {tree};
   Pick(seqs);
   EXPECT_EQ(next_[0].packer.num_rows(), 3);
@@ -143,6 +145,10 @@ TEST_F(StepResultsTest, SamplesOfATreeHaveATokenForEveryNode) {
   EXPECT_EQ(items[0].position, 11);
   EXPECT_EQ(items[2].position, 12);
   EXPECT_EQ(items[4].position, 12);  // a sibling
+  for (size_t i = 0; i < 6; ++i) {   // once for all nodes
+    EXPECT_EQ(items[i].first_bias, 0);
+    EXPECT_EQ(items[i].num_biases, kMaxStepBiases);
+  }
   const StepResult& result = Fill();
   ASSERT_EQ(result.sequences[0].answers.size(), 2u);
   for (size_t sample = 0; sample < 2; ++sample) {

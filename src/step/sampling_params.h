@@ -42,7 +42,7 @@ struct SamplingParams {
 // Throws Error(kInvalidArgument) naming the field, its range and its value.
 void Validate(const SamplingParams& params, int64_t vocab_size);
 
-// Whether what was said so far changes the logits.
+// Whether logits depend on the tokens of the text so far.
 bool HasPenalties(const SamplingParams& params);
 
 }  // namespace quire
