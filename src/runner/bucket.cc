@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/maths.h"
 
 namespace quire {
 namespace {
@@ -14,9 +15,12 @@ int32_t NextDecodeRows(int32_t rows) {
 // What the least mixed bucket holds: below it padding costs little.
 constexpr int64_t kLeastMixedTokens = 16;
 
-// Padding is computed like tokens: powers of two would make 1087 tokens cost as much as 2048.
+// Padding is computed like tokens: powers of two would make 1087 tokens cost as much as 2048. From 4096
+// tokens on steps grow by a sixteenth, so that very large ones do not need thousands of buckets.
 int64_t NextMixedTokens(int64_t tokens) {
-  return tokens < 128 ? tokens * 2 : tokens < 1024 ? tokens + 128 : tokens + 256;
+  if (tokens < 128) return tokens * 2;
+  if (tokens < 1024) return tokens + 128;
+  return tokens + std::max<int64_t>(256, RoundUp(tokens / 16, int64_t{256}));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ struct BucketSize {
 
 // kEager: the one largest step. kGraph: for steps of one token per sequence, as many rows as
 // tokens, 1, 2, 4, 8, 12, 16, then every 8; for others 16, 32, 64, 128 tokens, then every 128 to 1024
-// and every 256 to max_step_tokens, with a row more than max_seqs for the padding tokens.
+// and every 256 to 4096, then a sixteenth more each, to max_step_tokens, with a row more than max_seqs for the padding tokens.
 std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount max_step_tokens);
 
 // The smallest bucket for a step of num_seqs sequences with num_tokens tokens together; it is in
