@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 
 #include "base/executor.h"
 #include "base/tensor_view.h"
@@ -64,9 +65,10 @@ class WeightPacker {
   virtual WeightFormat FormatOf(WeightFormat stored, WeightUse use, ScaleBlock block) const = 0;
   // Takes the memory of `count` matrices.
   virtual Weight Reserve(MatrixShape shape, int64_t count, WeightFormat format) = 0;
-  // Fills matrices `first`, `first` + 1, ... of a weight that was reserved. The sources have been
-  // read when it returns.
-  virtual void Fill(const Weight& weight, int64_t first, std::span<const MatrixSource> sources) = 0;
+  // Fills matrices `first`, `first` + 1, ... of a weight that was reserved. The sources, of tensor
+  // `name`, have been read when it returns.
+  virtual void Fill(const Weight& weight, int64_t first, std::span<const MatrixSource> sources,
+                    const std::string& name) = 0;
   // Takes memory for `count` floats and has `fill` write them. Empty while only counting, and then
   // `fill` is not called.
   virtual std::span<const float> Floats(int64_t count,

@@ -109,8 +109,8 @@ class Loader {
       keys.push_back(Transposed(Rows(source, h * head_rows, config_.nope_dim)));
       values.push_back(Rows(source, h * head_rows + config_.nope_dim, config_.value_dim));
     }
-    packer_.Fill(attention.key_heads, 0, keys);
-    packer_.Fill(attention.value_heads, 0, values);
+    packer_.Fill(attention.key_heads, 0, keys, name);
+    packer_.Fill(attention.value_heads, 0, values, name);
   }
 
   void LoadExperts(const std::string& prefix, LayerWeights& layer) {
@@ -162,7 +162,7 @@ class Loader {
     if (packer_.counting()) return weight;
     for (size_t i = 0; i < names.size(); ++i) {
       const MatrixSource source = source_.Matrix(names[i], shape, packer_.executor());
-      packer_.Fill(weight, static_cast<int64_t>(i), std::span(&source, 1));
+      packer_.Fill(weight, static_cast<int64_t>(i), std::span(&source, 1), names[i]);
     }
     return weight;
   }

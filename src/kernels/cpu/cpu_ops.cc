@@ -61,6 +61,7 @@ OpScratch LayOutOps(const OpLimits& limits, Carver& carver) {
 }
 
 void CpuOps::Embed(const EmbedArgs& args) {
+  RequireShape("embed.hidden", args.hidden, {std::ssize(args.tokens), args.table.shape.inputs});
   const PackedMatrix table = MatrixOf(args.table);
   ForEachRow(std::ssize(args.tokens), executor_, [&](int64_t t) {
     const std::span<float> row(args.hidden.Row<float>(t), static_cast<size_t>(args.hidden.dim(1)));
@@ -76,7 +77,8 @@ void CpuOps::GatherAngles(const StepAngles& angles) {
   const int64_t pairs = angles.cos.dim(1);
   for (int64_t t = 0; t < std::ssize(angles.positions); ++t) {
     const int64_t position = angles.positions[static_cast<size_t>(t)].raw();
-    QUIRE_CHECK(position >= 0 && position < context, "position {} of {}", position, context);
+    Require(position >= 0 && position < context,
+            "gather_angles.positions[{}]: expected 0..{}, got {}", t, context - 1, position);
     std::copy_n(angles.table_cos.Row<float>(position), pairs, angles.cos.Row<float>(t));
     std::copy_n(angles.table_sin.Row<float>(position), pairs, angles.sin.Row<float>(t));
   }
@@ -243,7 +245,8 @@ void CpuOps::Combine(const ExpertRows& rows, TensorView y) {
 void CpuOps::PickRows(const PickRowsArgs& args) {
   for (int64_t i = 0; i < std::ssize(args.rows); ++i) {
     const int32_t row = args.rows[static_cast<size_t>(i)];
-    QUIRE_CHECK(row >= 0 && row < args.x.dim(0), "row {} of {}", row, args.x.dim(0));
+    Require(row >= 0 && row < args.x.dim(0), "pick_rows.rows[{}]: expected 0..{}, got {}", i,
+            args.x.dim(0) - 1, row);
     std::copy_n(args.x.Row<float>(row), args.x.dim(1), args.y.Row<float>(i));
   }
 }

@@ -30,7 +30,7 @@ Weight CpuWeightPacker::Reserve(MatrixShape shape, int64_t count, WeightFormat f
 }
 
 void CpuWeightPacker::Fill(const Weight& weight, int64_t first,
-                           std::span<const MatrixSource> sources) {
+                           std::span<const MatrixSource> sources, const std::string&) {
   const auto bytes = static_cast<size_t>(PackedBytes(weight.shape, weight.format).raw());
   for (const MatrixSource& source : sources) {
     // The memory was handed out as writable by Reserve; views of weights are of what is complete.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "base/executor.h"
@@ -32,7 +33,8 @@ class CpuWeightPacker final : public WeightPacker {
   // the chunks of a packed matrix.
   WeightFormat FormatOf(WeightFormat stored, WeightUse use, ScaleBlock block) const override;
   Weight Reserve(MatrixShape shape, int64_t count, WeightFormat format) override;
-  void Fill(const Weight& weight, int64_t first, std::span<const MatrixSource> sources) override;
+  void Fill(const Weight& weight, int64_t first, std::span<const MatrixSource> sources,
+            const std::string& name) override;
   std::span<const float> Floats(int64_t count, FunctionRef<void(std::span<float>)> fill) override;
   void Finish() override {}
 

@@ -85,7 +85,7 @@ Weight CudaWeightPacker::Reserve(MatrixShape shape, int64_t count, WeightFormat 
 }
 
 void CudaWeightPacker::Fill(const Weight& weight, int64_t first,
-                            std::span<const MatrixSource> sources) {
+                            std::span<const MatrixSource> sources, const std::string& name) {
   // The memory was handed out as writable by Reserve; views of weights are of what is complete.
   auto* const to = const_cast<std::byte*>(weight.data) + first * weight.step_bytes;
   if (weight.format != WeightFormat::kFp8Block) {
@@ -98,7 +98,7 @@ void CudaWeightPacker::Fill(const Weight& weight, int64_t first,
     const MatrixSource& from = sources[i];
     Require(IsContiguous(from) && from.scale_input_stride == 1 &&
                 from.scale_stride == CeilDiv(weight.shape.inputs, int64_t{kScaleBlock}),
-            "e4m3 blocks for a device: expected contiguous codes and scales");
+            "tensor '{}': expected contiguous codes and scales", name);
     const int64_t matrix = static_cast<int64_t>(i);
     const auto codes = static_cast<size_t>(weight.step_bytes);
     Send({from.data, codes}, {to + matrix * weight.step_bytes, codes});

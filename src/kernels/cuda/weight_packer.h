@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "base/executor.h"
 #include "base/narrow_float.h"
@@ -32,7 +33,8 @@ class CudaWeightPacker final : public WeightPacker {
   // bf16; e4m3 stays where its blocks are 128 x 128 and nothing cuts across them.
   WeightFormat FormatOf(WeightFormat stored, WeightUse use, ScaleBlock block) const override;
   Weight Reserve(MatrixShape shape, int64_t count, WeightFormat format) override;
-  void Fill(const Weight& weight, int64_t first, std::span<const MatrixSource> sources) override;
+  void Fill(const Weight& weight, int64_t first, std::span<const MatrixSource> sources,
+            const std::string& name) override;
   std::span<const float> Floats(int64_t count, FunctionRef<void(std::span<float>)> fill) override;
   void Finish() override;
 
