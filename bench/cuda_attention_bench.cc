@@ -13,10 +13,10 @@
 #include "attn/plan_storage.h"
 #include "bench/manual_time.h"
 #include "bench/sequences.h"
-#include "kernels/cuda/mla_attention.h"
-#include "kernels/cuda/mla_attention_testing.h"
+#include "kernels/cuda/mla_attention/mla_attention.h"
+#include "kernels/cuda/mla_attention/mla_attention_testing.h"
 #include "kernels/cuda/roof.h"
-#include "kernels/cuda/store.h"
+#include "kernels/cuda/store/store.h"
 #include "testing/splitmix64.h"
 
 namespace quire::bench {

@@ -1,5 +1,5 @@
 #include "bench/cuda_attention_bench.h"
-#include "kernels/cuda/gemm_instructions.cuh"
+#include "kernels/cuda/ptx/instructions.cuh"
 
 namespace quire::bench {
 namespace {

@@ -13,9 +13,9 @@
 #include "base/error.h"
 #include "bench/manual_time.h"
 #include "device/cuda/cuda.h"
-#include "kernels/cuda/expert_gemm.h"
-#include "kernels/cuda/gemm.h"
-#include "kernels/cuda/gemm_planner.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/gemm_planner.h"
+#include "kernels/cuda/moe/expert_gemm.h"
 #include "kernels/cuda/roof.h"
 #include "testing/splitmix64.h"
 

@@ -14,8 +14,8 @@
 #include "bench/manual_time.h"
 #include "decode/cuda/sampling.h"
 #include "device/cuda/cuda.h"
-#include "kernels/cuda/route.h"
-#include "kernels/cuda/row_ops.h"
+#include "kernels/cuda/moe/route.h"
+#include "kernels/cuda/row_ops/row_ops.h"
 #include "testing/splitmix64.h"
 
 namespace quire::bench {

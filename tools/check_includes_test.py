@@ -112,8 +112,8 @@ class PlantedIncludeTest(unittest.TestCase):
                             '"attn/planted_cases.h": only tests and their headers may include it')
 
     def test_cuda_outside_cuda_folders(self):
-        self.expect_refused("kernels/gemm.cc", '#include "kernels/cuda/gemm.h"',
-                            '"kernels/cuda/gemm.h": only files of cuda folders and of cli may '
+        self.expect_refused("kernels/gemm.cc", '#include "kernels/cuda/gemm/gemm.h"',
+                            '"kernels/cuda/gemm/gemm.h": only files of cuda folders and of cli may '
                             'include those of others')
 
     def test_cuda_from_the_command_line(self):

@@ -3,12 +3,12 @@
 #include <optional>
 
 #include "base/error.h"
-#include "kernels/cuda/expert_gemm.h"
-#include "kernels/cuda/mla_attention.h"
-#include "kernels/cuda/pick_rows.h"
-#include "kernels/cuda/route.h"
-#include "kernels/cuda/row_ops.h"
-#include "kernels/cuda/store.h"
+#include "kernels/cuda/mla_attention/mla_attention.h"
+#include "kernels/cuda/moe/expert_gemm.h"
+#include "kernels/cuda/moe/route.h"
+#include "kernels/cuda/row_ops/pick_rows.h"
+#include "kernels/cuda/row_ops/row_ops.h"
+#include "kernels/cuda/store/store.h"
 #include "kernels/cuda/weight_packer.h"
 
 namespace quire::cuda {

@@ -10,10 +10,10 @@
 #include "base/tensor_view.h"
 #include "device/arena.h"
 #include "device/cuda/cuda.h"
-#include "kernels/cuda/gemm.h"
-#include "kernels/cuda/gemm_planner.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/gemm_planner.h"
 #include "kernels/cuda/part_marks.h"
-#include "kernels/cuda/row_ops.h"
+#include "kernels/cuda/row_ops/row_ops.h"
 #include "kernels/ops.h"
 
 namespace quire::cuda {

@@ -5,8 +5,8 @@
 #include "base/units.h"
 #include "device/arena.h"
 #include "device/cuda/cuda.h"
-#include "kernels/cuda/gemm.h"
-#include "kernels/cuda/gemm_planner.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/gemm_planner.h"
 
 namespace quire::cuda {
 namespace {

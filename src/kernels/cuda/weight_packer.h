@@ -13,7 +13,7 @@
 #include "base/units.h"
 #include "device/arena.h"
 #include "device/cuda/upload.h"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm/gemm.h"
 #include "kernels/weight.h"
 
 namespace quire::cuda {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "device/thread_pool.h"
-#include "kernels/cuda/mla_attention.h"
-#include "kernels/cuda/store.h"
+#include "kernels/cuda/mla_attention/mla_attention.h"
+#include "kernels/cuda/store/store.h"
 #include "kernels/cuda/weight_packer.h"
 #include "model/rope_table.h"
 #include "model/weights.h"

@@ -23,7 +23,7 @@
 #include "device/arena.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/gemm_planner.h"
+#include "kernels/cuda/gemm/gemm_planner.h"
 #include "kernels/cuda/part_marks.h"
 #include "kernels/weight.h"
 #include "model/config.h"

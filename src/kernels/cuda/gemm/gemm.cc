@@ -1,0 +1,268 @@
+#include "kernels/cuda/gemm/gemm.h"
+
+#include <cstdint>
+
+#include "base/error.h"
+#include "base/maths.h"
+#include "kernels/cuda/gemm/gemm_quantise.h"
+
+namespace quire::cuda {
+namespace {
+
+// Rows and widths of one launch: 65535 tiles of 64 rows, and byte offsets in a row below 2^31.
+constexpr int64_t kMaxRows = int64_t{1} << 21;
+constexpr int64_t kMaxWidth = int64_t{1} << 28;
+
+int64_t ScaleBlocks(int64_t extent) { return CeilDiv(extent, int64_t{kScaleBlock}); }
+
+std::byte* FirstByte(const TensorView& view) {
+  if (view.dim(0) == 0) return nullptr;
+  return view.dtype() == DType::kF32 ? reinterpret_cast<std::byte*>(view.Address<float>())
+                                     : reinterpret_cast<std::byte*>(view.Address<Bf16>());
+}
+
+bool IsMultiple(const void* pointer, uintptr_t of) {
+  return reinterpret_cast<uintptr_t>(pointer) % of == 0;
+}
+
+void RequireDType(const char* name, const ConstTensorView& view, DType dtype) {
+  Require(view.dtype() == dtype, "{}: expected {}, got {}", name, DTypeName(dtype),
+          DTypeName(view.dtype()));
+}
+
+void RequireRows(int64_t rows) {
+  Require(rows >= 0 && rows <= kMaxRows, "rows: expected 0..{}, got {}", kMaxRows, rows);
+}
+
+}  // namespace
+
+const std::byte* FirstByte(const ConstTensorView& view) {
+  if (view.rank() == 0 || view.dim(0) == 0) return nullptr;
+  return view.dtype() == DType::kF32 ? reinterpret_cast<const std::byte*>(view.Address<float>())
+                                     : reinterpret_cast<const std::byte*>(view.Address<Bf16>());
+}
+
+WeightView DenseWeights(const Bf16* data, MatrixShape shape, int64_t count) {
+  return {.format = WeightFormat::kBf16,
+          .shape = shape,
+          .count = count,
+          .data = reinterpret_cast<const std::byte*>(data),
+          .row_stride = shape.inputs,
+          .matrix_stride = shape.outputs * shape.inputs};
+}
+
+WeightView Fp8Weights(const Fp8E4m3* data, const float* scales, MatrixShape shape, int64_t count) {
+  const int64_t row_blocks = ScaleBlocks(shape.outputs), blocks = ScaleBlocks(shape.inputs);
+  return {.format = WeightFormat::kFp8Block,
+          .shape = shape,
+          .count = count,
+          .data = reinterpret_cast<const std::byte*>(data),
+          .row_stride = shape.inputs,
+          .matrix_stride = shape.outputs * shape.inputs,
+          .scales = scales,
+          .scale_stride = blocks,
+          .scale_matrix_stride = row_blocks * blocks};
+}
+
+QuantisedRows TakeQuantisedRows(Carver& carver, int64_t rows, int64_t inputs) {
+  RequireRows(rows);
+  Require(inputs >= 1 && inputs <= kMaxWidth, "inputs: expected 1..{}, got {}", kMaxWidth, inputs);
+  const int64_t blocks = ScaleBlocks(inputs), stride = blocks * kScaleBlock;
+  const std::span<std::byte> codes = carver.TakeBytes(ByteOffset(rows * stride));
+  const std::span<std::byte> scales = carver.TakeBytes(ByteOffset(rows * blocks * 4));
+  if (carver.counting()) return {};
+  return {.codes = reinterpret_cast<Fp8E4m3*>(codes.data()),
+          .scales = reinterpret_cast<float*>(scales.data()),
+          .rows = rows,
+          .inputs = inputs,
+          .code_stride = stride,
+          .scale_stride = blocks};
+}
+
+QuantisedRows FirstRows(const QuantisedRows& memory, int64_t rows, int64_t inputs) {
+  const int64_t blocks = ScaleBlocks(inputs);
+  Require(rows >= 0 && rows <= memory.rows && inputs >= 1 && blocks <= memory.scale_stride,
+          "quantised rows: expected at most {} rows of {} inputs, got {} of {}", memory.rows,
+          memory.code_stride, rows, inputs);
+  QuantisedRows part = memory;
+  part.rows = rows;
+  part.inputs = inputs;
+  return part;
+}
+
+void RequireWeights(const char* name, const WeightView& w) {
+  Require(!w.empty(), "{}: expected a matrix, got none", name);
+  Require(w.format == WeightFormat::kBf16 || w.format == WeightFormat::kFp8Block,
+          "{}: expected bf16 or fp8_block, got {}", name, WeightFormatName(w.format));
+  Require(w.shape.outputs >= 1 && w.shape.outputs <= kMaxWidth && w.shape.inputs >= 1 &&
+              w.shape.inputs <= kMaxWidth,
+          "{}: expected 1..{} outputs and inputs, got {} x {}", name, kMaxWidth, w.shape.outputs,
+          w.shape.inputs);
+  Require(w.row_stride >= w.shape.inputs, "{}.row_stride: expected at least {}, got {}", name,
+          w.shape.inputs, w.row_stride);
+  Require(w.count >= 1 && w.count <= 65535, "{}.count: expected 1..65535, got {}", name, w.count);
+  if (w.format != WeightFormat::kFp8Block) return;
+  Require(w.scales != nullptr, "{}.scales: expected one per block, got none", name);
+  Require(w.scale_stride >= ScaleBlocks(w.shape.inputs),
+          "{}.scale_stride: expected at least {}, got {}", name, ScaleBlocks(w.shape.inputs),
+          w.scale_stride);
+}
+
+void RequireQuantised(const char* name, const QuantisedRows& rows, int64_t num_rows,
+                      int64_t inputs) {
+  Require(rows.rows == num_rows && rows.inputs == inputs,
+          "{}: expected {} rows of {} inputs, got {} of {}", name, num_rows, inputs, rows.rows,
+          rows.inputs);
+  const int64_t blocks = ScaleBlocks(inputs);
+  Require(rows.code_stride >= blocks * kScaleBlock && rows.code_stride % 16 == 0 &&
+              IsMultiple(rows.codes, 16),
+          "{}: expected rows of at least {} codes, aligned to 16, got {}", name,
+          blocks * kScaleBlock, rows.code_stride);
+  Require(rows.scales != nullptr && rows.scale_stride >= blocks,
+          "{}: expected rows of at least {} scales, got {}", name, blocks, rows.scale_stride);
+}
+
+int64_t RequireY(const TensorView& y, const WeightView& w) {
+  const int64_t rows = y.rank() == 2 ? y.dim(0) : 0;
+  RequireRows(rows);
+  RequireShape("y", y, {rows, w.shape.outputs});
+  return rows;
+}
+
+void RequireX(const ConstTensorView& x, const QuantisedRows& x_codes, int64_t rows,
+              const WeightView& w) {
+  RequireRows(rows);
+  if (x_codes.empty()) {
+    RequireShape("x", x, {rows, w.shape.inputs});
+    RequireDType("x", x, DType::kBf16);
+    return;
+  }
+  Require(w.format == WeightFormat::kFp8Block && w.count == 1,
+          "x_codes: expected one fp8_block matrix, got {} of {}", w.count,
+          WeightFormatName(w.format));
+  RequireQuantised("x_codes", x_codes, rows, w.shape.inputs);
+}
+
+void Validate(const QuantiseRowsArgs& args) {
+  Require(args.x.rank() == 2, "x: expected 2 dimensions, got {}", args.x.rank());
+  RequireDType("x", args.x, DType::kBf16);
+  RequireRows(args.x.dim(0));
+  RequireQuantised("to", args.to, args.x.dim(0), args.x.dim(1));
+}
+
+void Validate(const GemmArgs& args) {
+  RequireWeights("w", args.w);
+  const int64_t outputs = args.w.shape.outputs;
+  RequireX(args.x, args.x_codes, RequireY(args.y, args.w), args.w);
+  Require(args.bias == nullptr || args.w.count == 1, "bias: expected one matrix, got {}",
+          args.w.count);
+  Require(args.w.count == 1 || (args.x_step >= 0 && args.y_step >= outputs),
+          "x_step, y_step: expected at least 0 and {}, got {} and {}", outputs, args.x_step,
+          args.y_step);
+}
+
+void QuantiseRows(const QuantiseRowsArgs& args, const Stream& stream) {
+  Validate(args);
+  if (args.x.dim(0) == 0) return;
+  LaunchQuantise({.x = reinterpret_cast<const uint16_t*>(FirstByte(args.x)),
+                  .x_stride = args.x.stride(0),
+                  .codes = reinterpret_cast<uint8_t*>(args.to.codes),
+                  .code_stride = args.to.code_stride,
+                  .scales = args.to.scales,
+                  .scale_stride = args.to.scale_stride,
+                  .rows = args.to.rows,
+                  .inputs = static_cast<int32_t>(args.to.inputs),
+                  .blocks = static_cast<int32_t>(ScaleBlocks(args.to.inputs))},
+                 stream);
+}
+
+TileSize TileFor(int64_t rows) {
+  if (rows <= ExtentOf(TileSize::kDecode).rows) return TileSize::kDecode;
+  return rows <= ExtentOf(TileSize::kMedium).rows ? TileSize::kMedium : TileSize::kPrefill;
+}
+
+TileMath MathOf(const QuantisedRows& x_codes, const WeightView& w) {
+  if (w.format == WeightFormat::kBf16) return TileMath::kBf16;
+  return x_codes.empty() ? TileMath::kFp8KeepX : TileMath::kFp8;
+}
+
+TileParams MakeTileParams(const ConstTensorView& x, const QuantisedRows& x_codes,
+                          const WeightView& w, const TensorView& y) {
+  TileParams p;
+  if (x_codes.empty()) {
+    p.x = FirstByte(x);
+    p.x_row_bytes = 2 * x.stride(0);
+  } else {
+    p.x = reinterpret_cast<const std::byte*>(x_codes.codes);
+    p.x_row_bytes = x_codes.code_stride;
+    p.x_scales = x_codes.scales;
+    p.x_scale_stride = x_codes.scale_stride;
+  }
+  const int64_t element = WeightBytes(w.format);
+  p.w[0] = p.w[1] = w.data;
+  p.w_row_bytes = w.row_stride * element;
+  p.w_batch_bytes = w.count > 1 ? w.matrix_stride * element : 0;
+  p.w_scales[0] = p.w_scales[1] = w.scales;
+  p.w_scale_stride = w.scale_stride;
+  p.w_scale_batch = w.scale_matrix_stride;
+  p.y = FirstByte(y);
+  p.y_stride = y.stride(0);
+  p.y_is_f32 = y.dtype() == DType::kF32;
+  p.rows = static_cast<int32_t>(y.dim(0));
+  p.outputs = static_cast<int32_t>(w.shape.outputs);
+  p.inputs = static_cast<int32_t>(w.shape.inputs);
+  p.split_inputs = static_cast<int32_t>(GemmSplitInputs(p.inputs, 1));
+  p.y_in_pairs =
+      p.y_stride % 2 == 0 && IsMultiple(p.y, static_cast<uintptr_t>(2 * DTypeBytes(y.dtype())));
+  return p;
+}
+
+TileLoads LoadsOf(const TileParams& p) {
+  const bool aligned = IsMultiple(p.x, 16) && p.x_row_bytes % 16 == 0 &&
+                       p.x_batch_bytes % 16 == 0 && IsMultiple(p.w[0], 16) &&
+                       IsMultiple(p.w[1], 16) && p.w_row_bytes % 16 == 0 &&
+                       p.w_batch_bytes % 16 == 0;
+  return aligned ? TileLoads::kAligned : TileLoads::kUnaligned;
+}
+
+void Gemm(const GemmArgs& args, TileSize tile, const Stream& stream) {
+  Validate(args);
+  if (args.y.dim(0) == 0) return;
+  TileParams p = MakeTileParams(args.x, args.x_codes, args.w, args.y);
+  p.bias = args.bias;
+  p.num_splits = GemmSplits(p.outputs, p.inputs);
+  p.split_inputs = static_cast<int32_t>(GemmSplitInputs(p.inputs, p.num_splits));
+  if (args.w.count > 1) {
+    p.num_batches = static_cast<int32_t>(args.w.count);
+    p.x_batch_bytes = 2 * args.x_step;
+    p.y_batch = args.y_step;
+    p.y_in_pairs = p.y_in_pairs && args.y_step % 2 == 0;
+  }
+  LaunchTiles(p, MathOf(args.x_codes, args.w), tile, LoadsOf(p), stream);
+}
+
+void Gemm(const GemmArgs& args, const Stream& stream) {
+  Gemm(args, TileFor(args.y.rank() == 2 ? args.y.dim(0) : 0), stream);
+}
+
+ByteOffset WeightViewBytes(const WeightView& w) {
+  int64_t bytes = w.shape.outputs * w.shape.inputs * WeightBytes(w.format);
+  if (w.format == WeightFormat::kFp8Block) {
+    bytes += 4 * ScaleBlocks(w.shape.outputs) * ScaleBlocks(w.shape.inputs);
+  }
+  return ByteOffset(bytes * w.count);
+}
+
+ByteOffset GemmBytes(const GemmArgs& args) {
+  const auto [outputs, inputs] = args.w.shape;
+  const int64_t x_row = args.x_codes.empty() ? 2 * inputs : inputs + 4 * ScaleBlocks(inputs);
+  const int64_t y_row = DTypeBytes(args.y.dtype()) * outputs;
+  return WeightViewBytes(args.w) + ByteOffset(args.w.count * args.y.dim(0) * (x_row + y_row));
+}
+
+double GemmFlops(const GemmArgs& args) {
+  return 2.0 * static_cast<double>(args.w.count) * static_cast<double>(args.y.dim(0)) *
+         static_cast<double>(args.w.shape.inputs) * static_cast<double>(args.w.shape.outputs);
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,126 @@
+// Matrix products on the GPU.
+//
+//   y[t, n] = sum_k x[t, k] w[n, k] + bias[n]
+//
+// x is bf16, or e4m3 with scales (QuantiseRows); w is bf16, or e4m3 with one f32 scale per 128 x 128
+// block, row-major as files hold it; sums are f32; y is bf16 or f32 (the logits). docs/numerics.md
+// derives the errors.
+//
+// Three ways to compute it. The tile kernel (Gemm) takes every shape and stride, and an element has the
+// same bits in any batch: order of summation in kernels/cuda/gemm/gemm_tile.h. cuBLASLt, through a
+// GemmPlanner (kernels/cuda/gemm/gemm_planner.h), is faster for many rows, and its bits are the same for
+// the same number of rows only. Few rows times few outputs go to Gemv (kernels/cuda/gemm/gemv.h) there.
+#ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_H_
+#define QUIRE_KERNELS_CUDA_GEMM_GEMM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/tensor_view.h"
+#include "base/units.h"
+#include "device/arena.h"
+#include "device/cuda/cuda.h"
+#include "kernels/cuda/gemm/gemm_tile.h"
+#include "kernels/gemm.h"
+
+namespace quire::cuda {
+
+// `count` matrices of one shape in device memory, at equal distances: one projection, the heads of
+// an absorbed one, the experts of a layer.
+struct WeightView {
+  WeightFormat format = WeightFormat::kBf16;  // kBf16 or kFp8Block
+  MatrixShape shape = {};
+  int64_t count = 1;
+  const std::byte* data = nullptr;
+  int64_t row_stride = 0;     // elements from one output to the next
+  int64_t matrix_stride = 0;  // elements from one matrix to the next
+  // kFp8Block only: scales[ceil(outputs / 128), ceil(inputs / 128)] of each matrix.
+  const float* scales = nullptr;
+  int64_t scale_stride = 0;         // from one row of blocks to the next
+  int64_t scale_matrix_stride = 0;  // from one matrix to the next
+
+  bool empty() const { return data == nullptr; }
+};
+
+// Views of contiguous matrices.
+WeightView DenseWeights(const Bf16* data, MatrixShape shape, int64_t count = 1);
+WeightView Fp8Weights(const Fp8E4m3* data, const float* scales, MatrixShape shape,
+                      int64_t count = 1);
+
+// Rows of x as e4m3, with a scale for every 128 inputs of a row: x = scale * code.
+struct QuantisedRows {
+  Fp8E4m3* codes = nullptr;  // [rows, code_stride]: inputs, then zeros up to a multiple of 128
+  float* scales = nullptr;   // [rows, scale_stride]
+  int64_t rows = 0;
+  int64_t inputs = 0;
+  int64_t code_stride = 0;
+  int64_t scale_stride = 0;
+
+  bool empty() const { return codes == nullptr; }
+};
+
+// Takes the memory of up to `rows` rows from `carver`; empty from one that only counts.
+QuantisedRows TakeQuantisedRows(Carver& carver, int64_t rows, int64_t inputs);
+// The same memory for the first `rows` rows of `inputs` inputs; throws Error(kInvalidArgument) if it
+// was taken for fewer or narrower ones.
+QuantisedRows FirstRows(const QuantisedRows& memory, int64_t rows, int64_t inputs);
+
+// code = e4m3(x / scale), scale = max |x| / 448 of its 128 inputs. Zeros have scale 0.
+struct QuantiseRowsArgs {
+  ConstTensorView x = {};  // [rows, inputs] bf16, any row stride
+  QuantisedRows to = {};
+};
+void Validate(const QuantiseRowsArgs& args);
+void QuantiseRows(const QuantiseRowsArgs& args, const Stream& stream);
+
+struct GemmArgs {
+  // [rows, inputs] bf16, any row stride. With w.count > 1 it is the first product's, and the next
+  // one's begins x_step elements on: heads are columns of wider rows.
+  ConstTensorView x = {};
+  // Instead of x, with kFp8Block weights and w.count of 1: e4m3 products. With x, the codes of w are
+  // widened to bf16.
+  QuantisedRows x_codes = {};
+  WeightView w = {};
+  TensorView y = {};  // [rows, outputs] bf16 or f32, any row stride; overlaps no x
+  int64_t x_step = 0;
+  int64_t y_step = 0;
+  const float* bias = nullptr;  // [outputs], or null; w.count of 1 only
+};
+
+// Throws Error(kInvalidArgument) naming the argument, the expected and the actual value.
+void Validate(const GemmArgs& args);
+
+// The tile that Gemm uses for so many rows. It changes no bit of y.
+TileSize TileFor(int64_t rows);
+
+// The products by the tile kernel, in a tile of one's choice where the loads are aligned.
+void Gemm(const GemmArgs& args, const Stream& stream);
+void Gemm(const GemmArgs& args, TileSize tile, const Stream& stream);
+
+// What the op must read and write, and compute, for benchmarks.
+ByteOffset GemmBytes(const GemmArgs& args);
+double GemmFlops(const GemmArgs& args);
+
+// Of a view, in bytes, matrices with their scales.
+ByteOffset WeightViewBytes(const WeightView& w);
+
+// For the ops that launch tiles: checks of weights, and the parts of params that views say.
+void RequireWeights(const char* name, const WeightView& w);
+void RequireQuantised(const char* name, const QuantisedRows& rows, int64_t num_rows,
+                      int64_t inputs);
+// x or its codes have `rows` rows and fit w.
+void RequireX(const ConstTensorView& x, const QuantisedRows& x_codes, int64_t rows,
+              const WeightView& w);
+// y is [rows, outputs]: returns the rows.
+int64_t RequireY(const TensorView& y, const WeightView& w);
+TileParams MakeTileParams(const ConstTensorView& x, const QuantisedRows& x_codes,
+                          const WeightView& w, const TensorView& y);
+TileMath MathOf(const QuantisedRows& x_codes, const WeightView& w);
+TileLoads LoadsOf(const TileParams& params);
+// A view's first element, whatever its type.
+const std::byte* FirstByte(const ConstTensorView& view);
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_KERNELS_CUDA_GEMM_GEMM_H_

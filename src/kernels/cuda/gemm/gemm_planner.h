@@ -1,0 +1,90 @@
+// Products through cuBLASLt, with algorithms that were fixed before.
+//
+// cuBLASLt chooses an algorithm by heuristics. A step that asked for them would spend its time on the
+// host, and a recorded graph could hold another algorithm than an eager step. So a GemmPlanner asks
+// once per shape, when the runner is made, and a product whose shape was not planned is a fault of
+// ours. The number of rows is part of a shape: steps are padded to buckets, eager ones too.
+#ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_PLANNER_H_
+#define QUIRE_KERNELS_CUDA_GEMM_GEMM_PLANNER_H_
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+
+#include "base/units.h"
+#include "device/cuda/cuda.h"
+#include "kernels/cuda/gemm/gemm.h"
+
+namespace quire::cuda {
+
+enum class GemmBackend {
+  kCublasLt,  // where it takes the product; Gemv for few rows and outputs, or the tile kernel
+  kTiles,     // the tile kernel always: a row's bits do not depend on the number of rows
+};
+
+// All that the choice of an algorithm depends on.
+struct GemmShape {
+  int64_t rows = 0;
+  int64_t outputs = 0;
+  int64_t inputs = 0;
+  int64_t count = 1;
+  int64_t x_stride = 0, w_stride = 0, y_stride = 0;  // from row to row, in elements
+  int64_t x_step = 0, w_step = 0, y_step = 0;        // from product to product; 0 if count is 1
+  DType y = DType::kBf16;
+
+  auto operator<=>(const GemmShape&) const = default;
+};
+
+GemmShape ShapeOf(const GemmArgs& args);
+
+// Which of the products that may run at once a product is one of: those of a step's own stream, or
+// those of the branch off it.
+enum class GemmLane { kMain, kSide };
+
+// Whether products of this kind go to cuBLASLt: bf16 weights, no bias, every row of x, w and y on a
+// multiple of 16 bytes, and more of them than Gemv takes.
+bool CublasLtTakes(const GemmArgs& args);
+
+class GemmPlanner {
+ public:
+  // What NVIDIA recommends for Hopper.
+  static constexpr ByteOffset kWorkspaceBytes{int64_t{32} << 20};
+
+  // Workspaces are device memory, a multiple of 256 bytes in address, that outlives the planner. All
+  // products of a lane share its workspace, so they run one after the other; kSide has none unless
+  // one is given, as large as kMain's. With kTiles both may be empty. Throws DeviceError.
+  GemmPlanner(GemmBackend backend, std::span<std::byte> workspace,
+              std::span<std::byte> side_workspace = {});
+  ~GemmPlanner();
+  GemmPlanner(GemmPlanner&&) noexcept;
+  GemmPlanner& operator=(GemmPlanner&&) noexcept;
+
+  // Fixes the algorithm of products of this shape; planning a shape again changes nothing. If
+  // cuBLASLt has none for it, that is fixed too, and the tile kernel computes it.
+  void Plan(const GemmShape& shape);
+  int64_t num_plans() const;
+
+  // Launches the product. Throws InternalError if cuBLASLt takes it and its shape was not planned, or
+  // its lane has no workspace. The lane changes no bit. Run a product once before recording it: CUDA
+  // loads a kernel when it is first launched, and a capture is no place for that.
+  void Gemm(const GemmArgs& args, const Stream& stream, GemmLane lane = GemmLane::kMain) const;
+
+ private:
+  class Library;  // the handle
+  struct Algorithm;
+
+  const Algorithm& Planned(const GemmShape& shape) const;
+
+  GemmBackend backend_;
+  std::span<std::byte> workspace_;
+  std::span<std::byte> side_workspace_;
+  std::unique_ptr<Library> library_;  // with kCublasLt
+  std::map<GemmShape, std::unique_ptr<Algorithm>> algorithms_;
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_KERNELS_CUDA_GEMM_GEMM_PLANNER_H_

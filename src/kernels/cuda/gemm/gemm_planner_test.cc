@@ -1,0 +1,283 @@
+#include "kernels/cuda/gemm/gemm_planner.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/cuda/gemm/gemm_testing.h"
+#include "kernels/cuda/gemm/gemv.h"
+
+namespace quire::cuda {
+namespace {
+
+using testing::BitMismatch;
+using testing::Mismatch;
+
+// A product with everything it needs on the device.
+struct Product {
+  MadeUpMatrix matrix;
+  std::vector<float> values;
+  DeviceWeights weights;
+  DeviceRows x;
+  DeviceOutput y;
+
+  Product(MatrixShape shape, int64_t rows, DType dtype, Spread spread = Spread::kAligned)
+      : matrix({.format = WeightFormat::kBf16, .shape = shape}),
+        values(MadeUpX(4, rows * shape.inputs)),
+        weights(matrix, spread),
+        x(values, shape.inputs, spread),
+        y(rows, shape.outputs, dtype, spread) {}
+
+  GemmArgs args() const { return {.x = x.view(), .w = weights.view(), .y = y.view()}; }
+};
+
+class CudaGemmPlannerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+    memory_ = std::make_unique<DeviceBuffer>("workspace", GemmPlanner::kWorkspaceBytes);
+    stream_ = std::make_unique<Stream>();
+  }
+  GemmPlanner Make(GemmBackend backend) const { return {backend, memory_->bytes()}; }
+
+  std::unique_ptr<DeviceBuffer> memory_;
+  std::unique_ptr<Stream> stream_;
+};
+
+TEST_F(CudaGemmPlannerTest, ProductsEqualTheReferenceWithinTheBound) {
+  GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  for (const MatrixShape shape :
+       {MatrixShape{128, 256}, MatrixShape{576, 2048}, MatrixShape{96, 72}, MatrixShape{33, 131}}) {
+    for (int64_t rows : {1, 2, 16, 65}) {
+      for (DType dtype : {DType::kBf16, DType::kF32}) {
+        SCOPED_TRACE(fmt::format("{} x {}, {} rows, {}", shape.outputs, shape.inputs, rows,
+                                 DTypeName(dtype)));
+        const Product product(shape, rows, dtype);
+        planner.Plan(ShapeOf(product.args()));
+        planner.Gemm(product.args(), *stream_);
+        const GemmReference reference =
+            ReferenceGemm(product.matrix, shape, product.values, {}, dtype);
+        EXPECT_EQ(Mismatch(product.y.Values(*stream_), reference.y, reference.bounds), "");
+      }
+    }
+  }
+}
+
+TEST_F(CudaGemmPlannerTest, HeadsEqualProductsOfTheirOwnWithinTheBound) {
+  GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  const MatrixShape shape{512, 128};
+  const MadeUpMatrix a({.format = WeightFormat::kBf16, .shape = shape}),
+      b({.format = WeightFormat::kBf16, .shape = shape, .first_output = 3});
+  const DeviceWeights weights({&a, &b, &a}, Spread::kAligned);
+  const int64_t rows = 20;
+  const std::vector<float> values = MadeUpX(2, rows * 3 * 192);
+  const DeviceRows x(values, 3 * 192, Spread::kAligned);
+  const DeviceOutput y(rows, 3 * 576, DType::kBf16, Spread::kAligned);
+  const GemmArgs args{.x = x.view().Columns(0, 128),
+                      .w = weights.view(),
+                      .y = y.view().Columns(0, 512),
+                      .x_step = 192,
+                      .y_step = 576};
+  EXPECT_TRUE(CublasLtTakes(args));
+  planner.Plan(ShapeOf(args));
+  planner.Gemm(args, *stream_);
+  const std::vector<float> all = y.Values(*stream_);
+  for (int64_t h = 0; h < 3; ++h) {
+    std::vector<float> head_x, head_y;
+    for (int64_t t = 0; t < rows; ++t) {
+      const auto from = values.begin() + t * 576 + h * 192;
+      head_x.insert(head_x.end(), from, from + 128);
+      const auto made = all.begin() + t * 1728 + h * 576;
+      head_y.insert(head_y.end(), made, made + 512);
+    }
+    const GemmReference reference = ReferenceGemm(h == 1 ? b : a, shape, head_x, {}, DType::kBf16);
+    EXPECT_EQ(Mismatch(head_y, reference.y, reference.bounds), "") << "head " << h;
+  }
+}
+
+TEST_F(CudaGemmPlannerTest, AGraphHasTheBitsOfAnEagerStep) {
+  GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  for (int64_t rows : {1, 16, 300}) {
+    const Product eager({576, 2048}, rows, DType::kBf16), recorded({576, 2048}, rows, DType::kBf16);
+    planner.Plan(ShapeOf(eager.args()));
+    planner.Gemm(eager.args(), *stream_);
+    const Graph graph = Graph::Capture(*stream_, [&] { planner.Gemm(recorded.args(), *stream_); });
+    for (int i = 0; i < 3; ++i) graph.Launch(*stream_);
+    EXPECT_EQ(BitMismatch(recorded.y.Values(*stream_), eager.y.Values(*stream_)), "") << rows;
+  }
+}
+
+// Many inputs and few outputs: the sums of split inputs lie in the workspace.
+TEST_F(CudaGemmPlannerTest, LanesSideBySideHaveTheBitsOfOneAfterTheOther) {
+  const DeviceBuffer side("workspace", GemmPlanner::kWorkspaceBytes);
+  GemmPlanner planner(GemmBackend::kCublasLt, memory_->bytes(), side.bytes());
+  const MatrixShape shape{64, 8192};
+  const Product alone(shape, 16, DType::kBf16);
+  planner.Plan(ShapeOf(alone.args()));
+  planner.Gemm(alone.args(), *stream_);
+  const std::vector<float> expected = alone.y.Values(*stream_);
+  Branch branch;
+  for (int round = 0; round < 20; ++round) {
+    const Product main(shape, 16, DType::kBf16), beside(shape, 16, DType::kBf16);
+    branch.Fork(*stream_);
+    for (int i = 0; i < 10; ++i) {
+      planner.Gemm(beside.args(), branch.stream(), GemmLane::kSide);
+      planner.Gemm(main.args(), *stream_);
+    }
+    branch.Join(*stream_);
+    EXPECT_EQ(BitMismatch(main.y.Values(*stream_), expected), "") << round;
+    EXPECT_EQ(BitMismatch(beside.y.Values(*stream_), expected), "") << round;
+  }
+  // Without a workspace of its own, a lane has none.
+  GemmPlanner narrow = Make(GemmBackend::kCublasLt);
+  narrow.Plan(ShapeOf(alone.args()));
+  EXPECT_THROW(narrow.Gemm(alone.args(), *stream_, GemmLane::kSide), InternalError);
+}
+
+TEST_F(CudaGemmPlannerTest, AShapeIsPlannedOnceAndAnUnplannedOneIsOurFault) {
+  GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  const Product product({128, 256}, 8, DType::kBf16), other({128, 256}, 9, DType::kBf16);
+  planner.Plan(ShapeOf(product.args()));
+  planner.Plan(ShapeOf(product.args()));
+  EXPECT_EQ(planner.num_plans(), 1);
+  EXPECT_THROW(planner.Gemm(other.args(), *stream_), InternalError);
+}
+
+TEST_F(CudaGemmPlannerTest, WhatCublasLtDoesNotTakeGoesToTheTiles) {
+  const GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  const Product odd({33, 131}, 20, DType::kBf16, Spread::kOdd);
+  EXPECT_FALSE(CublasLtTakes(odd.args()));
+  const Product same({33, 131}, 20, DType::kBf16, Spread::kOdd);
+  planner.Gemm(odd.args(), *stream_);
+  Gemm(same.args(), *stream_);
+  EXPECT_EQ(BitMismatch(odd.y.Values(*stream_), same.y.Values(*stream_)), "");
+  // A bias too.
+  const Product biased({128, 256}, 16, DType::kBf16);
+  const DeviceVector<float> bias(MadeUpValues(1, 128));
+  GemmArgs args = biased.args();
+  EXPECT_TRUE(CublasLtTakes(args));
+  args.bias = bias.span().data();
+  EXPECT_FALSE(CublasLtTakes(args));
+}
+
+// ---- Few rows and few outputs ----
+
+// docs/numerics.md: a thread's products, the tree of a warp, the warps, the bias.
+std::vector<double> GemvBounds(const GemmReference& reference, int64_t inputs, DType dtype) {
+  const double roundings = 8 * std::ceil(static_cast<double>(inputs) / 2048) + 5 + 7 + 1;
+  std::vector<double> bounds;
+  for (size_t i = 0; i < reference.y.size(); ++i) {
+    const double sum = roundings * (0x1p-24 * reference.magnitudes[i] + 0x1p-126);
+    const double rounded = 0x1p-8 * (std::abs(reference.y[i]) + sum);
+    bounds.push_back(dtype == DType::kF32 ? sum : sum + rounded);
+  }
+  return bounds;
+}
+
+// y of the first rows, odd in all its addresses; nothing was planned.
+std::vector<float> FewRows(const GemmPlanner& planner, const DeviceWeights& weights,
+                           std::span<const float> values, const float* bias, DType dtype,
+                           const Stream& stream) {
+  const MatrixShape shape = weights.view().shape;
+  const DeviceRows x({values.begin(), values.end()}, shape.inputs, Spread::kAligned);
+  const DeviceOutput y(std::ssize(values) / shape.inputs, shape.outputs, dtype, Spread::kOdd);
+  const GemmArgs args{.x = x.view(), .w = weights.view(), .y = y.view(), .bias = bias};
+  EXPECT_TRUE(GemvTakes(args));
+  planner.Gemm(args, stream);
+  return y.Values(stream);
+}
+
+// One, two and four outputs of a CTA, with some left over; less and more inputs than threads take at
+// once; and every number of rows has the bits of the most.
+TEST_F(CudaGemmPlannerTest, FewRowsAndOutputsAreWithinTheirBoundAndTheNumberOfRowsChangesNoBit) {
+  const GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  for (const MatrixShape shape :
+       {MatrixShape{1, 8}, MatrixShape{5, 72}, MatrixShape{64, 2048}, MatrixShape{132, 2056},
+        MatrixShape{133, 264}, MatrixShape{256, 7168}, MatrixShape{265, 4096},
+        MatrixShape{512, 2040}, MatrixShape{3072, 2048}, MatrixShape{2051, 1416}}) {
+    const int64_t most = shape.outputs <= kMaxGemvOutputs ? kMaxGemvRows : kFewGemvRows;
+    const MadeUpMatrix matrix({.format = WeightFormat::kBf16, .shape = shape});
+    const DeviceWeights weights(matrix, Spread::kAligned);
+    const std::vector<float> values = MadeUpX(4, most * shape.inputs);
+    const std::vector<float> bias = MadeUpValues(1, shape.outputs);
+    const DeviceVector<float> device_bias(bias);
+    for (DType dtype : {DType::kBf16, DType::kF32}) {
+      for (bool biased : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} x {}, {}, bias {}", shape.outputs, shape.inputs,
+                                 DTypeName(dtype), biased));
+        const GemmReference reference =
+            ReferenceGemm(matrix, shape, values, biased ? bias : std::vector<float>(), dtype);
+        const std::vector<double> bounds = GemvBounds(reference, shape.inputs, dtype);
+        const float* added = biased ? device_bias.span().data() : nullptr;
+        const std::vector<float> all = FewRows(planner, weights, values, added, dtype, *stream_);
+        EXPECT_EQ(Mismatch(all, reference.y, bounds), "");
+        for (int64_t rows = 1; rows < most; ++rows) {
+          const auto first = std::span(values).first(static_cast<size_t>(rows * shape.inputs));
+          const std::vector<float> some = FewRows(planner, weights, first, added, dtype, *stream_);
+          EXPECT_EQ(BitMismatch(some, std::span(all).first(some.size())), "") << rows << " rows";
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaGemmPlannerTest, FewRowsKeepNaNInTheirRow) {
+  const GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  const MatrixShape shape{64, 2048};
+  const DeviceWeights weights(MadeUpMatrix({.format = WeightFormat::kBf16, .shape = shape}),
+                              Spread::kAligned);
+  const std::vector<float> values = MadeUpX(4, 5 * shape.inputs);
+  const std::vector<float> before =
+      FewRows(planner, weights, values, nullptr, DType::kF32, *stream_);
+  for (int64_t row : {0, 2, 4}) {
+    std::vector<float> spoilt = values;
+    spoilt[static_cast<size_t>(row * shape.inputs + 77)] = std::numeric_limits<float>::quiet_NaN();
+    const std::vector<float> after =
+        FewRows(planner, weights, spoilt, nullptr, DType::kF32, *stream_);
+    for (int64_t t = 0; t < 5; ++t) {
+      const auto begin = static_cast<size_t>(t * shape.outputs);
+      const auto size = static_cast<size_t>(shape.outputs);
+      const std::span<const float> is = std::span(after).subspan(begin, size);
+      if (t == row) {
+        EXPECT_TRUE(std::all_of(is.begin(), is.end(), [](float v) { return std::isnan(v); }));
+      } else {
+        EXPECT_EQ(BitMismatch(is, std::span(before).subspan(begin, size)), "") << t;
+      }
+    }
+  }
+}
+
+TEST_F(CudaGemmPlannerTest, WhatIsNotFewOrNotAlignedIsNotForGemv) {
+  const auto takes = [](MatrixShape shape, int64_t rows, Spread spread = Spread::kAligned) {
+    return GemvTakes(Product(shape, rows, DType::kF32, spread).args());
+  };
+  EXPECT_TRUE(takes({512, 64}, 8));
+  EXPECT_FALSE(takes({513, 64}, 3));
+  EXPECT_TRUE(takes({513, 64}, 2));
+  EXPECT_FALSE(takes({8193, 64}, 1));
+  EXPECT_FALSE(takes({512, 64}, 9));
+  EXPECT_FALSE(takes({64, 60}, 1));
+  EXPECT_FALSE(takes({64, 64}, 1, Spread::kOdd));
+  const Product many({64, 64}, 9, DType::kF32), few({64, 64}, 8, DType::kF32);
+  EXPECT_THROW(Gemv(many.args(), *stream_), Error);
+  EXPECT_TRUE(CublasLtTakes(many.args()));
+  EXPECT_FALSE(CublasLtTakes(few.args()));
+}
+
+TEST_F(CudaGemmPlannerTest, TheTilesBackendNeedsNoPlanAndNoWorkspace) {
+  const GemmPlanner planner(GemmBackend::kTiles, {});
+  const Product product({128, 256}, 8, DType::kF32), same({128, 256}, 8, DType::kF32);
+  planner.Gemm(product.args(), *stream_);
+  Gemm(same.args(), *stream_);
+  EXPECT_EQ(BitMismatch(product.y.Values(*stream_), same.y.Values(*stream_)), "");
+}
+
+}  // namespace
+}  // namespace quire::cuda

@@ -1,0 +1,132 @@
+// The tile kernel: the one matrix product of our own, behind cuda::Gemm and cuda::ExpertGemm.
+//
+// What an element of y is computed from, and in which order, is fixed by (outputs, inputs) alone:
+//
+//   1. The inputs are cut into num_splits ranges of split_inputs (GemmSplits).
+//   2. Within a range products are summed 16 at a time, ascending, by m16n8k16 tensor-core
+//      instructions into f32. Of e4m3 weights, every 128 inputs are summed by themselves, and the
+//      sum times its scales is added on with one fused multiply-add.
+//   3. The ranges' sums are added ascending, then the bias.
+//
+// The three tile sizes differ in how many rows and outputs a CTA takes, never in that order, so a
+// row has the same bits in any of them and beside any other rows.
+//
+// A range belongs to one CTA and the CTAs of one tile are a cluster: they exchange their sums
+// through distributed shared memory. So there is no workspace, no atomic, no second kernel.
+#ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_TILE_H_
+#define QUIRE_KERNELS_CUDA_GEMM_GEMM_TILE_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/maths.h"
+#include "device/cuda/cuda.h"
+
+namespace quire::cuda {
+
+enum class TileMath {
+  kBf16,      // bf16 x bf16
+  kFp8,       // e4m3 codes of both, with scales per (row, 128 inputs) and 128 x 128 block
+  kFp8KeepX,  // bf16 x, e4m3 w: the codes are widened to bf16, which is exact
+};
+
+enum class TileSize {
+  kDecode,   // 16 x 64: a row of w is read once for up to 16 rows of x
+  kMedium,   // 64 x 64
+  kPrefill,  // 128 x 128
+};
+
+struct TileExtent {
+  int32_t rows = 0;
+  int32_t outputs = 0;
+};
+
+constexpr TileExtent ExtentOf(TileSize size) {
+  switch (size) {
+    case TileSize::kDecode:
+      return {16, 64};
+    case TileSize::kMedium:
+      return {64, 64};
+    case TileSize::kPrefill:
+      return {128, 128};
+  }
+  return {};
+}
+
+enum class TileLoads {
+  kAligned,    // every row of x and w begins on a multiple of 16 bytes: cp.async
+  kUnaligned,  // any address: byte by byte, in the medium tile only
+};
+
+// Device pointers and strides of one launch.
+struct TileParams {
+  const std::byte* x = nullptr;  // [num_batches][rows, inputs] bf16, or e4m3 with kFp8
+  int64_t x_row_bytes = 0;
+  int64_t x_batch_bytes = 0;
+  const float* x_scales = nullptr;  // kFp8: [rows, ceil(inputs / 128)]
+  int64_t x_scale_stride = 0;
+  // [num_batches or num_experts][outputs, inputs]. With `gated`, w[0] is gate and w[1] is up, and
+  // y = silu(gate x) * (up x); otherwise w[1] is w[0].
+  const std::byte* w[2] = {};
+  int64_t w_row_bytes = 0;
+  int64_t w_batch_bytes = 0;
+  const float* w_scales[2] = {};  // [ceil(outputs / 128), ceil(inputs / 128)]
+  int64_t w_scale_stride = 0;
+  int64_t w_scale_batch = 0;
+  std::byte* y = nullptr;  // [num_batches][rows, outputs]
+  int64_t y_stride = 0;    // elements
+  int64_t y_batch = 0;     // elements
+  bool y_is_f32 = false;
+  bool y_in_pairs = false;  // two neighbours of an even column can be written at once
+  bool gated = false;
+  const float* bias = nullptr;  // [outputs], or null
+  int32_t rows = 0;  // of y, and of x without x_index; the capacity where there are offsets
+  int32_t outputs = 0;
+  int32_t inputs = 0;
+  int32_t split_inputs = 0;
+  int32_t num_splits = 1;
+  int32_t num_batches = 1;
+  const int32_t* offsets = nullptr;  // [num_experts + 1] in device memory, or null
+  int32_t num_experts = 0;
+  // [rows] in device memory, or null; with offsets only. Row r of y is of row x_index[r] of x, which
+  // has x_rows of them; one that is not there is reported and read as row 0.
+  const int32_t* x_index = nullptr;
+  int32_t x_rows = 0;
+  StatusWord status = {};
+};
+
+// More than any model has: what a CTA scans to find its rows stays below a microsecond.
+inline constexpr int32_t kMaxExperts = 1024;
+inline constexpr int32_t kScaleBlock = 128;
+// Portable clusters have at most 8 CTAs.
+inline constexpr int32_t kMaxSplits = 8;
+
+// How many ranges the inputs are cut into: as many as it takes that one row's product (tiles of 64
+// outputs) has a CTA for each of the 132 multiprocessors, while a range keeps 512 inputs, which is
+// as long as it takes to fill and drain the stages. A function of the matrix alone, never of rows.
+constexpr int32_t GemmSplits(int64_t outputs, int64_t inputs) {
+  int32_t splits = 1;
+  while (splits < kMaxSplits && CeilDiv(outputs, int64_t{64}) * splits < 132 &&
+         inputs >= 1024 * int64_t{splits}) {
+    splits *= 2;
+  }
+  return splits;
+}
+constexpr int64_t GemmSplitInputs(int64_t inputs, int32_t splits) {
+  return RoundUp(CeilDiv(inputs, int64_t{splits}), int64_t{kScaleBlock});
+}
+
+// The most tiles of `tile_rows` rows that `rows` rows of `num_experts` experts can make. Every
+// expert that has rows may leave one tile partly filled.
+constexpr int64_t MaxRowTiles(int64_t rows, int64_t num_experts, int64_t tile_rows) {
+  return (rows + std::min(rows, num_experts) * (tile_rows - 1)) / tile_rows;
+}
+
+// Launches params as they are; validated by the callers. num_splits is 1 with offsets or `gated`.
+void LaunchTiles(const TileParams& params, TileMath math, TileSize size, TileLoads loads,
+                 const Stream& stream);
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_KERNELS_CUDA_GEMM_GEMM_TILE_H_

@@ -1,0 +1,130 @@
+#include "kernels/cuda/gemm/gemv.h"
+
+#include <cstdint>
+
+#include "base/error.h"
+#include "base/maths.h"
+#include "device/cuda/check.h"
+#include "kernels/cuda/row_ops/row_ops_math.cuh"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+
+struct GemvParams {
+  Rows<const Bf16> x;
+  Rows<const Bf16> w;
+  const float* bias;  // or null
+  int32_t rows, outputs, inputs;
+};
+
+// kRows >= rows: those past the last one are computed like it and not written, and so are outputs.
+template <int kRows, int kOutputs, class TY>
+__global__ void __launch_bounds__(kThreads) GemvKernel(const GemvParams p, Rows<TY> y) {
+  __shared__ float parts[kWarps][kOutputs * kRows];
+  const int first = static_cast<int>(blockIdx.x) * kOutputs;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float sums[kOutputs][kRows] = {};
+  for (int k = static_cast<int>(threadIdx.x) * kGroup; k < p.inputs; k += kThreads * kGroup) {
+    float w[kOutputs][kGroup];
+#pragma unroll
+    for (int n = 0; n < kOutputs; ++n) LoadWhole(p.w[min(first + n, p.outputs - 1)] + k, w[n]);
+#pragma unroll
+    for (int t = 0; t < kRows; ++t) {
+      float x[kGroup];
+      LoadWhole(p.x[min(t, p.rows - 1)] + k, x);
+#pragma unroll
+      for (int n = 0; n < kOutputs; ++n) {
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) sums[n][t] = __fmaf_rn(x[i], w[n][i], sums[n][t]);
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kOutputs; ++n) {
+#pragma unroll
+    for (int t = 0; t < kRows; ++t) {
+      float sum = sums[n][t];
+#pragma unroll
+      for (int half = 16; half >= 1; half /= 2) {
+        sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, half));
+      }
+      if (lane == 0) parts[warp][n * kRows + t] = sum;
+    }
+  }
+  __syncthreads();  // every warp's sums are there before one of them is read
+  const int mine = static_cast<int>(threadIdx.x);
+  if (mine >= kOutputs * kRows) return;
+  const int output = first + mine / kRows, row = mine % kRows;
+  if (output >= p.outputs || row >= p.rows) return;
+  float sum = parts[0][mine];
+#pragma unroll
+  for (int i = 1; i < kWarps; ++i) sum = __fadd_rn(sum, parts[i][mine]);
+  if (p.bias != nullptr) sum = __fadd_rn(sum, p.bias[output]);
+  StoreValue(sum, y[row] + output);
+}
+
+template <int kRows, int kOutputs>
+void LaunchGemv(const GemvParams& p, const TensorView& y, const Stream& stream) {
+  const auto grid = static_cast<unsigned>(CeilDiv(p.outputs, kOutputs));
+  if (y.dtype() == DType::kF32) {
+    GemvKernel<kRows, kOutputs><<<grid, kThreads, 0, stream.get()>>>(p, RowsOf<float>(y));
+  } else {
+    GemvKernel<kRows, kOutputs><<<grid, kThreads, 0, stream.get()>>>(p, RowsOf<Bf16>(y));
+  }
+  CheckLaunch("gemv");
+}
+
+// An output per CTA as long as that is a multiprocessor for each; x is read once per CTA.
+template <int kRows>
+void LaunchRows(const GemvParams& p, const TensorView& y, const Stream& stream) {
+  constexpr int kMultiprocessors = 132;  // of a Hopper GPU; another number changes no bit
+  if (p.outputs <= kMultiprocessors) return LaunchGemv<kRows, 1>(p, y, stream);
+  if (p.outputs <= 2 * kMultiprocessors) return LaunchGemv<kRows, 2>(p, y, stream);
+  LaunchGemv<kRows, 4>(p, y, stream);
+}
+
+bool IsFew(int64_t rows, int64_t outputs) {
+  if (rows < 1) return false;
+  return (rows <= kMaxGemvRows && outputs <= kMaxGemvOutputs) ||
+         (rows <= kFewGemvRows && outputs <= kMaxGemvOutputsOfFew);
+}
+
+bool InWholeGroups(const void* data, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % kGroup == 0;
+}
+
+}  // namespace
+
+bool GemvTakes(const GemmArgs& args) {
+  const WeightView& w = args.w;
+  return w.format == WeightFormat::kBf16 && w.count == 1 && IsFew(args.y.dim(0), w.shape.outputs) &&
+         w.shape.inputs % kGroup == 0 && InWholeGroups(FirstByte(args.x), args.x.stride(0)) &&
+         InWholeGroups(w.data, w.row_stride);
+}
+
+void Gemv(const GemmArgs& args, const Stream& stream) {
+  Validate(args);
+  Require(
+      GemvTakes(args),
+      "gemv: expected 1..{} aligned rows and 1..{} outputs of one bf16 matrix, or 1..{} and 1..{}, "
+      "got {} and {}",
+      kMaxGemvRows, kMaxGemvOutputs, kFewGemvRows, kMaxGemvOutputsOfFew, args.y.dim(0),
+      args.w.shape.outputs);
+  const GemvParams p = {
+      .x = RowsOf<const Bf16>(args.x),
+      .w = {.data = reinterpret_cast<const Bf16*>(args.w.data), .stride = args.w.row_stride},
+      .bias = args.bias,
+      .rows = static_cast<int32_t>(args.y.dim(0)),
+      .outputs = static_cast<int32_t>(args.w.shape.outputs),
+      .inputs = static_cast<int32_t>(args.w.shape.inputs)};
+  if (p.rows == 1) return LaunchRows<1>(p, args.y, stream);
+  if (p.rows == 2) return LaunchRows<2>(p, args.y, stream);
+  if (p.rows <= 4) return LaunchRows<4>(p, args.y, stream);
+  LaunchRows<8>(p, args.y, stream);
+}
+
+}  // namespace quire::cuda

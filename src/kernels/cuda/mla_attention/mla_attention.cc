@@ -1,0 +1,108 @@
+#include "kernels/cuda/mla_attention/mla_attention.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/maths.h"
+#include "kernels/attention_checks.h"
+#include "kernels/cuda/mla_attention/mla_attention_launch.h"
+
+namespace quire::cuda {
+namespace {
+
+// Keys per split. In exact mode every split is folded (64 rows of sums are read and written), which
+// costs a few percent of its 16 tiles; 132 multiprocessors share a sequence of 128k. Otherwise a
+// split is no more than where a worker may begin.
+constexpr TokenCount kExactSplitKeys{1024};
+constexpr TokenCount kSplitKeys{64};
+
+bool IsMultipleOf(int64_t value, int64_t of) { return value % of == 0; }
+bool IsAligned(const void* at, int64_t bytes) {
+  return IsMultipleOf(static_cast<int64_t>(reinterpret_cast<uintptr_t>(at)), bytes);
+}
+
+// Why the tensor-core kernel cannot take these arguments; null if it can.
+const char* TensorCoreProblem(const MlaAttentionArgs& args) {
+  const KvLayout& layout = args.store.read_layout();
+  if (!(layout.dims() == KvDims{512, 64})) return "rows of 512 + 64 values";
+  if (layout.format() != KvFormat::kLatentBf16 && layout.format() != KvFormat::kLatentFp8) {
+    return "a bf16 or fp8 store";
+  }
+  if (!IsAligned(args.store.Page(kScratchPage), 16)) return "a store on 16 bytes";
+  if (args.q.dtype() != DType::kBf16) return "bf16 queries";
+  if (args.q.dim(0) == 0) return nullptr;
+  if (!IsAligned(args.q.Address<Bf16>(), 16) || !IsMultipleOf(args.q.stride(0), 8) ||
+      !IsMultipleOf(args.q.stride(1), 8)) {
+    return "query rows on 16 bytes";
+  }
+  const void* out = args.out.dtype() == DType::kF32 ? static_cast<void*>(args.out.Address<float>())
+                                                    : args.out.Address<Bf16>();
+  if (!IsAligned(out, 2 * DTypeBytes(args.out.dtype())) || !IsMultipleOf(args.out.stride(0), 2) ||
+      !IsMultipleOf(args.out.stride(1), 2)) {
+    return "output rows on two elements";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+WorkShape MlaWorkShape(const MlaShape& shape, KvFormat format, int32_t num_sms, MlaStep step,
+                       bool exact) {
+  quire::Validate(shape);
+  Require(num_sms >= 1, "num_sms: expected >= 1, got {}", num_sms);
+  if (step == MlaStep::kDecode && shape.num_heads <= kMlaFewRows) {
+    return {.query_tile = TokenCount(1),
+            .split = exact ? kExactSplitKeys : kSplitKeys,
+            .num_workers = MlaFewRowsCtas(format) * num_sms,
+            .exact = exact};
+  }
+  // One CTA fills a multiprocessor; a tile of more rows than a CTA holds takes several, side by
+  // side so that they read the same keys at about the same time.
+  const int32_t ctas = CeilDiv(shape.num_heads, kMlaRows);
+  const int32_t queries = step == MlaStep::kDecode ? 1 : std::max(1, kMlaRows / shape.num_heads);
+  return {.query_tile = TokenCount(queries),
+          .split = exact ? kExactSplitKeys : kSplitKeys,
+          .num_workers = std::max(1, num_sms / ctas),
+          .exact = exact};
+}
+
+ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& work,
+                                 const MlaShape& shape) {
+  Validate(capacity);
+  Validate(work);
+  quire::Validate(shape);
+  const int64_t rows = work.query_tile.raw() * shape.num_heads;
+  return ByteOffset(4 * MlaStateFloats(rows, shape.dims.latent_dim)) *
+         (work.num_workers + MaxPartials(capacity, work));
+}
+
+MlaKernel ChooseMlaKernel(const MlaAttentionArgs& args) {
+  return TensorCoreProblem(args) == nullptr ? MlaKernel::kTensorCore : MlaKernel::kPlain;
+}
+
+void MlaAttention(const MlaAttentionArgs& args, const Stream& stream, StatusWord status) {
+  MlaAttention(args, ChooseMlaKernel(args), stream, status);
+}
+
+void MlaAttention(const MlaAttentionArgs& args, MlaKernel kernel, const Stream& stream,
+                  StatusWord status) {
+  const int64_t num_heads = args.q.rank() == 3 ? args.q.dim(1) : 0;
+  const int64_t rows = args.plan.work.query_tile.raw() * num_heads;
+  const int64_t floats = MlaStateFloats(rows, args.store.layout().dims().latent_dim);
+  RequireOnDevice(args.plan);
+  // A plan on the device says how many partials its capacity can have, not how many this step has.
+  quire::Validate(args,
+                  ByteOffset(4 * floats) * (args.plan.work.num_workers + args.plan.num_partials));
+  if (args.q.dim(0) == 0) return;
+  if (kernel == MlaKernel::kPlain) {
+    LaunchMlaPlain(args, stream, status);
+    LaunchMlaMerge(args, MlaExponent::kNatural, stream, status);
+    return;
+  }
+  const char* problem = TensorCoreProblem(args);
+  Require(problem == nullptr, "mla attention on tensor cores: expected {}", problem);
+  LaunchMlaTensorCore(args, stream, status);
+  LaunchMlaMerge(args, MlaExponent::kBase2, stream, status);
+}
+
+}  // namespace quire::cuda

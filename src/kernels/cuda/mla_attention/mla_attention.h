@@ -1,0 +1,48 @@
+// Latent attention on the device; contract in kernels/mla_attention.h.
+//
+// Spans and views hold device pointers, and so does the plan (attn/cuda). Two kernels:
+//   kTensorCore  bf16 queries, 512 + 64 values, bf16 or fp8 rows: tensor cores, f32 sums, weights
+//                rounded to bf16 before they meet the values (docs/numerics.md)
+//   kPlain       anything else, in f32 throughout: right for any shape, not fast
+// The order of summation is the plan's in both, so a row's bits depend on its own sequence and
+// position, the split and the kernel, and on nothing else. A page outside the pool is reported
+// (DeviceFault::kPage, index: the sequence) and read as the scratch page; a partial past the
+// workspace is reported (kCapacity, index: its number) and dropped.
+#ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_H_
+#define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_H_
+
+#include "device/cuda/cuda.h"
+#include "kernels/mla_attention.h"
+
+namespace quire::cuda {
+
+enum class MlaKernel { kPlain, kTensorCore };
+
+// What a step is like. kDecode: every sequence has one query token at most, so no two of them share
+// keys, and with 16 heads a multiprocessor has room for two CTAs, or for one where rows are fp8.
+enum class MlaStep { kDecode, kAny };
+
+// How both kernels want their work cut, for a store of this format on a device of num_sms
+// multiprocessors: a worker for every CTA that runs at once. A step of another kind is computed right
+// as well, only more slowly.
+WorkShape MlaWorkShape(const MlaShape& shape, KvFormat format, int32_t num_sms, MlaStep step,
+                       bool exact);
+
+// Enough for any plan of this capacity.
+ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& work,
+                                 const MlaShape& shape);
+
+// The kernel that MlaAttention runs: the tensor cores where shape, types and alignment allow
+// (q and the store on 16 bytes, out on two elements).
+MlaKernel ChooseMlaKernel(const MlaAttentionArgs& args);
+
+// Launches and returns.
+void MlaAttention(const MlaAttentionArgs& args, const Stream& stream, StatusWord status = {});
+// The same with a kernel of the caller's choice, for tests and benchmarks. Throws
+// Error(kInvalidArgument) if kTensorCore cannot take these arguments.
+void MlaAttention(const MlaAttentionArgs& args, MlaKernel kernel, const Stream& stream,
+                  StatusWord status = {});
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_H_

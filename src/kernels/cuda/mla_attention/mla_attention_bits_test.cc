@@ -1,0 +1,225 @@
+// What must change no bit of a row: in both kernels, page size, workers, the rest of the batch,
+// chunks of queries, capacity and padding; and a tree's row is plain decode over its path.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/mla_attention/mla_attention.h"
+#include "kernels/cuda/mla_attention/mla_attention_testing.h"
+#include "kernels/mla_attention_cases.h"
+#include "testing/active_faults.h"
+#include "testing/compare.h"
+
+namespace quire::cuda {
+namespace {
+
+using testing::AttentionResult;
+using testing::kTree;
+using testing::MixedSequences;
+using testing::PagedBatch;
+using testing::PagedBatchShape;
+using testing::PathOf;
+using testing::SequenceCase;
+
+std::string BitMismatch(const AttentionResult& actual, const AttentionResult& expected) {
+  const std::string out = testing::BitMismatch(actual.out, expected.out);
+  return out.empty() ? testing::BitMismatch(actual.lse, expected.lse) : out;
+}
+
+// Every test runs for both kernels.
+class CudaMlaBitsTest : public ::testing::TestWithParam<MlaKernel> {
+ protected:
+  void SetUp() override {
+    if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  }
+  static AttentionResult Attend(const PagedBatch& batch, int32_t num_workers = 3,
+                                const StepCapacity* capacity = nullptr, bool exact = true) {
+    return RunMlaOnDevice(batch, {.kernel = GetParam(),
+                                  .num_workers = num_workers,
+                                  .exact = exact,
+                                  .capacity = capacity,
+                                  .faults = testing::ActiveFaults()});
+  }
+  static void ExpectTreeRowsEqualDecode(int64_t committed, const std::vector<int32_t>& parents,
+                                        int page_size, int32_t num_heads);
+};
+
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaMlaBitsTest,
+                         ::testing::Values(MlaKernel::kPlain, MlaKernel::kTensorCore),
+                         [](const auto& test) {
+                           return test.param == MlaKernel::kPlain ? "Plain" : "TensorCore";
+                         });
+
+TEST_P(CudaMlaBitsTest, PageSizesChangeNoBit) {
+  for (KvFormat format : {KvFormat::kLatentBf16, KvFormat::kLatentF32, KvFormat::kLatentFp8}) {
+    if (GetParam() == MlaKernel::kTensorCore && format == KvFormat::kLatentF32) continue;
+    for (int32_t num_heads : {4, 16}) {
+      const PagedBatch one(MixedSequences(),
+                           {.page_size = PageSize(1), .format = format, .num_heads = num_heads});
+      const AttentionResult expected = Attend(one);
+      const AttentionResult loose = Attend(one, 40, nullptr, /*exact=*/false);
+      for (int page_size : {2, 3, 16, 61, 64, 128, 256}) {
+        const PagedBatch batch(MixedSequences(), {.page_size = PageSize(page_size),
+                                                  .format = format,
+                                                  .num_heads = num_heads,
+                                                  .page_seed = 77});
+        EXPECT_EQ(BitMismatch(Attend(batch), expected), "")
+            << "attention at page size " << page_size << " differs from page size 1 ("
+            << KvFormatName(format) << ")";
+        EXPECT_EQ(BitMismatch(Attend(batch, 40, nullptr, /*exact=*/false), loose), "")
+            << "page size " << page_size << ", not exact (" << KvFormatName(format) << ")";
+      }
+    }
+  }
+}
+
+TEST_P(CudaMlaBitsTest, WorkersChangeNoBit) {
+  for (int32_t num_heads : {16, 128}) {
+    const PagedBatch batch(MixedSequences(), {.num_heads = num_heads});
+    const AttentionResult expected = Attend(batch, 1);
+    for (int workers : {2, 3, 7, 32, 132}) {
+      EXPECT_EQ(BitMismatch(Attend(batch, workers), expected), "")
+          << num_heads << " heads, " << workers << " workers";
+    }
+  }
+}
+
+// Queries alone in their tiles, in the kernel for few rows: the same sums.
+TEST_P(CudaMlaBitsTest, WorkForDecodingChangesNoBit) {
+  for (int32_t num_heads : {4, 16, 20, 128}) {
+    const PagedBatch batch(MixedSequences(), {.num_heads = num_heads});
+    const AttentionResult decode =
+        RunMlaOnDevice(batch, {.kernel = GetParam(), .num_workers = 9, .step = MlaStep::kDecode});
+    EXPECT_EQ(BitMismatch(decode, Attend(batch)), "") << num_heads << " heads";
+  }
+}
+
+TEST_P(CudaMlaBitsTest, RepeatsChangeNoBit) {
+  const PagedBatch batch(MixedSequences(), {.num_heads = 8});
+  const AttentionResult expected = Attend(batch, 5);
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(BitMismatch(Attend(batch, 5), expected), "");
+}
+
+// Alone a row may be in a tile of 16 rows, in the batch in one of 64: other warps, the same sums.
+TEST_P(CudaMlaBitsTest, TheRestOfTheBatchChangesNoBit) {
+  const std::vector<SequenceCase> seqs = MixedSequences();
+  const PagedBatch whole(seqs, {.num_heads = 6});
+  const AttentionResult together = Attend(whole, 4);
+  std::vector<size_t> order(seqs.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::shuffle(order.begin(), order.end(), std::mt19937_64(11));
+  std::vector<SequenceCase> mixed;
+  std::vector<int64_t> first_token(seqs.size());
+  int64_t next = 0;
+  for (size_t i : order) {
+    mixed.push_back(seqs[i]);
+    first_token[i] = next;
+    next += seqs[i].q_len;
+  }
+  const PagedBatch shuffled(mixed, {.num_heads = 6, .page_seed = 5});
+  const AttentionResult elsewhere = Attend(shuffled, 4);
+  int64_t token = 0;
+  for (size_t i = 0; i < seqs.size(); ++i) {
+    const AttentionResult expected = Tokens(together, whole.shape(), token, seqs[i].q_len);
+    const PagedBatch alone({seqs[i]}, {.num_heads = 6, .page_seed = 9});
+    EXPECT_EQ(BitMismatch(Attend(alone, 2), expected), "") << "alone, seed " << seqs[i].seed;
+    EXPECT_EQ(
+        BitMismatch(Tokens(elsewhere, whole.shape(), first_token[i], seqs[i].q_len), expected), "")
+        << "shuffled, seed " << seqs[i].seed;
+    token += seqs[i].q_len;
+  }
+}
+
+// Chunks of one query are tiles of 1 to 20 rows, those of many are full ones.
+TEST_P(CudaMlaBitsTest, ChunkingTheQueriesChangesNoBit) {
+  const int64_t length = 1100;
+  const KvDims dims = GetParam() == MlaKernel::kPlain ? KvDims{64, 16} : KvDims{512, 64};
+  for (int32_t num_heads : {2, 5, 16, 20}) {
+    const PagedBatchShape shape{.dims = dims, .num_heads = num_heads};
+    const PagedBatch whole({{length, length, {}, 3}}, shape);
+    const AttentionResult expected = Attend(whole, 5);
+    for (const std::vector<int64_t>& chunks :
+         {std::vector<int64_t>{1000, 100}, std::vector<int64_t>{1, 63, 64, 65, 831, 76}}) {
+      int64_t begin = 0;
+      for (int64_t chunk : chunks) {
+        const PagedBatch part({{chunk, begin + chunk, {}, 3}}, shape);
+        EXPECT_EQ(BitMismatch(Attend(part, 3), Tokens(expected, shape, begin, chunk)), "")
+            << num_heads << " heads, chunk of " << chunk << " at " << begin;
+        begin += chunk;
+      }
+      ASSERT_EQ(begin, length);
+    }
+  }
+}
+
+TEST_P(CudaMlaBitsTest, FixedCapacityAndPaddedRowsChangeNoBit) {
+  const std::vector<SequenceCase> seqs = MixedSequences();
+  for (int page_size : {1, 64}) {
+    const PagedBatchShape shape{.page_size = PageSize(page_size), .num_heads = 4};
+    const PagedBatch eager(seqs, shape);
+    const AttentionResult expected = Attend(eager);
+    std::vector<SequenceCase> padded = seqs;
+    while (padded.size() < 16) padded.push_back({1, 0, {}, 99});
+    const PagedBatch bucket(padded, shape);
+    const StepCapacity capacity{.num_seqs = 16,
+                                .query_tokens = TokenCount(200),
+                                .context = TokenCount(5000),
+                                .tree_nodes = TokenCount(70),
+                                .page_size = PageSize(page_size),
+                                .pool_pages = bucket.pool_pages()};
+    const AttentionResult result = Attend(bucket, 3, &capacity);
+    EXPECT_EQ(BitMismatch(Tokens(result, shape, 0, eager.num_tokens()), expected), "")
+        << "page size " << page_size;
+    const AttentionResult padding = Tokens(result, shape, eager.num_tokens(), 6);
+    EXPECT_EQ(padding.out, std::vector<float>(padding.out.size(), 0.0f));
+    EXPECT_EQ(padding.lse,
+              std::vector<float>(padding.lse.size(), -std::numeric_limits<float>::infinity()));
+  }
+}
+
+void CudaMlaBitsTest::ExpectTreeRowsEqualDecode(int64_t committed,
+                                                const std::vector<int32_t>& parents, int page_size,
+                                                int32_t num_heads) {
+  SCOPED_TRACE("committed " + std::to_string(committed) + ", page size " +
+               std::to_string(page_size));
+  const int64_t nodes = static_cast<int64_t>(parents.size());
+  const PagedBatchShape shape{.page_size = PageSize(page_size), .num_heads = num_heads};
+  const PagedBatch tree({{nodes, committed + nodes, parents, 3}}, shape);
+  const AttentionResult verified = Attend(tree, 3);
+  // Every node's path as a sequence of its own, all in one batch.
+  std::vector<SequenceCase> plain;
+  for (int64_t node = 0; node < nodes; ++node) {
+    const std::vector<int64_t> path = PathOf(parents, node);
+    plain.push_back({.q_len = 1, .kv_len = committed + std::ssize(path), .seed = 3});
+    for (int64_t p = 0; p < committed; ++p) plain.back().contents.push_back(p);
+    for (int64_t i : path) plain.back().contents.push_back(committed + i);
+  }
+  const PagedBatch decode(plain, shape);
+  EXPECT_EQ(BitMismatch(verified, Attend(decode, 2)), "");
+}
+
+TEST_P(CudaMlaBitsTest, ATreeRowEqualsPlainDecodeOverItsPath) {
+  std::vector<int32_t> comb = {-1};  // a spine with a leaf at every joint
+  for (int32_t i = 1; i < 24; ++i) comb.push_back(i % 2 == 1 ? i - 1 : std::max(0, i - 2));
+  for (int page_size : {1, 61, 64}) {
+    for (int64_t committed : {0, 1, 63, 64, 100}) {
+      ExpectTreeRowsEqualDecode(committed, kTree, page_size, 16);
+    }
+  }
+  ExpectTreeRowsEqualDecode(60, comb, 16, 4);     // paths cross a tile
+  ExpectTreeRowsEqualDecode(1020, comb, 64, 16);  // and a split
+  ExpectTreeRowsEqualDecode(1024, comb, 3, 4);    // which begins just where the tree does
+  std::vector<int32_t> wide;                      // three words of mask
+  for (int32_t i = 0; i < 150; ++i) {
+    wide.push_back(i % 7 == 0 ? kTreeRoot : std::max(0, i - 1 - (i * 37) % 10));
+  }
+  ExpectTreeRowsEqualDecode(1000, wide, 61, 2);
+}
+
+}  // namespace
+}  // namespace quire::cuda

@@ -1,0 +1,307 @@
+#include "kernels/cuda/mla_attention/mla_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/store.h"
+#include "kernels/cuda/mla_attention/mla_attention_testing.h"
+#include "kernels/mla_attention_cases.h"
+#include "testing/active_faults.h"
+#include "testing/compare.h"
+#include "testing/error_message.h"
+#include "testing/reference.h"
+
+namespace quire::cuda {
+namespace {
+
+using testing::AttentionCase;
+using testing::AttentionResult;
+using testing::ErrorMessage;
+using testing::kAttentionCases;
+using testing::kScale;
+using testing::kTree;
+using testing::PagedBatch;
+using testing::PagedBatchShape;
+using testing::ReferenceAttention;
+
+constexpr MlaKernel kKernels[] = {MlaKernel::kPlain, MlaKernel::kTensorCore};
+
+bool Takes(MlaKernel kernel, KvFormat format, KvDims dims) {
+  return kernel == MlaKernel::kPlain || (format != KvFormat::kLatentF32 && dims == KvDims{512, 64});
+}
+
+AttentionResult Attend(const PagedBatch& batch, MlaKernel kernel, int32_t num_workers = 3,
+                       bool exact = true) {
+  return RunMlaOnDevice(batch, {.kernel = kernel,
+                                .num_workers = num_workers,
+                                .exact = exact,
+                                .faults = testing::ActiveFaults()});
+}
+
+// ---- Against the double-precision reference ----
+
+// What tensor cores may add to f32's error (docs/numerics.md). Products of bf16 are exact; sums are
+// cut off instead of rounded, and their terms aligned to the largest first: 2^-22 of the sum of
+// magnitudes for every term, four times what f32 does. Weights are rounded to bf16: 2^-8 of each,
+// so 2^-8 of the largest value in all. Scores are also multiplied with log2(e): two roundings.
+void AddTensorCoreSlack(testing::ReferenceQuery& query) {
+  double score_size = 0, value_size = 0;
+  for (size_t k = 0; k < query.keys.size(); ++k) {
+    double size = 0;
+    for (size_t i = 0; i < query.q.size(); ++i) {
+      size += std::abs(double{query.q[i]} * query.keys[k][i]);
+      value_size = std::max(value_size, std::abs(query.values[k][i]));
+    }
+    score_size = std::max(score_size, std::abs(query.scale) * size);
+  }
+  const double terms = static_cast<double>(query.q.size()) + 2;
+  const double keys = static_cast<double>(query.keys.size());
+  query.score_slack = 0x1p-22 * terms * score_size;
+  query.value_slack = (0x1p-8 + 2 * 0x1p-22 * keys) * value_size;
+}
+
+// The reference of what a kernel was given: kTensorCore reads queries, and fp8 rows, as bf16.
+ReferenceAttention Reference(const PagedBatch& batch, MlaKernel kernel) {
+  const PagedBatchShape& shape = batch.shape();
+  const bool narrow = kernel == MlaKernel::kTensorCore;
+  const std::vector<float> q =
+      narrow ? RoundedToBf16(batch.q()) : std::vector<float>(batch.q().begin(), batch.q().end());
+  auto rows = batch.Rows();
+  if (narrow) {
+    for (auto& sequence : rows) {
+      for (auto& row : sequence) {
+        for (double& value : row) value = ToFloat(quire::ToBf16(static_cast<float>(value)));
+      }
+    }
+  }
+  ReferenceAttention result;
+  const size_t values = static_cast<size_t>(shape.dims.values());
+  size_t row = 0;
+  for (size_t b = 0; b < batch.seqs().size(); ++b) {
+    for (int64_t j = 0; j < batch.seqs()[b].q_len.raw(); ++j) {
+      testing::ReferenceQuery query{.q = {}, .keys = {}, .values = {}, .scale = kScale};
+      for (int64_t p : testing::VisiblePositions(batch.seqs()[b], j)) {
+        query.keys.push_back(rows[b][static_cast<size_t>(p)]);
+      }
+      query.values = query.keys;
+      for (int64_t h = 0; h < shape.num_heads; ++h, ++row) {
+        query.q = std::span(q).subspan(row * values, values);
+        if (narrow) AddTensorCoreSlack(query);
+        testing::AppendReferenceRow(query, static_cast<size_t>(shape.dims.latent_dim), result);
+      }
+    }
+  }
+  return result;
+}
+
+void ExpectNearReference(const PagedBatch& batch, MlaKernel kernel, const AttentionResult& result) {
+  const ReferenceAttention reference = Reference(batch, kernel);
+  EXPECT_EQ(testing::Mismatch(result.out, reference.out, reference.out_bound), "");
+  EXPECT_EQ(testing::Mismatch(result.lse, reference.lse, reference.lse_bound), "");
+}
+
+TEST(CudaMlaAttentionTest, IsNearTheReference) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  for (const AttentionCase& c : kAttentionCases) {
+    for (int page_size : c.page_sizes) {
+      const PagedBatch batch(c.seqs, {.page_size = PageSize(page_size),
+                                      .format = c.format,
+                                      .dims = c.dims,
+                                      .num_heads = c.num_heads});
+      for (MlaKernel kernel : kKernels) {
+        if (!Takes(kernel, c.format, c.dims)) continue;
+        SCOPED_TRACE(std::string(c.name) + ", page size " + std::to_string(page_size) +
+                     ", kernel " + std::to_string(static_cast<int>(kernel)));
+        ExpectNearReference(batch, kernel, Attend(batch, kernel));
+        ExpectNearReference(batch, kernel, Attend(batch, kernel, 3, /*exact=*/false));
+        ExpectNearReference(batch, kernel, Attend(batch, kernel, 132, /*exact=*/false));
+        ExpectNearReference(batch, kernel,
+                            RunMlaOnDevice(batch, {.kernel = kernel, .step = MlaStep::kDecode}));
+      }
+    }
+  }
+}
+
+TEST(CudaMlaAttentionTest, WhereNothingIsVisibleThereAreZerosAndMinusInfinity) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const PagedBatch batch({{5, 3, {}, 3}, {2, 0, {}, 4}}, {.num_heads = 5});
+  for (MlaKernel kernel : kKernels) {
+    const AttentionResult result = Attend(batch, kernel);
+    for (int64_t token : {0, 1, 5, 6}) {
+      const AttentionResult rows = Tokens(result, batch.shape(), token, 1);
+      EXPECT_EQ(rows.out, std::vector<float>(5 * 512, 0.0f)) << token;
+      EXPECT_EQ(rows.lse, std::vector<float>(5, -std::numeric_limits<float>::infinity())) << token;
+    }
+    EXPECT_TRUE(std::isfinite(Tokens(result, batch.shape(), 2, 1).lse[0]));
+  }
+}
+
+// ---- Numbers that are not finite ----
+
+void OverwriteRow(const PagedBatch& batch, size_t seq, int64_t position, float value) {
+  SerialExecutor executor;
+  const Slot slot = batch.SlotAt(seq, position);
+  const std::vector<float> row(576, value);
+  cpu::StoreWrite({.store = batch.store(),
+                   .slots = {&slot, 1},
+                   .latent = ConstTensorView(row.data(), {1, 512}),
+                   .rope = ConstTensorView(row.data() + 512, {1, 64})},
+                  executor);
+}
+
+// An infinity does not survive fp8, a NaN does. 16 heads: a tile of 64 rows holds four tokens, of
+// which some see the key and some do not.
+TEST(CudaMlaAttentionTest, AKeyThatIsNotFiniteReachesOnlyTheQueriesThatSeeIt) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (MlaKernel kernel : kKernels) {
+    for (KvFormat format : {KvFormat::kLatentF32, KvFormat::kLatentBf16, KvFormat::kLatentFp8}) {
+      if (!Takes(kernel, format, {512, 64})) continue;
+      for (float poison : {nan, std::numeric_limits<float>::infinity()}) {
+        if (format == KvFormat::kLatentFp8 && !std::isnan(poison)) continue;
+        SCOPED_TRACE(std::string(KvFormatName(format)) + ", " + std::to_string(poison));
+        const PagedBatch batch({{20, 150, {}, 3}, {6, 100, kTree, 4}},
+                               {.format = format, .num_heads = 16});
+        const AttentionResult clean = Attend(batch, kernel, 2);
+        OverwriteRow(batch, 0, 140, poison);  // queries 0..9 stand before it
+        OverwriteRow(batch, 1, 97, poison);   // node 3 of the tree: on the path of nodes 3 and 5
+        const AttentionResult result = Attend(batch, kernel, 2);
+        const auto expect_clean = [&](int64_t first, int64_t tokens) {
+          EXPECT_EQ(testing::BitMismatch(Tokens(result, batch.shape(), first, tokens).out,
+                                         Tokens(clean, batch.shape(), first, tokens).out),
+                    "")
+              << first;
+        };
+        expect_clean(0, 10);
+        for (int64_t node : {0, 1, 2, 4}) expect_clean(20 + node, 1);
+        for (int64_t token : {10, 19, 23, 25}) {
+          for (float value : Tokens(result, batch.shape(), token, 1).out) {
+            ASSERT_TRUE(std::isnan(value)) << token;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaMlaAttentionTest, LargeScoresNeitherOverflowNorLoseTheMaximum) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const PagedBatch batch({{3, 150, {}, 3}}, {.num_heads = 4});
+  for (int64_t p = 0; p < 150; ++p) OverwriteRow(batch, 0, p, p % 3 == 0 ? 2.0f : -300.0f);
+  for (MlaKernel kernel : kKernels) ExpectNearReference(batch, kernel, Attend(batch, kernel));
+}
+
+// ---- Types, faults, errors ----
+
+TEST(CudaMlaAttentionTest, Bf16OutputsAreTheRoundedOnes) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const PagedBatch batch({{3, 150, {}, 3}, {1, 1500, {}, 4}}, {.num_heads = 4});
+  for (MlaKernel kernel : kKernels) {
+    const AttentionResult wide = Attend(batch, kernel);
+    const AttentionResult narrow = RunMlaOnDevice(batch, {.kernel = kernel, .bf16_out = true});
+    EXPECT_EQ(testing::BitMismatch(narrow.out, RoundedToBf16(wide.out)), "");
+  }
+}
+
+TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const PagedBatch batch({{1, 10, {}, 2}, {1, 100, {}, 3}}, {.num_heads = 16});
+  SerialExecutor executor;
+  for (MlaKernel kernel : kKernels) {
+    for (int32_t page : {-7, static_cast<int32_t>(batch.pool_pages().raw())}) {
+      const WorkShape work =
+          MlaWorkShape({.num_heads = 16}, KvFormat::kLatentBf16, 4, MlaStep::kAny, true);
+      PlanStorage storage(batch.Capacity(), work);
+      Plan plan = storage.Make(batch.seqs(), executor);
+      std::vector<PageId> rows(plan.page_rows.begin(), plan.page_rows.end());
+      const int64_t row = plan.row_of[1];  // of sequence 1
+      rows[static_cast<size_t>((plan.row_width * row).raw()) + 1] = PageId(page);
+      plan.page_rows = rows;
+      const PlanCopy copy(plan);
+      DeviceArrays arrays;
+      const Stream stream;
+      Status status;
+      const KvStore store = StoreOnDevice(batch, arrays);
+      const GuardedArray<float> out(arrays, 2 * 16 * 512);
+      const GuardedArray<std::byte> workspace(
+          arrays, static_cast<size_t>(
+                      MlaAttentionWorkspace(batch.Capacity(), work, {.num_heads = 16}).raw()));
+      MlaAttention({.plan = copy.plan(),
+                    .store = store,
+                    .q = {arrays.Put(ToBf16(batch.q())).data(), {2, 16, 576}},
+                    .out = {out.data(), {2, 16, 512}},
+                    .workspace = workspace.span()},
+                   kernel, stream, status.word());
+      status.Read(stream);
+      (void)out.Values(stream);
+      ASSERT_TRUE(status.report().has_value());
+      EXPECT_EQ(status.report()->fault, DeviceFault::kPage);
+      EXPECT_EQ(status.report()->index, 1u);
+    }
+  }
+}
+
+TEST(CudaMlaAttentionTest, TheKernelFollowsShapeTypesAndAlignment) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const PagedBatch batch({{3, 150, {}, 3}}, {.num_heads = 4});
+  PlanStorage storage(batch.Capacity(), MlaWorkShape({.num_heads = 4}, KvFormat::kLatentBf16, 4,
+                                                     MlaStep::kAny, true));
+  SerialExecutor executor;
+  const Plan& plan = storage.Make(batch.seqs(), executor);
+  DeviceArrays arrays;
+  const KvStore store = StoreOnDevice(batch, arrays);
+  const std::span<Bf16> q = arrays.Take<Bf16>(3 * 4 * 576 + 8);
+  const std::span<float> wide = arrays.Take<float>(3 * 4 * 576 + 8);
+  MlaAttentionArgs args{.plan = plan,
+                        .store = store,
+                        .q = {q.data(), {3, 4, 576}},
+                        .out = {wide.data(), {3, 4, 512}}};
+  EXPECT_EQ(ChooseMlaKernel(args), MlaKernel::kTensorCore);
+  args.q = {q.data() + 1, {3, 4, 576}};
+  EXPECT_EQ(ChooseMlaKernel(args), MlaKernel::kPlain);
+  args.q = {wide.data(), {3, 4, 576}};
+  EXPECT_EQ(ChooseMlaKernel(args), MlaKernel::kPlain);
+  args.q = {q.data(), {3, 4, 576}};
+  args.out = {wide.data() + 1, {3, 4, 512}};
+  EXPECT_EQ(ChooseMlaKernel(args), MlaKernel::kPlain);
+}
+
+TEST(CudaMlaAttentionTest, BadArgumentsAreNamed) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const PagedBatch batch({{3, 150, {}, 3}}, {.format = KvFormat::kLatentF32, .num_heads = 4});
+  EXPECT_EQ(ErrorMessage([&] { Attend(batch, MlaKernel::kTensorCore); }),
+            "mla attention on tensor cores: expected a bf16 or fp8 store");
+  EXPECT_EQ(ErrorMessage([] {
+              (void)MlaWorkShape({.num_heads = 0}, KvFormat::kLatentBf16, 2, MlaStep::kAny, true);
+            }),
+            "shape.num_heads: expected >= 1, got 0");
+  EXPECT_EQ(ErrorMessage([] {
+              (void)MlaWorkShape({.num_heads = 1}, KvFormat::kLatentBf16, 0, MlaStep::kAny, true);
+            }),
+            "num_sms: expected >= 1, got 0");
+}
+
+TEST(CudaMlaWorkShapeTest, TilesHoldSixtyFourRowsAndWorkersFillTheDevice) {
+  const auto shape = [](int32_t num_heads, MlaStep step, KvFormat format = KvFormat::kLatentBf16) {
+    return MlaWorkShape({.num_heads = num_heads}, format, 132, step, true);
+  };
+  EXPECT_EQ(shape(16, MlaStep::kAny).query_tile, TokenCount(4));
+  EXPECT_EQ(shape(16, MlaStep::kAny).num_workers, 132);
+  EXPECT_EQ(shape(20, MlaStep::kAny).query_tile, TokenCount(3));
+  EXPECT_EQ(shape(128, MlaStep::kAny).query_tile, TokenCount(1));
+  EXPECT_EQ(shape(128, MlaStep::kAny).num_workers, 66);
+  EXPECT_EQ(shape(16, MlaStep::kDecode).query_tile, TokenCount(1));
+  EXPECT_EQ(shape(16, MlaStep::kDecode).num_workers, 264);
+  EXPECT_EQ(shape(128, MlaStep::kDecode).num_workers, 66);
+  // A multiprocessor has room for one CTA over fp8 rows.
+  EXPECT_EQ(shape(16, MlaStep::kDecode, KvFormat::kLatentFp8).query_tile, TokenCount(1));
+  EXPECT_EQ(shape(16, MlaStep::kDecode, KvFormat::kLatentFp8).num_workers, 132);
+  EXPECT_EQ(shape(128, MlaStep::kDecode, KvFormat::kLatentFp8).num_workers, 66);
+}
+
+}  // namespace
+}  // namespace quire::cuda

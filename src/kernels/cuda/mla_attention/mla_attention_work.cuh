@@ -1,0 +1,220 @@
+// What the kernels of latent attention share: their arguments, which keys a pass reads, states in the
+// workspace, and folding one state into another.
+#ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_WORK_CUH_
+#define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_WORK_CUH_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attn/plan.h"
+#include "attn/work.h"
+#include "device/cuda/status.cuh"
+#include "kernels/cuda/mla_attention/mla_attention_launch.h"
+#include "kernels/cuda/ptx/instructions.cuh"
+#include "kernels/cuda/store/store_row.cuh"
+
+namespace quire::cuda {
+
+// A [tokens, heads, values] view, or [tokens, heads] with values of 1.
+struct HeadsView {
+  std::byte* data = nullptr;
+  int64_t token_stride = 0;  // elements
+  int64_t head_stride = 0;
+  bool is_bf16 = false;
+
+  template <class T>
+  __device__ T* Row(int64_t token, int64_t head) const {
+    return reinterpret_cast<T*>(data) + token * token_stride + head * head_stride;
+  }
+};
+
+struct MlaKernelArgs {
+  Plan plan;
+  StoreView store;
+  HeadsView q, out, lse;  // lse.data is null where none is wanted
+  float scale;
+  int32_t num_heads;
+  int32_t tile_rows;   // of a full query tile: query_tile * num_heads
+  int64_t num_tokens;  // that q and out hold
+  float* folded;       // [num_workers] states: what a worker has of the tile at hand
+  float* partials;     // [max_partials] states
+  int64_t max_partials;
+  StatusWord status;
+};
+
+inline HeadsView HeadsOf(const ConstTensorView& view) {
+  if (view.empty()) return {};
+  const bool is_bf16 = view.dtype() == DType::kBf16;
+  const void* data =
+      is_bf16 ? static_cast<const void*>(view.Address<Bf16>()) : view.Address<float>();
+  return {.data = static_cast<std::byte*>(const_cast<void*>(data)),
+          .token_stride = view.stride(0),
+          .head_stride = view.stride(1),
+          .is_bf16 = is_bf16};
+}
+
+inline MlaKernelArgs KernelArgsOf(const MlaAttentionArgs& args, StatusWord status) {
+  const int32_t num_heads = static_cast<int32_t>(args.q.dim(1));
+  const int32_t tile_rows = static_cast<int32_t>(args.plan.work.query_tile.raw()) * num_heads;
+  const int64_t floats = MlaStateFloats(tile_rows, args.store.layout().dims().latent_dim);
+  const int64_t num_states = static_cast<int64_t>(args.workspace.size()) / 4 / floats;
+  float* workspace = reinterpret_cast<float*>(args.workspace.data());
+  return {.plan = args.plan,
+          .store = ReadViewOf(args.store),
+          .q = HeadsOf(args.q),
+          .out = HeadsOf(args.out),
+          .lse = HeadsOf(args.lse),
+          .scale = args.scale,
+          .num_heads = num_heads,
+          .tile_rows = tile_rows,
+          .num_tokens = args.q.dim(0),
+          .folded = workspace,
+          .partials = workspace + floats * args.plan.work.num_workers,
+          .max_partials = num_states - args.plan.work.num_workers,
+          .status = status};
+}
+
+// ---- States in the workspace ----
+
+struct StateView {
+  float* m;
+  float* l;
+  float* o;
+  int64_t o_stride;
+};
+
+__device__ inline StateView StateAt(const MlaKernelArgs& args, float* states, int64_t index) {
+  const int64_t latent_dim = args.store.dims.latent_dim;
+  const int64_t rows = (args.tile_rows + 3) / 4 * 4;
+  float* m = states + index * MlaStateFloats(args.tile_rows, latent_dim);
+  return {.m = m, .l = m + rows, .o = m + 2 * rows, .o_stride = MlaStateStride(latent_dim)};
+}
+
+// ---- exp and log of the two kernels ----
+
+struct NaturalExponent {
+  static __device__ float Exp(float x) { return expf(x); }
+  static __device__ float LogSumExp(float m, float l) { return m + logf(l); }
+};
+// Exponents are at most 0 here.
+struct Base2Exponent {
+  static __device__ float Exp(float x) { return Exp2Approx(x); }
+  static __device__ float LogSumExp(float m, float l) { return (m + log2f(l)) * 0x1.62e43p-1f; }
+};
+
+// What to subtract before exp: the maximum, or 0 where nothing but -inf was seen.
+__device__ inline float Anchor(float m) { return m == -INFINITY ? 0.0f : m; }
+
+// Two states of a row become one: sums are earlier * a + later * b, with the products of `later`
+// rounded first. The same operations wherever states are folded.
+struct Fold {
+  float m, l;
+  float a, b;
+
+  template <class Exponent>
+  static __device__ Fold Of(float earlier_m, float earlier_l, float later_m, float later_l) {
+    const float m = fmaxf(earlier_m, later_m);
+    const float a = Exponent::Exp(earlier_m - Anchor(m));
+    const float b = Exponent::Exp(later_m - Anchor(m));
+    return {.m = m, .l = __fmaf_rn(a, earlier_l, __fmul_rn(b, later_l)), .a = a, .b = b};
+  }
+  __device__ float Sum(float earlier, float later) const {
+    return __fmaf_rn(a, earlier, __fmul_rn(b, later));
+  }
+};
+
+// ---- The rows of a piece that one CTA runs, and the keys they see ----
+
+// One pass over up to 64 keys: of all rows, or of the rows of one token.
+struct Pass {
+  int32_t key;    // the first, a multiple of kKeyTile
+  int32_t token;  // of the tile, or kAllTokens
+};
+inline constexpr int32_t kAllTokens = -1;
+inline constexpr int32_t kTileKeys = static_cast<int32_t>(kKeyTile.raw());
+
+// Plain data, so that a kernel whose registers are full can keep it in shared memory.
+struct RowBlock {
+  QueryTile tile;
+  int32_t num_heads;
+  int32_t row_begin;  // in the tile
+  int32_t num_rows;
+  int32_t own_keys_begin;           // from here on every query sums keys of its own
+  int32_t first_token, last_token;  // of the tile, that have rows here
+  int32_t kv_end;
+  const PageId* pages;  // of the sequence
+
+  static __device__ RowBlock Of(const MlaKernelArgs& args, const QueryTile& tile, int32_t row_begin,
+                                int32_t max_rows) {
+    const int32_t rows = tile.q_count * args.num_heads - row_begin;
+    const int32_t num_rows = rows < max_rows ? rows : max_rows;
+    const int32_t committed = static_cast<int32_t>(args.plan.committed[tile.seq].raw());
+    return {.tile = tile,
+            .num_heads = args.num_heads,
+            .row_begin = row_begin,
+            .num_rows = num_rows,
+            // The first tile that holds uncommitted keys is, as a whole, one of each query's own.
+            .own_keys_begin =
+                args.plan.IsTree(tile.seq) ? committed / kTileKeys * kTileKeys : INT32_MAX,
+            .first_token = row_begin / args.num_heads,
+            .last_token = (row_begin + num_rows - 1) / args.num_heads,
+            .kv_end = static_cast<int32_t>(tile.kv_end.raw()),
+            .pages = args.plan.Row(tile.seq)};
+  }
+
+  __device__ int32_t TokenOf(int32_t row) const { return (row_begin + row) / num_heads; }
+  __device__ int32_t HeadOf(int32_t row) const { return (row_begin + row) % num_heads; }
+  // Never more than the tile's own end: the plan decides how far this tile reads.
+  __device__ int32_t VisibleTo(const MlaKernelArgs& args, int32_t token) const {
+    const TokenCount visible = args.plan.Visible(tile.seq, tile.q_begin + TokenCount(token));
+    return static_cast<int32_t>(Min(tile.kv_end, visible).raw());
+  }
+
+  __device__ Pass PassAt(int32_t key) const {
+    return {.key = key, .token = key < own_keys_begin ? kAllTokens : first_token};
+  }
+  __device__ Pass Next(Pass pass) const {
+    if (pass.token == kAllTokens || pass.token == last_token) return PassAt(pass.key + kTileKeys);
+    return {.key = pass.key, .token = pass.token + 1};
+  }
+  // Rows [first, end) take part in a pass.
+  __device__ int32_t FirstRow(Pass pass) const {
+    if (pass.token == kAllTokens) return 0;
+    const int32_t row = pass.token * num_heads - row_begin;
+    return row > 0 ? row : 0;
+  }
+  __device__ int32_t EndRow(Pass pass) const {
+    if (pass.token == kAllTokens) return num_rows;
+    const int32_t row = (pass.token + 1) * num_heads - row_begin;
+    return row < num_rows ? row : num_rows;
+  }
+
+  // Where in the store key `pass.key + j` of the pass lies, or -1 at and past `limit`.
+  __device__ int64_t SlotOf(const MlaKernelArgs& args, Pass pass, int32_t j, int32_t limit) const {
+    const int32_t p = pass.key + j;
+    if (p >= limit) return -1;
+    const Plan& plan = args.plan;
+    int32_t position = p;
+    if (pass.token != kAllTokens) {
+      const TokenCount query = tile.q_begin + TokenCount(pass.token);
+      position = static_cast<int32_t>(plan.KeyPosition(tile.seq, query, TokenCount(p)).raw());
+    }
+    const int32_t index = position / args.store.page_size;
+    const int32_t offset = position - index * args.store.page_size;
+    const int32_t page = index < plan.row_width.raw() ? pages[index].raw() : -1;
+    const int64_t slot = int64_t{page} * args.store.page_size + offset;
+    if (args.store.Holds(slot)) return slot;
+    Report(args.status, DeviceFault::kPage, Launch::kMlaAttention, static_cast<uint32_t>(tile.seq));
+    return offset;  // of the scratch page
+  }
+};
+
+// ---- Results ----
+
+__device__ inline void WriteLse(const MlaKernelArgs& args, int64_t token, int32_t head, float lse) {
+  if (args.lse.data != nullptr) *args.lse.Row<float>(token, head) = lse;
+}
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_WORK_CUH_

@@ -1,0 +1,94 @@
+#include "kernels/cuda/moe/expert_gemm.h"
+
+#include <iterator>
+
+#include "base/error.h"
+#include "base/maths.h"
+
+namespace quire::cuda {
+namespace {
+
+// Row tiles are one dimension of a grid.
+constexpr int64_t kMaxRowTiles = 65535;
+
+void RequireSameWeights(const WeightView& up, const WeightView& gate) {
+  RequireWeights("up", up);
+  Require(up.shape.outputs == gate.shape.outputs && up.shape.inputs == gate.shape.inputs &&
+              up.count == gate.count,
+          "up: expected {} matrices of {} x {}, got {} of {} x {}", gate.count, gate.shape.outputs,
+          gate.shape.inputs, up.count, up.shape.outputs, up.shape.inputs);
+  Require(up.format == gate.format, "up: expected {}, got {}", WeightFormatName(gate.format),
+          WeightFormatName(up.format));
+  Require(up.row_stride == gate.row_stride && up.matrix_stride == gate.matrix_stride,
+          "up: expected strides {} and {}, got {} and {}", gate.row_stride, gate.matrix_stride,
+          up.row_stride, up.matrix_stride);
+  Require(
+      up.scale_stride == gate.scale_stride && up.scale_matrix_stride == gate.scale_matrix_stride,
+      "up: expected scale strides {} and {}, got {} and {}", gate.scale_stride,
+      gate.scale_matrix_stride, up.scale_stride, up.scale_matrix_stride);
+}
+
+int64_t XRowsOf(const ExpertGemmArgs& args) {
+  if (!args.x_codes.empty()) return args.x_codes.rows;
+  return args.x.rank() == 2 ? args.x.dim(0) : 0;
+}
+
+void RequireTiles(int64_t rows, int64_t num_experts, int64_t tile_rows) {
+  const int64_t tiles = MaxRowTiles(rows, num_experts, tile_rows);
+  Require(tiles <= kMaxRowTiles, "rows: expected at most {} tiles of {} rows, got {} ({} rows)",
+          kMaxRowTiles, tile_rows, tiles, rows);
+}
+
+}  // namespace
+
+void Validate(const ExpertGemmArgs& args) {
+  RequireWeights("w", args.w);
+  Require(args.w.count <= kMaxExperts, "w.count: expected at most {} experts, got {}", kMaxExperts,
+          args.w.count);
+  if (!args.up.empty()) RequireSameWeights(args.up, args.w);
+  const int64_t rows = RequireY(args.y, args.w);
+  const int64_t x_rows = args.rows.empty() ? rows : XRowsOf(args);
+  // As in a product of the first expert.
+  WeightView first = args.w;
+  first.count = 1;
+  RequireX(args.x, args.x_codes, x_rows, first);
+  Require(args.offsets != nullptr, "offsets: expected {} of them, got none", args.w.count + 1);
+  if (args.rows.empty()) return;
+  Require(std::ssize(args.rows) == rows, "rows: expected {} of them, got {}", rows,
+          args.rows.size());
+  Require(x_rows >= 1, "x: expected rows for the {} of y, got none", rows);
+}
+
+TileSize ExpertTileFor(int64_t rows, int64_t num_experts) {
+  return TileFor(CeilDiv(rows, num_experts));
+}
+
+void ExpertGemm(const ExpertGemmArgs& args, TileSize tile, const Stream& stream) {
+  Validate(args);
+  const int64_t rows = args.y.dim(0);
+  if (rows == 0) return;
+  TileParams p = MakeTileParams(args.x, args.x_codes, args.w, args.y);
+  if (!args.up.empty()) {
+    p.gated = true;
+    p.w[1] = args.up.data;
+    p.w_scales[1] = args.up.scales;
+  }
+  p.offsets = args.offsets;
+  p.num_experts = static_cast<int32_t>(args.w.count);
+  if (!args.rows.empty()) {
+    p.x_index = args.rows.data();
+    p.x_rows = static_cast<int32_t>(XRowsOf(args));
+  }
+  p.status = args.status;
+  const TileLoads loads = LoadsOf(p);
+  if (loads == TileLoads::kUnaligned) tile = TileSize::kMedium;
+  RequireTiles(rows, args.w.count, ExtentOf(tile).rows);
+  LaunchTiles(p, MathOf(args.x_codes, args.w), tile, loads, stream);
+}
+
+void ExpertGemm(const ExpertGemmArgs& args, const Stream& stream) {
+  const int64_t rows = args.y.rank() == 2 ? args.y.dim(0) : 0;
+  ExpertGemm(args, ExpertTileFor(rows, args.w.count > 0 ? args.w.count : 1), stream);
+}
+
+}  // namespace quire::cuda

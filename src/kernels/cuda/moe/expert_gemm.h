@@ -1,0 +1,54 @@
+// The products of a layer's experts, each with the rows that chose it.
+//
+//   y[t, :] = x[t, :] w[e]^T                                     or, with `up`,
+//   y[t, :] = silu(x[t, :] w[e]^T) * (x[t, :] up[e]^T)
+//
+// for the rows offsets[e] <= t < offsets[e + 1] of expert e. Rows are sorted by expert and the
+// offsets are in device memory: the host does not know how many rows an expert has, and does not
+// ask. The grid is the most that `rows` rows can need, and every CTA finds its expert and rows from
+// the offsets, so one recorded graph serves all routings. With `rows`, x[rows[t], :] stands for
+// x[t, :]: rows of x lie as they like, and several experts read the same one.
+//
+// Sums are those of the tile kernel (kernels/cuda/gemm/gemm_tile.h) with one range of inputs; silu and the
+// product are f32, and y is rounded once. A row has the same bits beside any others.
+#ifndef QUIRE_KERNELS_CUDA_MOE_EXPERT_GEMM_H_
+#define QUIRE_KERNELS_CUDA_MOE_EXPERT_GEMM_H_
+
+#include <cstdint>
+#include <span>
+
+#include "base/tensor_view.h"
+#include "device/cuda/cuda.h"
+#include "kernels/cuda/gemm/gemm.h"
+
+namespace quire::cuda {
+
+struct ExpertGemmArgs {
+  ConstTensorView x = {};  // [rows, inputs] bf16, any row stride; with `rows`, any number of rows
+  QuantisedRows x_codes = {};  // instead of x, with kFp8Block weights: e4m3 products
+  WeightView w = {};           // count is the number of experts, 1..kMaxExperts
+  WeightView up = {};          // of the same shape, count, format and strides; or empty
+  // [w.count + 1], ascending from 0, in device memory. Rows from the last offset on are padding:
+  // they are not read and their y is not written. An offset that descends or is past `rows` is
+  // reported (kExpert, its index) and read as the nearest that is in order.
+  const int32_t* offsets = nullptr;
+  // Empty, or the row of x of every row of y, in device memory; read up to the last offset. One that
+  // x does not have is reported (kExpert, the row of y) and read as row 0.
+  std::span<const int32_t> rows = {};
+  TensorView y = {};  // [rows, outputs] bf16 or f32, any row stride; overlaps no x
+  StatusWord status = {};
+};
+
+// Throws Error(kInvalidArgument) naming the argument, the expected and the actual value.
+void Validate(const ExpertGemmArgs& args);
+
+// The tile for `rows` rows over `num_experts` experts, by what they have on average. It changes no
+// bit of y.
+TileSize ExpertTileFor(int64_t rows, int64_t num_experts);
+
+void ExpertGemm(const ExpertGemmArgs& args, const Stream& stream);
+void ExpertGemm(const ExpertGemmArgs& args, TileSize tile, const Stream& stream);
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_KERNELS_CUDA_MOE_EXPERT_GEMM_H_

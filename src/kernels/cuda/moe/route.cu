@@ -1,0 +1,147 @@
+// Route: one warp chooses the experts of one token. RouteAndSort: the same by the warps of one CTA,
+// which then sorts the choices.
+#include <algorithm>
+#include <cstdint>
+
+#include "base/error.h"
+#include "base/maths.h"
+#include "kernels/cuda/moe/route.h"
+#include "kernels/cuda/moe/route_sort.cuh"
+#include "kernels/cuda/moe/route_sort.h"
+#include "kernels/cuda/moe/route_token.cuh"
+#include "kernels/cuda/row_ops/row_ops_launch.cuh"
+#include "kernels/cuda/row_ops/row_ops_math.cuh"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kRouteWarps = 4;  // tokens of a CTA; nothing but the launch is shared
+
+struct RouteRows {
+  Rows<const float> logits;
+  const float* bias;  // or null
+  int32_t* experts;
+  float* weights;
+  int64_t num_tokens;
+};
+
+RouteRows RowsOfRoute(const RouteArgs& args) {
+  return {.logits = RowsOf<const float>(args.logits),
+          .bias = args.bias.data(),
+          .experts = args.experts.data(),
+          .weights = args.weights.data(),
+          .num_tokens = args.logits.dim(0)};
+}
+
+// kSlots * 32 >= num_experts.
+template <int kSlots>
+__global__ void __launch_bounds__(kRouteWarps * 32)
+    RouteKernel(RouteShape shape, RouteRows rows, LiveRows live) {
+  __shared__ float all_scores[kRouteWarps][kMaxExperts];
+  __shared__ float all_biased[kRouteWarps][kMaxExperts];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t token = int64_t{blockIdx.x} * kRouteWarps + warp;
+  if (token >= rows.num_tokens || !IsLive(live, token)) return;  // the whole warp
+  RouteToken<kSlots>(shape, rows.logits[token], rows.bias, all_scores[warp], all_biased[warp],
+                     rows.experts + token * shape.top_k, rows.weights + token * shape.top_k);
+}
+
+// ---- With the sort, for few choices ----
+
+// Segments of 32 choices: the fewer there are, the shorter the sums over them.
+constexpr int kMaxRoutedSegments = static_cast<int>(kMaxChoicesRouted) / 32;
+
+// The first `num_routing` warps choose, each for every num_routing-th token; then all sort.
+// choices.experts is set here.
+template <int kSlots>
+__global__ void __launch_bounds__(kSortWarps * 32)
+    RouteAndSortKernel(RouteShape shape, RouteRows rows, int num_routing, Choices choices,
+                       int32_t* offsets, int32_t* row_of, int32_t* token_of, int32_t* used) {
+  __shared__ int32_t chosen[kMaxChoicesRouted];
+  // [kMaxRoutedSegments, num_experts], then [num_routing, 2, num_experts] scores, without and with
+  // the bias.
+  extern __shared__ int32_t counts[];
+  const int n = shape.num_experts;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  float* const scores = reinterpret_cast<float*>(counts + kMaxRoutedSegments * n) + warp * 2 * n;
+  const int64_t num_choices = choices.Count();
+  const int64_t num_tokens = num_choices / shape.top_k;
+  for (int64_t token = warp; warp < num_routing && token < num_tokens; token += num_routing) {
+    RouteToken<kSlots>(shape, rows.logits[token], rows.bias, scores, scores + n,
+                       chosen + token * shape.top_k, rows.weights + token * shape.top_k);
+    __syncwarp();  // all lanes have read their scores before the next token's are written
+  }
+  __syncthreads();  // every choice is there before any is counted
+  for (int64_t i = threadIdx.x; i < num_choices; i += kSortWarps * 32) rows.experts[i] = chosen[i];
+
+  choices.experts = chosen;
+  const int64_t num_segments = CeilDiv(num_choices, int64_t{32});
+  const int64_t begin = int64_t{warp} * 32;
+  const int64_t end = begin + 32 < num_choices ? begin + 32 : num_choices;
+  int32_t* const mine = counts + warp * n;
+  if (warp < num_segments) CountSegment(choices, begin, end, mine);
+  __syncthreads();  // all segments are counted before experts are summed
+  ScanCounts(counts, num_segments, n, offsets, used);
+  __syncthreads();  // every segment's rows are known before any is placed
+  if (warp < num_segments) PlaceSegment(choices, begin, end, mine, row_of, token_of);
+}
+
+template <int kSlots>
+void LaunchRouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort,
+                        const Stream& stream) {
+  const int64_t num_tokens = route.logits.dim(0);
+  const int num_routing = static_cast<int>(std::min<int64_t>(num_tokens, kSortWarps));
+  const auto shared = [](int warps, int num_experts) {
+    return (kMaxRoutedSegments + 2 * warps) * num_experts * static_cast<int>(sizeof(int32_t));
+  };
+  Check(
+      cudaFuncSetAttribute(RouteAndSortKernel<kSlots>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           shared(kSortWarps, kSlots * 32)),
+      "route_and_sort: shared memory");
+  const Choices choices = {.experts = nullptr,
+                           .num_experts = sort.num_experts,
+                           .top_k = sort.top_k,
+                           .capacity = std::ssize(sort.experts),
+                           .live = sort.live,
+                           .status = sort.status};
+  RouteAndSortKernel<kSlots>
+      <<<1, kSortWarps * 32, static_cast<size_t>(shared(num_routing, sort.num_experts)),
+         stream.get()>>>(route.shape, RowsOfRoute(route), num_routing, choices, sort.offsets.data(),
+                         sort.row_of.data(), sort.token_of.data(), sort.used);
+  CheckLaunch("route_and_sort");
+}
+
+}  // namespace
+
+void Route(const RouteArgs& args, LiveRows live, const Stream& stream) {
+  Validate(args);
+  const int64_t num_tokens = args.logits.dim(0);
+  if (num_tokens == 0) return;
+  const RouteRows rows = RowsOfRoute(args);
+  const auto grid = static_cast<unsigned>(CeilDiv(num_tokens, int64_t{kRouteWarps}));
+  const int threads = kRouteWarps * 32;
+  if (args.shape.num_experts <= 8 * 32) {
+    RouteKernel<8><<<grid, threads, 0, stream.get()>>>(args.shape, rows, live);
+  } else if (args.shape.num_experts <= 12 * 32) {  // Kimi-K2
+    RouteKernel<12><<<grid, threads, 0, stream.get()>>>(args.shape, rows, live);
+  } else {
+    RouteKernel<kMaxExperts / 32><<<grid, threads, 0, stream.get()>>>(args.shape, rows, live);
+  }
+  CheckLaunch("route");
+}
+
+void RouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort, const Stream& stream) {
+  Validate(route, sort);
+  if (!RoutesAtOnce(route.shape, route.logits.dim(0))) {
+    Route(route, sort.live, stream);
+    SortByExpert(sort, stream);
+  } else if (route.shape.num_experts <= 4 * 32) {
+    LaunchRouteAndSort<4>(route, sort, stream);
+  } else if (route.shape.num_experts <= 8 * 32) {
+    LaunchRouteAndSort<8>(route, sort, stream);
+  } else {
+    LaunchRouteAndSort<kMaxExpertsRouted / 32>(route, sort, stream);
+  }
+}
+
+}  // namespace quire::cuda

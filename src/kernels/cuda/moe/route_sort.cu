@@ -1,0 +1,104 @@
+// SortByExpert.
+//
+// A counting sort in three steps. Choices are cut into segments, one warp each: (1) every segment
+// counts its choices per expert; (2) these counts are summed over the segments before, and over the
+// experts before; (3) every segment places its choices in order. A choice's row is thus the number of
+// choices before it in (expert, choice) order: no atomics, and nothing depends on how segments lie.
+#include <cstdint>
+
+#include "base/maths.h"
+#include "device/cuda/status.cuh"
+#include "kernels/cuda/moe/route.h"
+#include "kernels/cuda/moe/route_sort.cuh"
+#include "kernels/cuda/moe/route_sort.h"
+
+namespace quire::cuda {
+namespace {
+
+// ---- Few choices: one CTA, the counts in shared memory ----
+
+__global__ void __launch_bounds__(kSortWarps * 32)
+    SortAtOnceKernel(Choices choices, int32_t* offsets, int32_t* row_of, int32_t* token_of,
+                     int32_t* used) {
+  extern __shared__ int32_t counts[];  // [kSortWarps, num_experts]
+  const int64_t num_choices = choices.Count();
+  // Whole warps' worth of choices, so that a segment's 32 are never another's too.
+  const int64_t length = RoundUp(CeilDiv(num_choices, int64_t{kSortWarps}), int64_t{32});
+  const int64_t warp = threadIdx.x / 32;
+  const int64_t begin = warp * length;
+  const int64_t end = begin + length < num_choices ? begin + length : num_choices;
+  int32_t* const mine = counts + warp * choices.num_experts;
+  CountSegment(choices, begin, end, mine);
+  __syncthreads();  // all segments are counted before experts are summed
+  ScanCounts(counts, kSortWarps, choices.num_experts, offsets, used);
+  __syncthreads();  // every segment's rows are known before any is placed
+  PlaceSegment(choices, begin, end, mine, row_of, token_of);
+}
+
+// ---- Many: the counts in global memory ----
+
+__device__ int64_t SegmentOfWarp() {
+  return int64_t{blockIdx.x} * kSegmentWarps + threadIdx.x / 32;
+}
+
+__global__ void __launch_bounds__(kSegmentWarps * 32)
+    CountSegmentsKernel(Choices choices, int32_t* counts) {
+  const int64_t num_choices = choices.Count();
+  const int64_t begin = SegmentOfWarp() * kSegmentChoices;
+  if (begin >= num_choices) return;
+  const int64_t end = begin + kSegmentChoices < num_choices ? begin + kSegmentChoices : num_choices;
+  CountSegment(choices, begin, end, counts + SegmentOfWarp() * choices.num_experts);
+}
+
+__global__ void __launch_bounds__(kSortWarps * 32)
+    ScanSegmentsKernel(Choices choices, int32_t* counts, int32_t* offsets, int32_t* used) {
+  ScanCounts(counts, CeilDiv(choices.Count(), int64_t{kSegmentChoices}), choices.num_experts,
+             offsets, used);
+}
+
+__global__ void __launch_bounds__(kSegmentWarps * 32)
+    PlaceSegmentsKernel(Choices choices, int32_t* counts, int32_t* row_of, int32_t* token_of) {
+  const int64_t num_choices = choices.Count();
+  const int64_t begin = SegmentOfWarp() * kSegmentChoices;
+  if (begin >= num_choices) return;
+  const int64_t end = begin + kSegmentChoices < num_choices ? begin + kSegmentChoices : num_choices;
+  PlaceSegment(choices, begin, end, counts + SegmentOfWarp() * choices.num_experts, row_of,
+               token_of);
+}
+
+}  // namespace
+
+void SortByExpert(const SortByExpertArgs& args, const Stream& stream) {
+  Validate(args);
+  const Choices choices = {.experts = args.experts.data(),
+                           .num_experts = args.num_experts,
+                           .top_k = args.top_k,
+                           .capacity = std::ssize(args.experts),
+                           .live = args.live,
+                           .status = args.status};
+  int32_t* const offsets = args.offsets.data();
+  int32_t* const row_of = args.row_of.data();
+  int32_t* const token_of = args.token_of.data();
+  if (choices.capacity <= kMaxChoicesAtOnce) {
+    const int shared = kSortWarps * args.num_experts * static_cast<int>(sizeof(int32_t));
+    Check(cudaFuncSetAttribute(SortAtOnceKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               kSortWarps * kMaxExperts * static_cast<int>(sizeof(int32_t))),
+          "sort_by_expert: shared memory");
+    SortAtOnceKernel<<<1, kSortWarps * 32, static_cast<size_t>(shared), stream.get()>>>(
+        choices, offsets, row_of, token_of, args.used);
+    CheckLaunch("sort_by_expert");
+    return;
+  }
+  const auto grid =
+      static_cast<unsigned>(CeilDiv(choices.capacity, int64_t{kSegmentChoices} * kSegmentWarps));
+  int32_t* const counts = args.workspace.data();
+  CountSegmentsKernel<<<grid, kSegmentWarps * 32, 0, stream.get()>>>(choices, counts);
+  CheckLaunch("sort_by_expert: count");
+  ScanSegmentsKernel<<<1, kSortWarps * 32, 0, stream.get()>>>(choices, counts, offsets, args.used);
+  CheckLaunch("sort_by_expert: scan");
+  PlaceSegmentsKernel<<<grid, kSegmentWarps * 32, 0, stream.get()>>>(choices, counts, row_of,
+                                                                     token_of);
+  CheckLaunch("sort_by_expert: place");
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,451 @@
+#include "kernels/cuda/moe/route.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "base/executor.h"
+#include "device/cuda/test_memory.h"
+#include "kernels/cpu/row_ops.h"
+#include "kernels/cuda/test_rows.h"
+#include "kernels/row_ops_cases.h"
+#include "testing/compare.h"
+#include "testing/error_message.h"
+
+namespace quire::cuda {
+namespace {
+
+using testing::BitMismatch;
+using testing::ErrorMessage;
+using testing::kInf;
+using testing::kNaN;
+using testing::MadeUpRows;
+using testing::MadeUpValues;
+using testing::RandomRouteShape;
+using testing::TieStorm;
+
+class CudaRouteTest : public StreamTest {};
+
+struct Routes {
+  std::vector<int32_t> experts;
+  std::vector<float> weights;
+};
+
+Routes OnCpu(const RouteShape& shape, const std::vector<float>& logits,
+             const std::vector<float>& bias) {
+  const int64_t num_tokens = std::ssize(logits) / shape.num_experts;
+  Routes routes;
+  routes.experts.resize(static_cast<size_t>(num_tokens * shape.top_k));
+  routes.weights.resize(routes.experts.size());
+  SerialExecutor executor;
+  cpu::Route({.shape = shape,
+              .logits = ConstTensorView(logits.data(), {num_tokens, shape.num_experts}),
+              .bias = bias,
+              .experts = routes.experts,
+              .weights = routes.weights},
+             executor);
+  return routes;
+}
+
+Routes OnDevice(const RouteShape& shape, const std::vector<float>& logits,
+                const std::vector<float>& bias, const Stream& stream) {
+  const int64_t num_tokens = std::ssize(logits) / shape.num_experts;
+  TestRows<float> rows(logits, shape.num_experts, Lie::kCrooked);
+  const DeviceVector<float> device_bias(bias);
+  const size_t choices = static_cast<size_t>(num_tokens * shape.top_k);
+  // One more than there is, to see whether it is written.
+  const DeviceVector<int32_t> experts(std::vector<int32_t>(choices + 1, -7));
+  const DeviceVector<float> weights(std::vector<float>(choices + 1, -7.0f));
+  Route({.shape = shape,
+         .logits = rows.view(),
+         .bias = bias.empty() ? std::span<const float>() : device_bias.span(),
+         .experts = experts.span().first(choices),
+         .weights = weights.span().first(choices)},
+        {}, stream);
+  Routes routes = {.experts = experts.Values(stream), .weights = weights.Values(stream)};
+  EXPECT_EQ(routes.experts.back(), -7);
+  EXPECT_EQ(routes.weights.back(), -7.0f);
+  routes.experts.pop_back();
+  routes.weights.pop_back();
+  return routes;
+}
+
+// NaNs need not have the same bits.
+void ExpectTheCpusRoutes(const RouteShape& shape, const std::vector<float>& logits,
+                         const std::vector<float>& bias, const Stream& stream) {
+  const Routes expected = OnCpu(shape, logits, bias);
+  const Routes actual = OnDevice(shape, logits, bias, stream);
+  ASSERT_EQ(actual.experts, expected.experts);
+  for (size_t i = 0; i < expected.weights.size(); ++i) {
+    if (std::isnan(expected.weights[i])) {
+      ASSERT_TRUE(std::isnan(actual.weights[i])) << i;
+    } else {
+      ASSERT_EQ(actual.weights[i], expected.weights[i]) << i;
+    }
+  }
+}
+
+TEST_F(CudaRouteTest, RandomShapesAndTieStormsAreTheCpusBitForBit) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    std::mt19937_64 random(seed);
+    const RouteShape shape = RandomRouteShape(random);
+    std::vector<float> logits, bias;
+    for (int64_t token = 0; token < 1 + static_cast<int64_t>(seed % 6); ++token) {
+      const std::vector<float> row = seed % 3 != 0
+                                         ? TieStorm(random, shape.num_experts, 1 + seed % 5)
+                                         : MadeUpValues(seed, token, shape.num_experts);
+      logits.insert(logits.end(), row.begin(), row.end());
+    }
+    if (seed % 2 == 0) bias = TieStorm(random, shape.num_experts, 1 + seed % 3);
+    ExpectTheCpusRoutes(shape, logits, bias, stream());
+  }
+}
+
+TEST_F(CudaRouteTest, LargeModelsAreTheCpusBitForBit) {
+  const RouteShape kimi_k2 = {.num_experts = 384,
+                              .top_k = 8,
+                              .score = ScoreFunction::kSigmoid,
+                              .selection = ExpertSelection::kGroupTopTwo,
+                              .normalize = true,
+                              .scale = 2.827f};
+  const RouteShape v3 = {.num_experts = 256,
+                         .top_k = 8,
+                         .num_groups = 8,
+                         .top_groups = 4,
+                         .score = ScoreFunction::kSigmoid,
+                         .selection = ExpertSelection::kGroupTopTwo,
+                         .normalize = true,
+                         .scale = 2.5f};
+  const RouteShape v2 = {.num_experts = 160,
+                         .top_k = 6,
+                         .num_groups = 8,
+                         .top_groups = 3,
+                         .selection = ExpertSelection::kGroupMax,
+                         .scale = 16.0f};
+  const RouteShape most = {.num_experts = kMaxExperts,
+                           .top_k = kMaxTopK,
+                           .num_groups = 64,
+                           .top_groups = 33,
+                           .selection = ExpertSelection::kGroupMax,
+                           .normalize = true};
+  for (const RouteShape& shape : {kimi_k2, v3, v2, most}) {
+    SCOPED_TRACE(shape.num_experts);
+    std::vector<float> logits = MadeUpRows(13, 9, shape.num_experts);
+    for (float& logit : logits) logit *= 10.0f;
+    ExpectTheCpusRoutes(shape, logits, {}, stream());
+    ExpectTheCpusRoutes(shape, logits, MadeUpValues(14, 0, shape.num_experts), stream());
+  }
+}
+
+TEST_F(CudaRouteTest, NaNsAndInfinitiesAreTheCpus) {
+  for (ExpertSelection selection :
+       {ExpertSelection::kGreedy, ExpertSelection::kGroupMax, ExpertSelection::kGroupTopTwo}) {
+    for (ScoreFunction score : {ScoreFunction::kSoftmax, ScoreFunction::kSigmoid}) {
+      for (uint64_t seed = 0; seed < 40; ++seed) {
+        SCOPED_TRACE(seed);
+        std::mt19937_64 random(seed);
+        const float special[] = {kNaN, kInf, -kInf, 0.0f, -0.0f, -1e4f, 200.0f};
+        std::vector<float> logits = MadeUpValues(seed, 0, 24);
+        for (uint64_t i = 0; i < seed; ++i) logits[random() % 24] = special[random() % 7];
+        if (seed == 39) std::fill(logits.begin(), logits.end(), kNaN);
+        const RouteShape shape = {.num_experts = 24,
+                                  .top_k = 5,
+                                  .num_groups = 4,
+                                  .top_groups = 2,
+                                  .score = score,
+                                  .selection = selection,
+                                  .normalize = seed % 2 == 0};
+        std::vector<float> bias;
+        if (seed % 3 == 0)
+          bias = {-3, -kInf, kNaN, 0, 1, 2, -3, -kInf, 0, 0, 0, 0,
+                  0,  0,     0,    0, 0, 0, 0,  0,     0, 0, 0, 0};
+        ExpectTheCpusRoutes(shape, logits, bias, stream());
+      }
+    }
+  }
+}
+
+TEST_F(CudaRouteTest, ScoresOverTheWholeRangeOfExpAreTheCpus) {
+  for (ScoreFunction score : {ScoreFunction::kSoftmax, ScoreFunction::kSigmoid}) {
+    std::vector<float> logits;
+    for (int i = 0; i < 64 * 64; ++i) logits.push_back(static_cast<float>(i - 2048) * 0.0541f);
+    ExpectTheCpusRoutes({.num_experts = 64, .top_k = 64, .score = score}, logits, {}, stream());
+  }
+}
+
+// ---- Sorting ----
+
+struct Sorted {
+  std::vector<int32_t> offsets, row_of, token_of;
+};
+
+Sorted ReferenceSort(const std::vector<int32_t>& experts, int32_t num_experts, int32_t top_k) {
+  std::vector<int32_t> order(experts.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return experts[static_cast<size_t>(a)] < experts[static_cast<size_t>(b)];
+  });
+  Sorted sorted = {.offsets = std::vector<int32_t>(static_cast<size_t>(num_experts) + 1),
+                   .row_of = std::vector<int32_t>(experts.size()),
+                   .token_of = {}};
+  for (int32_t choice : order) sorted.token_of.push_back(choice / top_k);
+  for (size_t row = 0; row < order.size(); ++row) {
+    sorted.row_of[static_cast<size_t>(order[row])] = static_cast<int32_t>(row);
+  }
+  for (int32_t expert : experts) ++sorted.offsets[static_cast<size_t>(expert) + 1];
+  for (size_t e = 1; e < sorted.offsets.size(); ++e) sorted.offsets[e] += sorted.offsets[e - 1];
+  return sorted;
+}
+
+Sorted SortOnDevice(const std::vector<int32_t>& experts, int32_t num_experts, int32_t top_k,
+                    LiveRows live, StatusWord status, const Stream& stream) {
+  const DeviceVector<int32_t> chosen(experts);
+  const DeviceVector<int32_t> offsets(
+      std::vector<int32_t>(static_cast<size_t>(num_experts) + 2, -7));
+  const DeviceVector<int32_t> row_of(std::vector<int32_t>(experts.size() + 1, -7));
+  const DeviceVector<int32_t> token_of(std::vector<int32_t>(experts.size() + 1, -7));
+  const int64_t needed = SortWorkspace(std::ssize(experts), num_experts);
+  const DeviceVector<int32_t> workspace(std::vector<int32_t>(static_cast<size_t>(needed) + 1, -7));
+  SortByExpert({.num_experts = num_experts,
+                .top_k = top_k,
+                .experts = chosen.span(),
+                .offsets = offsets.span().first(static_cast<size_t>(num_experts) + 1),
+                .row_of = row_of.span().first(experts.size()),
+                .token_of = token_of.span().first(experts.size()),
+                .workspace = workspace.span().first(static_cast<size_t>(needed)),
+                .live = live,
+                .status = status},
+               stream);
+  Sorted sorted = {.offsets = offsets.Values(stream),
+                   .row_of = row_of.Values(stream),
+                   .token_of = token_of.Values(stream)};
+  EXPECT_EQ(sorted.offsets.back(), -7);
+  EXPECT_EQ(sorted.row_of.back(), -7);
+  EXPECT_EQ(sorted.token_of.back(), -7);
+  EXPECT_EQ(workspace.Values(stream).back(), -7);
+  sorted.offsets.pop_back();
+  sorted.row_of.pop_back();
+  sorted.token_of.pop_back();
+  return sorted;
+}
+
+TEST_F(CudaRouteTest, RowsLieByExpertAndThenByToken) {
+  struct Case {
+    int32_t num_experts, top_k;
+    int64_t num_tokens;
+  };
+  // Both ways of sorting: up to kMaxChoicesAtOnce choices, and more.
+  for (const Case& c :
+       {Case{1, 1, 1}, Case{8, 2, 5}, Case{384, 8, 1}, Case{384, 8, 64}, Case{1024, 64, 128},
+        Case{256, 8, 1024}, Case{256, 8, 1025}, Case{384, 8, 1300}, Case{3, 1, 9000}}) {
+    SCOPED_TRACE(fmt::format("{} experts, {} tokens", c.num_experts, c.num_tokens));
+    std::mt19937_64 random(static_cast<uint64_t>(c.num_tokens));
+    std::vector<int32_t> experts;
+    for (int64_t i = 0; i < c.num_tokens * c.top_k; ++i) {
+      // Half of them crowd on a few experts, and some have none.
+      const uint64_t among = random() % 2 == 0 ? 3 : static_cast<uint64_t>(c.num_experts);
+      experts.push_back(
+          static_cast<int32_t>(random() % std::min(among, static_cast<uint64_t>(c.num_experts))));
+    }
+    const Sorted expected = ReferenceSort(experts, c.num_experts, c.top_k);
+    const Sorted actual = SortOnDevice(experts, c.num_experts, c.top_k, {}, status(), stream());
+    EXPECT_EQ(actual.offsets, expected.offsets);
+    EXPECT_EQ(actual.row_of, expected.row_of);
+    EXPECT_EQ(actual.token_of, expected.token_of);
+  }
+  EXPECT_EQ(Reported(), kNothing);
+}
+
+TEST_F(CudaRouteTest, OnlyLiveTokensAreSorted) {
+  for (int64_t num_tokens : {40, 1200}) {
+    std::vector<int32_t> experts;
+    for (int64_t i = 0; i < num_tokens * 8; ++i)
+      experts.push_back(static_cast<int32_t>(i * 7 % 16));
+    for (int32_t live : {0, 1, 33}) {
+      const DeviceVector<int32_t> count({live});
+      const Sorted actual =
+          SortOnDevice(experts, 16, 8, {.count = count.span().data()}, status(), stream());
+      const Sorted expected = ReferenceSort({experts.begin(), experts.begin() + live * 8}, 16, 8);
+      EXPECT_EQ(actual.offsets, expected.offsets);
+      for (size_t i = 0; i < actual.row_of.size(); ++i) {
+        const bool is_live = i < expected.row_of.size();
+        ASSERT_EQ(actual.row_of[i], is_live ? expected.row_of[i] : -7) << i;
+        ASSERT_EQ(actual.token_of[i], is_live ? expected.token_of[i] : -7) << i;
+      }
+    }
+  }
+}
+
+TEST_F(CudaRouteTest, AnExpertThatIsNotThereIsReportedAndCountsAsTheFirst) {
+  const Sorted actual = SortOnDevice({1, 4, 0, 1}, 4, 2, {}, status(), stream());
+  EXPECT_EQ(actual.offsets, (std::vector<int32_t>{0, 2, 4, 4, 4}));
+  EXPECT_EQ(actual.row_of, (std::vector<int32_t>{2, 0, 1, 3}));
+  EXPECT_EQ(actual.token_of, (std::vector<int32_t>{0, 1, 0, 1}));
+  EXPECT_EQ(Reported(), (Fault{DeviceFault::kExpert, 1}));
+}
+
+// ---- Both at once ----
+
+// All that routing and sorting write, with one value more than there is in each array.
+struct RoutedAndSorted {
+  std::vector<int32_t> experts, offsets, row_of, token_of, used;
+  std::vector<float> weights;
+};
+
+enum class Launches { kTwo, kRouteAndSort };
+
+RoutedAndSorted RouteThenSort(const RouteShape& shape, const std::vector<float>& logits,
+                              const std::vector<float>& bias, LiveRows live, Launches launches,
+                              StatusWord status, const Stream& stream) {
+  const int64_t num_tokens = std::ssize(logits) / shape.num_experts;
+  const size_t choices = static_cast<size_t>(num_tokens * shape.top_k);
+  const size_t num_offsets = static_cast<size_t>(shape.num_experts) + 1;
+  TestRows<float> rows(logits, shape.num_experts, Lie::kCrooked);
+  const DeviceVector<float> device_bias(bias), weights(std::vector<float>(choices + 1, -7.0f));
+  const DeviceVector<int32_t> experts(std::vector<int32_t>(choices + 1, -7)),
+      row_of(std::vector<int32_t>(choices + 1, -7)),
+      token_of(std::vector<int32_t>(choices + 1, -7)),
+      offsets(std::vector<int32_t>(num_offsets + 1, -7)), used({-7, -7});
+  const int64_t needed = SortWorkspace(std::ssize(experts.span()), shape.num_experts);
+  const DeviceVector<int32_t> workspace(std::vector<int32_t>(static_cast<size_t>(needed) + 1, -7));
+  const RouteArgs route = {.shape = shape,
+                           .logits = rows.view(),
+                           .bias = bias.empty() ? std::span<const float>() : device_bias.span(),
+                           .experts = experts.span().first(choices),
+                           .weights = weights.span().first(choices)};
+  const SortByExpertArgs sort = {.num_experts = shape.num_experts,
+                                 .top_k = shape.top_k,
+                                 .experts = route.experts,
+                                 .offsets = offsets.span().first(num_offsets),
+                                 .row_of = row_of.span().first(choices),
+                                 .token_of = token_of.span().first(choices),
+                                 .used = used.span().data(),
+                                 .workspace = workspace.span(),
+                                 .live = live,
+                                 .status = status};
+  if (launches == Launches::kTwo) {
+    Route(route, live, stream);
+    SortByExpert(sort, stream);
+  } else {
+    RouteAndSort(route, sort, stream);
+  }
+  return {.experts = experts.Values(stream),
+          .offsets = offsets.Values(stream),
+          .row_of = row_of.Values(stream),
+          .token_of = token_of.Values(stream),
+          .used = used.Values(stream),
+          .weights = weights.Values(stream)};
+}
+
+class CudaRouteAndSortTest : public CudaRouteTest {
+ protected:
+  void ExpectTheSame(const RouteShape& shape, const std::vector<float>& logits,
+                     const std::vector<float>& bias, LiveRows live = {}) {
+    const RoutedAndSorted expected =
+        RouteThenSort(shape, logits, bias, live, Launches::kTwo, status(), stream());
+    const RoutedAndSorted actual =
+        RouteThenSort(shape, logits, bias, live, Launches::kRouteAndSort, status(), stream());
+    EXPECT_EQ(actual.experts, expected.experts);
+    EXPECT_EQ(actual.offsets, expected.offsets);
+    EXPECT_EQ(actual.row_of, expected.row_of);
+    EXPECT_EQ(actual.token_of, expected.token_of);
+    EXPECT_EQ(actual.used, expected.used);
+    EXPECT_EQ(BitMismatch(actual.weights, expected.weights), "");
+    EXPECT_EQ(Reported(), kNothing);
+  }
+};
+
+TEST_F(CudaRouteAndSortTest, RandomShapesAndTieStormsHaveTheBitsOfTwoLaunches) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    std::mt19937_64 random(seed);
+    const RouteShape shape = RandomRouteShape(random);
+    std::vector<float> logits, bias;
+    for (int64_t token = 0; token < 1 + static_cast<int64_t>(seed % 40); ++token) {
+      const std::vector<float> row = seed % 3 != 0
+                                         ? TieStorm(random, shape.num_experts, 1 + seed % 5)
+                                         : MadeUpValues(seed, token, shape.num_experts);
+      logits.insert(logits.end(), row.begin(), row.end());
+    }
+    if (seed % 2 == 0) bias = TieStorm(random, shape.num_experts, 1 + seed % 3);
+    ExpectTheSame(shape, logits, bias);
+  }
+}
+
+// More tokens than warps, the most choices and experts of one launch, and one more of each.
+TEST_F(CudaRouteAndSortTest, EveryNumberOfTokensAndExpertsHasTheBitsOfTwoLaunches) {
+  struct Case {
+    int32_t num_experts, top_k;
+    int64_t num_tokens;
+    bool at_once;
+  };
+  for (const Case& c :
+       {Case{1, 1, 1, true}, Case{64, 6, 1, true}, Case{64, 6, 5, true}, Case{64, 6, 33, true},
+        Case{64, 6, 85, true}, Case{64, 6, 86, false}, Case{128, 8, 64, true},
+        Case{129, 8, 64, true}, Case{256, 8, 31, true}, Case{257, 8, 64, true},
+        Case{384, 8, 64, true}, Case{384, 8, 65, false}, Case{384, 64, 8, true},
+        Case{384, 1, 512, true}, Case{385, 8, 1, false}, Case{256, 8, 1025, false}}) {
+    SCOPED_TRACE(fmt::format("{} experts, {} tokens", c.num_experts, c.num_tokens));
+    const RouteShape shape = {.num_experts = c.num_experts,
+                              .top_k = c.top_k,
+                              .score = ScoreFunction::kSigmoid,
+                              .normalize = true,
+                              .scale = 2.5f};
+    EXPECT_EQ(RoutesAtOnce(shape, c.num_tokens), c.at_once);
+    ExpectTheSame(shape, MadeUpRows(21, c.num_tokens, c.num_experts),
+                  MadeUpValues(22, 0, c.num_experts));
+  }
+}
+
+TEST_F(CudaRouteAndSortTest, OnlyLiveTokensAreTouched) {
+  const RouteShape shape = {.num_experts = 64, .top_k = 6};
+  for (const int32_t live : {0, 1, 6, 39, 40, 100}) {
+    SCOPED_TRACE(live);
+    const DeviceVector<int32_t> count({live});
+    ExpectTheSame(shape, MadeUpRows(23, 40, 64), {}, {.count = count.span().data()});
+  }
+}
+
+TEST(CudaRouteArgsTest, WrongArgumentsAreRefused) {
+  std::vector<int32_t> memory(16);
+  SortByExpertArgs args = {.num_experts = 4,
+                           .top_k = 2,
+                           .experts = std::span(memory).first(6),
+                           .offsets = std::span(memory).first(5),
+                           .row_of = std::span(memory).first(6),
+                           .token_of = std::span(memory).first(6)};
+  EXPECT_EQ(ErrorMessage([&] { Validate(args); }), "no error");
+  args.token_of = {};
+  EXPECT_EQ(ErrorMessage([&] { Validate(args); }),
+            "sort_by_expert.token_of: expected 6 values, got 0");
+  args.token_of = std::span(memory).first(6);
+  args.num_experts = 1025;
+  EXPECT_EQ(ErrorMessage([&] { Validate(args); }),
+            "sort_by_expert.num_experts: expected 1..1024, got 1025");
+  args.num_experts = 5;
+  EXPECT_EQ(ErrorMessage([&] { Validate(args); }),
+            "sort_by_expert.offsets: expected 6 values, got 5");
+  std::vector<float> floats(12);
+  RouteArgs route = {.shape = {.num_experts = 4, .top_k = 2},
+                     .logits = ConstTensorView(floats.data(), {3, 4}),
+                     .experts = std::span(memory).first(6),
+                     .weights = std::span(floats).first(6)};
+  args.num_experts = 4;
+  EXPECT_EQ(ErrorMessage([&] { Validate(route, args); }), "no error");
+  route.experts = std::span(memory).subspan(1, 6);
+  EXPECT_EQ(ErrorMessage([&] { Validate(route, args); }),
+            "route_and_sort: expected to sort the 6 choices that are routed, got 6 others");
+  route.shape.num_experts = 3;
+  route.logits = ConstTensorView(floats.data(), {3, 3});
+  EXPECT_EQ(ErrorMessage([&] { Validate(route, args); }),
+            "route_and_sort: expected to sort 2 of 3 experts, got 2 of 4");
+  EXPECT_EQ(SortWorkspace(8192, 384), 0);
+  EXPECT_EQ(SortWorkspace(8193, 384), 33 * 384);
+}
+
+}  // namespace
+}  // namespace quire::cuda

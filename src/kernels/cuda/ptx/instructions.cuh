@@ -1,0 +1,129 @@
+// The PTX that kernels are made of, one function per instruction: all of it is here.
+#ifndef QUIRE_KERNELS_CUDA_PTX_INSTRUCTIONS_CUH_
+#define QUIRE_KERNELS_CUDA_PTX_INSTRUCTIONS_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace quire::cuda {
+
+__device__ inline uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// 16 bytes to shared memory, of which the first `bytes` (0..16) are read and the rest are 0. Both
+// addresses are multiples of 16. .cg: weights are read once and pass L1 by. L2::256B: a step takes 128
+// bytes of a row and the next step the next, so memory is asked for both at once.
+__device__ inline void CopyAsync16(uint32_t to, const std::byte* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(bytes)
+               : "memory");
+}
+__device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most kPending of this thread's newest groups are under way.
+template <int kPending>
+__device__ inline void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+__device__ inline void StoreShared16(uint32_t to, const uint32_t (&words)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]), "r"(words[1]),
+               "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+__device__ inline void StoreShared4(uint32_t to, uint32_t word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+__device__ inline uint4 LoadShared16(uint32_t from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+__device__ inline float LoadSharedFloat(uint32_t from) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
+  return value;
+}
+__device__ inline void LoadShared8(uint32_t from, uint32_t& low, uint32_t& high) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(low), "=r"(high) : "r"(from) : "memory");
+}
+
+// Four 8 x 8 matrices of 16 bits: lane 8 m + r gives the address of row r of matrix m; lane l gets
+// of each matrix the two elements from 2 (l % 4) on of row l / 4.
+__device__ inline void LoadMatrices(uint32_t from, uint32_t& m0, uint32_t& m1, uint32_t& m2,
+                                    uint32_t& m3) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m0), "=r"(m1), "=r"(m2), "=r"(m3)
+               : "r"(from)
+               : "memory");
+}
+
+// As LoadMatrices, with each matrix transposed.
+__device__ inline void LoadMatricesTransposed(uint32_t from, uint32_t& m0, uint32_t& m1,
+                                              uint32_t& m2, uint32_t& m3) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m0), "=r"(m1), "=r"(m2), "=r"(m3)
+               : "r"(from)
+               : "memory");
+}
+
+// 2^x within 2 ulp for x <= 0, and a single instruction.
+__device__ inline float Exp2Approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// sum += a b^T: a is 16 x 16, b is 8 x 16, sum is 16 x 8. With group = lane / 4, t = lane % 4:
+//   a[0], a[1]: rows group, group + 8, columns 2t, 2t + 1;   a[2], a[3]: columns 2t + 8, 2t + 9
+//   b[0], b[1]: row group, columns 2t, 2t + 1;  2t + 8, 2t + 9
+//   sum[0..1], sum[2..3]: rows group, group + 8, columns 2t, 2t + 1
+__device__ inline void MultiplyBf16(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
+                                    uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ inline void MultiplyF16(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
+                                   uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Four e4m3 codes as two pairs of f16; exact, NaN stays NaN.
+__device__ inline void WidenToF16(uint32_t codes, uint32_t& low, uint32_t& high) {
+  const auto first = static_cast<uint16_t>(codes), second = static_cast<uint16_t>(codes >> 16);
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(low) : "h"(first));
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(high) : "h"(second));
+}
+
+__device__ inline uint32_t F16PairToBf16(uint32_t pair) {
+  __half2 narrow;
+  memcpy(&narrow, &pair, sizeof(pair));
+  const float2 wide = __half22float2(narrow);
+  const __nv_bfloat162 result = __floats2bfloat162_rn(wide.x, wide.y);
+  uint32_t bits;
+  memcpy(&bits, &result, sizeof(bits));
+  return bits;
+}
+// Four e4m3 codes as two pairs of bf16; exact, since e4m3 has 4 significant bits and 2^-9 .. 448.
+__device__ inline void WidenToBf16(uint32_t codes, uint32_t& low, uint32_t& high) {
+  WidenToF16(codes, low, high);
+  low = F16PairToBf16(low);
+  high = F16PairToBf16(high);
+}
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_KERNELS_CUDA_PTX_INSTRUCTIONS_CUH_

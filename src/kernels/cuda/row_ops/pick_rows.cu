@@ -1,0 +1,28 @@
+#include "device/cuda/status.cuh"
+#include "kernels/cuda/row_ops/pick_rows_launch.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// One CTA per row.
+__global__ void Pick(const PickRowsParams params) {
+  const int32_t wanted = params.rows[blockIdx.x];
+  const bool is_there = wanted >= 0 && wanted < params.num_tokens;
+  if (!is_there && threadIdx.x == 0) {
+    Report(params.status, DeviceFault::kCapacity, Launch::kPickRows, blockIdx.x);
+  }
+  const float* from = params.x + int64_t{is_there ? wanted : 0} * params.x_stride;
+  float* to = params.y + int64_t{blockIdx.x} * params.y_stride;
+  for (int64_t i = threadIdx.x; i < params.width; i += kThreads) to[i] = from[i];
+}
+
+}  // namespace
+
+void LaunchPickRows(const PickRowsParams& params, const Stream& stream) {
+  Pick<<<static_cast<unsigned>(params.num_rows), kThreads, 0, stream.get()>>>(params);
+  CheckLaunch("pick_rows");
+}
+
+}  // namespace quire::cuda
