@@ -34,12 +34,12 @@ ModelRunner::~ModelRunner() { device_->Abandon(nullptr); }
 
 // The largest first: what a device takes for them besides is then taken once.
 void ModelRunner::PrepareBuckets() {
+  if (!device_->pads()) return;
   std::vector<size_t> by_size(memory_.buckets.size());
   std::iota(by_size.begin(), by_size.end(), size_t{0});
   std::ranges::stable_sort(by_size, [&](size_t a, size_t b) {
     return bucket_sizes_[a].num_tokens > bucket_sizes_[b].num_tokens;
   });
-  if (!device_->pads()) return;
   batch_ = {};
   for (const size_t number : by_size) {
     PackBucket(number);

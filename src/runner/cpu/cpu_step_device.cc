@@ -1,6 +1,7 @@
 #include "runner/cpu/cpu_step_device.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 

@@ -4,7 +4,6 @@
 #ifndef QUIRE_RUNNER_CPU_CPU_STEP_DEVICE_H_
 #define QUIRE_RUNNER_CPU_CPU_STEP_DEVICE_H_
 
-#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <limits>
