@@ -1,0 +1,240 @@
+// The PTX of kernels whose warps have roles: products of a warpgroup (four warps) over tiles in shared
+// memory, barriers that count arrivals and bytes, and stores into the other CTA of a cluster.
+#ifndef QUIRE_KERNELS_CUDA_PTX_WARPGROUP_CUH_
+#define QUIRE_KERNELS_CUDA_PTX_WARPGROUP_CUH_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace quire::cuda {
+
+inline constexpr int kWarpgroup = 128;  // threads
+
+// ---- Products ----
+//
+// Operands in shared memory lie in panels, rows of 128 or 64 bytes whose 16-byte chunks are permuted by
+// the row's number (PanelChunk). A panel begins on a multiple of 1024.
+
+enum class PanelRow : uint64_t { k128Bytes = 1, k64Bytes = 2 };
+
+// Where chunk `chunk` of row `row` lies in a panel.
+template <PanelRow kRow>
+__device__ inline uint32_t PanelChunk(uint32_t row, uint32_t chunk) {
+  if constexpr (kRow == PanelRow::k128Bytes) return row * 128 + ((chunk ^ row) & 7) * 16;
+  return row * 64 + ((chunk ^ row >> 1) & 3) * 16;
+}
+
+// What a product is told of an operand. `leading`: bytes from a panel to the next, where a product's
+// columns go over several (transposed operands only).
+template <PanelRow kRow>
+__device__ inline uint64_t PanelOperand(uint32_t address, uint32_t leading = 0) {
+  constexpr uint64_t kEightRows = kRow == PanelRow::k128Bytes ? 1024 : 512;
+  return (address & 0x3ffff) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
+         (kEightRows >> 4) << 32 | static_cast<uint64_t>(kRow) << 62;
+}
+
+// Before the first product after registers or shared memory changed.
+__device__ inline void BeginProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void CommitProducts() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Waits until at most kPending of the newest groups are under way.
+template <int kPending>
+__device__ inline void WaitForProducts() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// Sums that products are adding to: the compiler moves nothing of them over this.
+template <int kSums>
+__device__ inline void HoldSums(float (&sums)[kSums]) {
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+// clang-format off
+#define QUIRE_SUMS8(s, i)                                                                     \
+  "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), \
+      "+f"(s[i + 6]), "+f"(s[i + 7])
+
+// sum += a b^T, or = where `adds` is false: a is 64 x 16 and b 64 x 16, both in shared memory. Warp w has
+// rows [16 w, + 16); sum[4 n + i] lies as MultiplyBf16's sum[i], with columns [8 n, + 8).
+__device__ inline void MultiplyPanels(float (&sum)[32], uint64_t a, uint64_t b, bool adds) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, p, 1, 1, 0, 0;\n}\n"
+      : QUIRE_SUMS8(sum, 0)
+      , QUIRE_SUMS8(sum, 8)
+      , QUIRE_SUMS8(sum, 16)
+      , QUIRE_SUMS8(sum, 24)
+      : "l"(a), "l"(b), "r"(static_cast<int>(adds)));
+}
+
+// sum += a b: a is 64 x 16 in registers, as MultiplyBf16's, and b is 16 x 256 in shared memory, rows of
+// 16 keys over four panels.
+__device__ inline void MultiplyRows(float (&sum)[128], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+      "{%128, %129, %130, %131}, %132, p, 1, 1, 1;\n}\n"
+      : QUIRE_SUMS8(sum, 0)
+      , QUIRE_SUMS8(sum, 8)
+      , QUIRE_SUMS8(sum, 16)
+      , QUIRE_SUMS8(sum, 24)
+      , QUIRE_SUMS8(sum, 32)
+      , QUIRE_SUMS8(sum, 40)
+      , QUIRE_SUMS8(sum, 48)
+      , QUIRE_SUMS8(sum, 56)
+      , QUIRE_SUMS8(sum, 64)
+      , QUIRE_SUMS8(sum, 72)
+      , QUIRE_SUMS8(sum, 80)
+      , QUIRE_SUMS8(sum, 88)
+      , QUIRE_SUMS8(sum, 96)
+      , QUIRE_SUMS8(sum, 104)
+      , QUIRE_SUMS8(sum, 112)
+      , QUIRE_SUMS8(sum, 120)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+#undef QUIRE_SUMS8
+// clang-format on
+
+// ---- Registers and barriers of a CTA ----
+
+// All warps of a warpgroup call it.
+template <int kRegisters>
+__device__ inline void GiveRegistersBack() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ inline void TakeRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Barrier `id` (1..15; 0 is __syncthreads) of the warpgroup at hand.
+__device__ inline void SyncWarpgroup(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kWarpgroup) : "memory");
+}
+// The same; whether any thread says so.
+__device__ inline bool SyncWarpgroupAny(int id, bool says) {
+  int any;
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\n"
+      "selp.b32 %0, 1, 0, q;\n}\n"
+      : "=r"(any)
+      : "r"(static_cast<int>(says)), "r"(id), "n"(kWarpgroup)
+      : "memory");
+  return any != 0;
+}
+
+// What threads wrote to shared memory is seen by products and bulk copies from here on.
+__device__ inline void FenceForProducts() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- Barriers in shared memory ----
+
+// Counts arrivals, and bytes of copies that were announced; a phase ends when neither is missing.
+struct PhaseBarrier {
+  uint64_t state;
+
+  __device__ uint32_t Address() const {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(&state));
+  }
+  __device__ void Init(uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(Address()), "r"(arrivals)
+                 : "memory");
+  }
+  __device__ void Arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(Address()) : "memory");
+  }
+  // Arrives, and announces bytes.
+  __device__ void ArriveExpecting(uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(Address()),
+                 "r"(bytes)
+                 : "memory");
+  }
+  // Arrives when the thread's copies so far (CopyAsync16) have ended.
+  __device__ void ArriveAfterCopies() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(Address())
+                 : "memory");
+  }
+  // Until the phase of this parity (0, 1, 0, ...) has ended.
+  __device__ void Wait(uint32_t parity) const {
+    asm volatile(
+        "{\n.reg .pred done;\nagain:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n}\n" ::"r"(Address()),
+        "r"(parity)
+        : "memory");
+  }
+};
+
+// ---- Clusters ----
+
+__device__ inline uint32_t RankInCluster() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// All threads of all CTAs wait for each other, and what they wrote to shared memory is seen.
+__device__ inline void SyncCluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+}
+// Barriers that were initialised are known to the other CTA, after the next SyncCluster.
+__device__ inline void FenceBarrierInit() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// An address of our shared memory, as the one of CTA `rank` there.
+__device__ inline uint32_t AddressIn(uint32_t address, uint32_t rank) {
+  uint32_t there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+// Stores into another CTA, counted as bytes by a barrier there.
+__device__ inline void StoreThere(uint32_t to, float4 v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(to),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      : "memory");
+}
+__device__ inline void StoreThere(uint32_t to, uint4 v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(to),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(barrier)
+      : "memory");
+}
+__device__ inline void StoreThere(uint32_t to, float2 v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::
+          "r"(to),
+      "f"(v.x), "f"(v.y), "r"(barrier)
+      : "memory");
+}
+__device__ inline void StoreThere(uint32_t to, float v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to),
+      "f"(v), "r"(barrier)
+      : "memory");
+}
+__device__ inline void StoreThere(uint32_t to, uint32_t v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
+      "r"(v), "r"(barrier)
+      : "memory");
+}
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_KERNELS_CUDA_PTX_WARPGROUP_CUH_
