@@ -1,4 +1,4 @@
-// The PTX that kernels are made of, one function per instruction: all of it is here.
+// The PTX that kernels are made of, one function per instruction; that of warpgroups is in warpgroup.cuh.
 #ifndef QUIRE_KERNELS_CUDA_PTX_INSTRUCTIONS_CUH_
 #define QUIRE_KERNELS_CUDA_PTX_INSTRUCTIONS_CUH_
 

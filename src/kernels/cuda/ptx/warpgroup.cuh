@@ -51,61 +51,68 @@ __device__ inline void HoldSums(float (&sums)[kSums]) {
 }
 
 // clang-format off
-#define QUIRE_SUMS8(s, i)                                                                     \
-  "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), \
-      "+f"(s[i + 6]), "+f"(s[i + 7])
+// Operands %0, %1, ..., and the sums that they stand for.
+#define QUIRE_NAMES4 "%0, %1, %2, %3"
+#define QUIRE_NAMES32                                                    \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define QUIRE_NAMES64                                                                \
+  QUIRE_NAMES32                                                                      \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define QUIRE_NAMES128                                                                           \
+  QUIRE_NAMES64                                                                                  \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"             \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"             \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define QUIRE_SUMS4(s, i) "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3])
+#define QUIRE_SUMS8(s, i) QUIRE_SUMS4(s, i), QUIRE_SUMS4(s, i + 4)
+#define QUIRE_SUMS16(s, i) QUIRE_SUMS8(s, i), QUIRE_SUMS8(s, i + 8)
+#define QUIRE_SUMS32(s, i) QUIRE_SUMS16(s, i), QUIRE_SUMS16(s, i + 16)
+#define QUIRE_SUMS64(s, i) QUIRE_SUMS32(s, i), QUIRE_SUMS32(s, i + 32)
+#define QUIRE_SUMS128(s, i) QUIRE_SUMS64(s, i), QUIRE_SUMS64(s, i + 64)
+// clang-format on
 
-// sum += a b^T, or = where `adds` is false: a is 64 x 16 and b 64 x 16, both in shared memory. Warp w has
-// rows [16 w, + 16); sum[4 n + i] lies as MultiplyBf16's sum[i], with columns [8 n, + 8).
-__device__ inline void MultiplyPanels(float (&sum)[32], uint64_t a, uint64_t b, bool adds) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "%32, %33, p, 1, 1, 0, 0;\n}\n"
-      : QUIRE_SUMS8(sum, 0)
-      , QUIRE_SUMS8(sum, 8)
-      , QUIRE_SUMS8(sum, 16)
-      , QUIRE_SUMS8(sum, 24)
-      : "l"(a), "l"(b), "r"(static_cast<int>(adds)));
-}
+// sum += a b^T, or = where `adds` is false: a is 64 x 16 and b is n x 16, n twice the sums of a
+// thread, both in shared memory. Warp w has rows [16 w, + 16); sum[4 j + i] lies as MultiplyBf16's
+// sum[i], with columns [8 j, + 8).
+#define QUIRE_MULTIPLY_PANELS(name, instruction, count, operands, predicate)           \
+  __device__ inline void name(float(&sum)[count], uint64_t a, uint64_t b, bool adds) { \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " predicate                         \
+                 ", 0;\n"                                                              \
+                 "wgmma.mma_async.sync.aligned." instruction " {" QUIRE_NAMES##count   \
+                 "}, " operands ", p, 1, 1, 0, 0;\n}\n"                                \
+                 : QUIRE_SUMS##count(sum, 0)                                           \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                       \
+  }
+QUIRE_MULTIPLY_PANELS(MultiplyPanels, "m64n8k16.f32.bf16.bf16", 4, "%4, %5", "%6")
+QUIRE_MULTIPLY_PANELS(MultiplyPanels, "m64n64k16.f32.bf16.bf16", 32, "%32, %33", "%34")
+QUIRE_MULTIPLY_PANELS(MultiplyPanels, "m64n128k16.f32.bf16.bf16", 64, "%64, %65", "%66")
+QUIRE_MULTIPLY_PANELS(MultiplyPanels, "m64n256k16.f32.bf16.bf16", 128, "%128, %129", "%130")
+QUIRE_MULTIPLY_PANELS(MultiplyPanelsF16, "m64n8k16.f32.f16.f16", 4, "%4, %5", "%6")
 
-// sum += a b: a is 64 x 16 in registers, as MultiplyBf16's, and b is 16 x 256 in shared memory, rows of
-// 16 keys over four panels.
+// sum += a b: a is 64 x 16 in registers, as MultiplyBf16's, and b is 16 x 256 in shared memory, rows
+// of 16 keys over four panels.
 __device__ inline void MultiplyRows(float (&sum)[128], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-      "{%128, %129, %130, %131}, %132, p, 1, 1, 1;\n}\n"
-      : QUIRE_SUMS8(sum, 0)
-      , QUIRE_SUMS8(sum, 8)
-      , QUIRE_SUMS8(sum, 16)
-      , QUIRE_SUMS8(sum, 24)
-      , QUIRE_SUMS8(sum, 32)
-      , QUIRE_SUMS8(sum, 40)
-      , QUIRE_SUMS8(sum, 48)
-      , QUIRE_SUMS8(sum, 56)
-      , QUIRE_SUMS8(sum, 64)
-      , QUIRE_SUMS8(sum, 72)
-      , QUIRE_SUMS8(sum, 80)
-      , QUIRE_SUMS8(sum, 88)
-      , QUIRE_SUMS8(sum, 96)
-      , QUIRE_SUMS8(sum, 104)
-      , QUIRE_SUMS8(sum, 112)
-      , QUIRE_SUMS8(sum, 120)
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" QUIRE_NAMES128
+      "}, {%128, %129, %130, %131}, %132, p, 1, 1, 1;\n}\n"
+      : QUIRE_SUMS128(sum, 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
+#undef QUIRE_MULTIPLY_PANELS
+#undef QUIRE_SUMS128
+#undef QUIRE_SUMS64
+#undef QUIRE_SUMS32
+#undef QUIRE_SUMS16
 #undef QUIRE_SUMS8
-// clang-format on
+#undef QUIRE_SUMS4
+#undef QUIRE_NAMES128
+#undef QUIRE_NAMES64
+#undef QUIRE_NAMES32
+#undef QUIRE_NAMES4
 
 // ---- Registers and barriers of a CTA ----
 

@@ -1,0 +1,195 @@
+#include <cstddef>
+
+#include "base/error.h"
+#include "device/cuda/check.h"
+#include "kernels/cuda/ptx/instructions.cuh"
+#include "kernels/cuda/ptx/tensor_core_facts.h"
+#include "kernels/cuda/ptx/warpgroup.cuh"
+
+namespace quire::cuda {
+namespace {
+
+enum class Narrow { kBf16, kF16 };
+
+constexpr int kPanelWidth = 64;                         // values in a panel's row
+constexpr uint32_t kStepBytes = 16 * 2;                 // of a product, in such a row
+constexpr uint32_t kPanelBytes = 64 * kPanelWidth * 2;  // of 64 rows
+
+// Where a thread's sum[i] lies in a tile of `num_columns`-wide rows.
+__device__ int PlaceOfSum(int i, int num_columns) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int row = 16 * warp + lane / 4 + i / 2 % 2 * 8;
+  return row * num_columns + i / 4 * 8 + lane % 4 * 2 + i % 2;
+}
+
+template <int kSums>
+__device__ void Begin(float (&sum)[kSums], const ChainArgs& args, int tile) {
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) {
+    sum[i] = args.start == nullptr ? 0.0f : args.start[tile + PlaceOfSum(i, args.num_columns)];
+  }
+}
+
+template <int kSums>
+__device__ void End(const float (&sum)[kSums], const ChainArgs& args, int tile) {
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) args.sums[tile + PlaceOfSum(i, args.num_columns)] = sum[i];
+}
+
+// Two neighbours.
+__device__ uint32_t Pair(const uint16_t* values) {
+  return *reinterpret_cast<const uint32_t*>(values);
+}
+
+// A warp's 16 x 16 part of a, at its upper left corner.
+__device__ void LoadA(uint32_t (&a)[4], const uint16_t* corner, int k) {
+  const int lane = threadIdx.x % 32;
+  const uint16_t* mine = corner + lane / 4 * k + lane % 4 * 2;
+  a[0] = Pair(mine);
+  a[1] = Pair(mine + 8 * k);
+  a[2] = Pair(mine + 8);
+  a[3] = Pair(mine + 8 * k + 8);
+}
+
+template <Narrow kNarrow>
+__global__ void __launch_bounds__(32) WarpKernel(ChainArgs args) {
+  const int row = 16 * blockIdx.x, column = 8 * blockIdx.y;
+  const int tile = row * args.num_columns + column, lane = threadIdx.x;
+  float sum[4];
+  Begin(sum, args, tile);
+  for (int from = 0; from < args.k; from += 16) {
+    uint32_t a[4];
+    LoadA(a, args.a + row * args.k + from, args.k);
+    const uint16_t* b = args.b + (column + lane / 4) * args.k + from + lane % 4 * 2;
+    if constexpr (kNarrow == Narrow::kBf16) {
+      MultiplyBf16(sum, a, Pair(b), Pair(b + 8));
+    } else {
+      MultiplyF16(sum, a, Pair(b), Pair(b + 8));
+    }
+  }
+  End(sum, args, tile);
+}
+
+// `width` values of each row into a panel.
+__device__ void FillPanel(std::byte* panel, const uint16_t* values, int num_rows, int k,
+                          int width) {
+  const int chunks = width / 8;
+  for (int i = threadIdx.x; i < num_rows * chunks; i += kWarpgroup) {
+    const int row = i / chunks, chunk = i % chunks;
+    *reinterpret_cast<uint4*>(panel + PanelChunk<PanelRow::k128Bytes>(row, chunk)) =
+        *reinterpret_cast<const uint4*>(values + row * k + chunk * 8);
+  }
+}
+
+// kSteps products that follow each other without a wait. `adds`: the first adds to the sum.
+template <Narrow kNarrow, int kSteps, int kSums>
+__device__ void MultiplySteps(float (&sum)[kSums], uint32_t a, uint32_t b, bool adds) {
+  HoldSums(sum);
+  BeginProducts();
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const uint64_t a_here = PanelOperand<PanelRow::k128Bytes>(a + step * kStepBytes);
+    const uint64_t b_here = PanelOperand<PanelRow::k128Bytes>(b + step * kStepBytes);
+    if constexpr (kNarrow == Narrow::kBf16) {
+      MultiplyPanels(sum, a_here, b_here, adds || step > 0);
+    } else {
+      MultiplyPanelsF16(sum, a_here, b_here, adds || step > 0);
+    }
+  }
+  CommitProducts();
+  WaitForProducts<0>();
+  HoldSums(sum);
+}
+
+template <int kColumns, Narrow kNarrow>
+__global__ void __launch_bounds__(kWarpgroup) PanelsKernel(ChainArgs args) {
+  __shared__ alignas(1024) std::byte a[kPanelBytes];
+  __shared__ alignas(1024) std::byte b[kPanelWidth * 2 * kColumns];
+  const int row = 64 * blockIdx.x, column = kColumns * blockIdx.y;
+  const int tile = row * args.num_columns + column;
+  float sum[kColumns / 2];
+  Begin(sum, args, tile);
+  bool adds = args.start != nullptr;
+  for (int from = 0; from < args.k; from += kPanelWidth) {
+    const int width = min(kPanelWidth, args.k - from);
+    FillPanel(a, args.a + row * args.k + from, 64, args.k, width);
+    FillPanel(b, args.b + column * args.k + from, kColumns, args.k, width);
+    FenceForProducts();
+    __syncthreads();
+    if (width == kPanelWidth) {
+      MultiplySteps<kNarrow, 4>(sum, SharedAddress(a), SharedAddress(b), adds);
+      adds = true;
+    } else {
+      for (uint32_t at = 0; at < width / 16 * kStepBytes; at += kStepBytes) {
+        MultiplySteps<kNarrow, 1>(sum, SharedAddress(a) + at, SharedAddress(b) + at, adds);
+        adds = true;
+      }
+    }
+    __syncthreads();  // the panels have been read
+  }
+  End(sum, args, tile);
+}
+
+__global__ void __launch_bounds__(kWarpgroup) RowsKernel(ChainArgs args) {
+  constexpr int kColumns = 256;
+  __shared__ alignas(1024) std::byte b[kColumns / 64 * kPanelBytes];  // rows of k
+  const int row = 64 * blockIdx.x, column = kColumns * blockIdx.y;
+  const int tile = row * args.num_columns + column, warp = threadIdx.x / 32;
+  float sum[kColumns / 2];
+  Begin(sum, args, tile);
+  for (int from = 0; from < args.k; from += 16) {
+    for (int i = threadIdx.x; i < 16 * kColumns; i += kWarpgroup) {
+      const int k = i / kColumns, n = i % kColumns;
+      std::byte* chunk = b + n / 64 * kPanelBytes + PanelChunk<PanelRow::k128Bytes>(k, n % 64 / 8);
+      reinterpret_cast<uint16_t*>(chunk)[n % 8] = args.b[(column + n) * args.k + from + k];
+    }
+    FenceForProducts();
+    __syncthreads();
+    uint32_t a[4];
+    LoadA(a, args.a + (row + 16 * warp) * args.k + from, args.k);
+    HoldSums(sum);
+    BeginProducts();
+    MultiplyRows(sum, a, PanelOperand<PanelRow::k128Bytes>(SharedAddress(b), kPanelBytes));
+    CommitProducts();
+    WaitForProducts<0>();
+    HoldSums(sum);
+    __syncthreads();  // the panels have been read
+  }
+  End(sum, args, tile);
+}
+
+void Launch(void (*kernel)(ChainArgs), int rows, int columns, int threads, const ChainArgs& args,
+            const Stream& stream) {
+  const dim3 tiles(args.num_rows / rows, args.num_columns / columns);
+  kernel<<<tiles, threads, 0, stream.get()>>>(args);
+  CheckLaunch("multiply_chain");
+}
+
+}  // namespace
+
+void MultiplyChain(Product product, const ChainArgs& args, const Stream& stream) {
+  Require(args.num_rows % 64 == 0 && args.num_columns % 256 == 0 && args.k % 16 == 0,
+          "multiply_chain: expected multiples of 64, 256 and 16, got {}, {} and {}", args.num_rows,
+          args.num_columns, args.k);
+  constexpr Narrow kBf16 = Narrow::kBf16, kF16 = Narrow::kF16;
+  switch (product) {
+    case Product::kWarp:
+      return Launch(WarpKernel<kBf16>, 16, 8, 32, args, stream);
+    case Product::kWarpF16:
+      return Launch(WarpKernel<kF16>, 16, 8, 32, args, stream);
+    case Product::kPanels8:
+      return Launch(PanelsKernel<8, kBf16>, 64, 8, kWarpgroup, args, stream);
+    case Product::kPanels8F16:
+      return Launch(PanelsKernel<8, kF16>, 64, 8, kWarpgroup, args, stream);
+    case Product::kPanels64:
+      return Launch(PanelsKernel<64, kBf16>, 64, 64, kWarpgroup, args, stream);
+    case Product::kPanels128:
+      return Launch(PanelsKernel<128, kBf16>, 64, 128, kWarpgroup, args, stream);
+    case Product::kPanels256:
+      return Launch(PanelsKernel<256, kBf16>, 64, 256, kWarpgroup, args, stream);
+    case Product::kRows256:
+      return Launch(RowsKernel, 64, 256, kWarpgroup, args, stream);
+  }
+}
+
+}  // namespace quire::cuda

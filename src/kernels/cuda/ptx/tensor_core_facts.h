@@ -1,0 +1,38 @@
+// Chains of tensor-core products of every kind that kernels use, for the test of how they add.
+#ifndef QUIRE_KERNELS_CUDA_PTX_TENSOR_CORE_FACTS_H_
+#define QUIRE_KERNELS_CUDA_PTX_TENSOR_CORE_FACTS_H_
+
+#include <cstdint>
+
+#include "device/cuda/stream.h"
+
+namespace quire::cuda {
+
+enum class Product {
+  kWarp,      // mma.sync m16n8k16
+  kPanels8,   // wgmma m64n8k16, both operands in shared memory
+  kPanels64,  // m64n64k16, and so on
+  kPanels128,
+  kPanels256,
+  kRows256,  // wgmma m64n256k16, a in registers, b transposed in shared memory
+  kWarpF16,  // kWarp and kPanels8 of f16, all others are of bf16
+  kPanels8F16,
+};
+
+struct ChainArgs {
+  const uint16_t* a = nullptr;  // [num_rows, k], bits of bf16 or f16
+  const uint16_t* b = nullptr;  // [num_columns, k]
+  const float* start =
+      nullptr;            // [num_rows, num_columns], or nullptr: sums begin with the first product
+  float* sums = nullptr;  // [num_rows, num_columns]
+  int num_rows = 0;       // a multiple of 64
+  int num_columns = 0;    // a multiple of 256
+  int k = 0;              // a multiple of 16
+};
+
+// sums = start + a b^T, 16 values at a time ascending, each product added to the sum before it.
+void MultiplyChain(Product product, const ChainArgs& args, const Stream& stream);
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_KERNELS_CUDA_PTX_TENSOR_CORE_FACTS_H_
