@@ -63,6 +63,12 @@ constexpr AttentionShape kShapes[] = {
     {16, 1, 128, 4096, kBf16Rows, 64, Effort::kQuick, true},
     {128, 1, 128, 4096, kBf16Rows, 64, Effort::kQuick, true},
     {16, 1, 1, 1024, kBf16Rows, 64, Effort::kQuick},
+    {16, 1, 128, 4096, kBf16Rows, 61},
+    {20, 1, 128, 4096, kBf16Rows, 64, Effort::kQuick},
+    {64, 1, 128, 4096},
+    {128, 1, 128, 4096, kBf16Rows, 1, Effort::kQuick},
+    {128, 1, 128, 4096, kBf16Rows, 16},
+    {128, 1, 128, 4096, kBf16Rows, 61},
     {128, 1, 128, 4096, kFp8Rows},
 };
 

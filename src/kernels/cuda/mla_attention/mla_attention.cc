@@ -50,20 +50,24 @@ WorkShape MlaWorkShape(const MlaShape& shape, KvFormat format, int32_t num_sms, 
                        bool exact) {
   quire::Validate(shape);
   Require(num_sms >= 1, "num_sms: expected >= 1, got {}", num_sms);
-  if (step == MlaStep::kDecode && shape.num_heads <= kMlaFewRows) {
-    return {.query_tile = TokenCount(1),
-            .split = exact ? kExactSplitKeys : kSplitKeys,
-            .num_workers = MlaFewRowsCtas(format) * num_sms,
-            .exact = exact};
+  const bool decodes = step == MlaStep::kDecode;
+  WorkShape work{.query_tile = TokenCount(1),
+                 .split = exact ? kExactSplitKeys : kSplitKeys,
+                 .num_workers = 1,
+                 .exact = exact};
+  if (decodes && shape.num_heads <= kMlaFewRows) {
+    work.num_workers = MlaFewRowsCtas(format) * num_sms;
+    return work;
   }
-  // One CTA fills a multiprocessor; a tile of more rows than a CTA holds takes several, side by
-  // side so that they read the same keys at about the same time.
-  const int32_t ctas = CeilDiv(shape.num_heads, kMlaRows);
-  const int32_t queries = step == MlaStep::kDecode ? 1 : std::max(1, kMlaRows / shape.num_heads);
-  return {.query_tile = TokenCount(queries),
-          .split = exact ? kExactSplitKeys : kSplitKeys,
-          .num_workers = std::max(1, num_sms / ctas),
-          .exact = exact};
+  // Otherwise a CTA fills a multiprocessor. A tile of more rows than a CTA of warps, or a cluster of two
+  // CTAs of warpgroups, holds takes several, side by side so that they read the same keys at about the
+  // same time.
+  const bool has_warpgroups = format == KvFormat::kLatentBf16;
+  const int32_t rows = has_warpgroups ? kMlaClusterRows : kMlaRows;
+  const int32_t ctas = CeilDiv(shape.num_heads, rows) * (has_warpgroups ? 2 : 1);
+  if (!decodes) work.query_tile = TokenCount(std::max(1, rows / shape.num_heads));
+  work.num_workers = std::max(1, num_sms / ctas);
+  return work;
 }
 
 ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& work,
@@ -73,7 +77,7 @@ ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& 
   quire::Validate(shape);
   const int64_t rows = work.query_tile.raw() * shape.num_heads;
   return ByteOffset(4 * MlaStateFloats(rows, shape.dims.latent_dim)) *
-         (work.num_workers + MaxPartials(capacity, work));
+         (2 * work.num_workers + MaxPartials(capacity, work));
 }
 
 MlaKernel ChooseMlaKernel(const MlaAttentionArgs& args) {
@@ -91,8 +95,8 @@ void MlaAttention(const MlaAttentionArgs& args, MlaKernel kernel, const Stream& 
   const int64_t floats = MlaStateFloats(rows, args.store.layout().dims().latent_dim);
   RequireOnDevice(args.plan);
   // A plan on the device says how many partials its capacity can have, not how many this step has.
-  quire::Validate(args,
-                  ByteOffset(4 * floats) * (args.plan.work.num_workers + args.plan.num_partials));
+  quire::Validate(
+      args, ByteOffset(4 * floats) * (2 * args.plan.work.num_workers + args.plan.num_partials));
   if (args.q.dim(0) == 0) return;
   if (kernel == MlaKernel::kPlain) {
     LaunchMlaPlain(args, stream, status);
@@ -101,7 +105,11 @@ void MlaAttention(const MlaAttentionArgs& args, MlaKernel kernel, const Stream& 
   }
   const char* problem = TensorCoreProblem(args);
   Require(problem == nullptr, "mla attention on tensor cores: expected {}", problem);
-  LaunchMlaTensorCore(args, stream, status);
+  if (args.store.read_layout().format() == KvFormat::kLatentBf16 && rows > kMlaFewRows) {
+    LaunchMlaWarpgroup(args, stream, status);
+  } else {
+    LaunchMlaWarps(args, stream, status);
+  }
   LaunchMlaMerge(args, MlaExponent::kBase2, stream, status);
 }
 

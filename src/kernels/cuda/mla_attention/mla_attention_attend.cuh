@@ -35,8 +35,10 @@ struct Lanes {
 
 // ---- Scores ----
 //
-// A score is the sum of two chains of 18 products, the even ones and the odd ones of its 36. What a
-// product needs is read while the one before is under way.
+// A score is the sum of two chains of 18 products, over the halves that the warpgroup kernel's CTAs have
+// (mla_attention_halves.cuh): latent values [0, 256) and rope values [0, 32), and the others. mma.sync
+// and wgmma give the same bits (docs/numerics.md), so rows have the same in either kernel. What a product
+// needs is read while the one before is under way.
 
 inline constexpr uint32_t kProducts = (kLatent + kRope) / 16;
 
@@ -66,35 +68,53 @@ struct WideScores {
     Line line{.q = q + row * kLatentBytes + at.by_rows(),
               .keys = keys + key * kLatentBytes + at.by_keys(),
               .next_keys = 16 * kLatentBytes};
-    const Line rope{.q = q + kMlaRows * kLatentBytes + row * kRopeBytes + at.by_rows(),
-                    .keys = keys + kRopeBegin + key * kRopeBytes + at.by_keys(),
-                    .next_keys = 16 * kRopeBytes};
-    float odd[kKeyGroups][4] = {};
+    Line rope{.q = q + kMlaRows * kLatentBytes + row * kRopeBytes + at.by_rows(),
+              .keys = keys + kRopeBegin + key * kRopeBytes + at.by_keys(),
+              .next_keys = 16 * kRopeBytes};
+    float first[kKeyGroups][4];  // the first chain, when it has ended
     Operands operands[2];
     line.Load(0, operands[0]);
 #pragma unroll 1
-    for (uint32_t i = 0; i < kLines; ++i) {
+    for (uint32_t half = 0; half < 2; ++half) {
+#pragma unroll 1
+      for (uint32_t i = 0; i < kLatentLines / 2; ++i) {
 #pragma unroll
-      for (uint32_t j = 0; j < 4; ++j) {
-        if (j == 3) line = i + 2 < kLines ? line.Next() : rope;
-        if (j < 3 || i + 1 < kLines) line.Load((j + 1) % 4, operands[(j + 1) % 2]);
-        const Operands& now = operands[j % 2];
+        for (uint32_t j = 0; j < 4; ++j) {
+          if (j == 3) line = line.Next();
+          const Line& next = j == 3 && i + 1 == kLatentLines / 2 ? rope : line;
+          next.Load((j + 1) % 4, operands[(j + 1) % 2]);
+          MultiplyAll(operands[j % 2], s);
+        }
+      }
+      rope.Load(1, operands[1]);
+      MultiplyAll(operands[0], s);
+      rope = {rope.q ^ 64, rope.keys ^ 64, rope.next_keys};
+      if (half == 0) line.Load(0, operands[0]);
+      MultiplyAll(operands[1], s);
 #pragma unroll
-        for (int n = 0; n < kKeyGroups; ++n) {
-          MultiplyBf16(j % 2 == 0 ? s[n] : odd[n], now.a, now.b[2 * n], now.b[2 * n + 1]);
+      for (int i = 0; i < 4 * kKeyGroups; ++i) {
+        float& sum = s[i / 4][i % 4];
+        if (half == 1) {
+          sum += first[i / 4][i % 4];
+        } else {
+          first[i / 4][i % 4] = sum;
+          sum = 0.0f;
         }
       }
     }
-#pragma unroll
-    for (int i = 0; i < 4 * kKeyGroups; ++i) s[i / 4][i % 4] += odd[i / 4][i % 4];
   }
 
  private:
-  static constexpr uint32_t kLines = kProducts / 4;
+  static constexpr uint32_t kLatentLines = kLatent / 64;
 
   struct Operands {
     uint32_t a[4], b[8];
   };
+  static __device__ void MultiplyAll(const Operands& now, float (&sums)[kKeyGroups][4]) {
+#pragma unroll
+    for (int n = 0; n < kKeyGroups; ++n)
+      MultiplyBf16(sums[n], now.a, now.b[2 * n], now.b[2 * n + 1]);
+  }
 
   // Where a lane reads the 64 values of four products.
   struct Line {
@@ -128,23 +148,29 @@ struct NarrowScores {
   }
 
   __device__ void Multiply(uint32_t q, uint32_t keys, const Lanes& at, float (&s)[kKeyGroups][4]) {
-    float odd[4] = {};
+    float second[4] = {};
     uint32_t a[2][2][4], b[2][4];
-    LoadPair(q, keys, 0, at, a[0], b[0]);
+    LoadPair(q, keys, PairAt(0), at, a[0], b[0]);
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      const int now = pair % 2, next = 1 - now;
-      if (pair + 1 < kPairs) LoadPair(q, keys, pair + 1, at, a[next], b[next]);
-      const int i = 2 * pair;
-      MultiplyBf16(s[0], i < kKept ? kept_[i] : a[now][0], b[now][0], b[now][1]);
-      MultiplyBf16(odd, i < kKept ? kept_[i + 1] : a[now][1], b[now][2], b[now][3]);
+    for (int step = 0; step < kPairs; ++step) {
+      const int now = step % 2, next = 1 - now;
+      if (step + 1 < kPairs) LoadPair(q, keys, PairAt(step + 1), at, a[next], b[next]);
+      const int i = 2 * PairAt(step);
+      float(&sum)[4] = step % 2 == 0 ? s[0] : second;
+      MultiplyBf16(sum, i < kKept ? kept_[i] : a[now][0], b[now][0], b[now][1]);
+      MultiplyBf16(sum, i < kKept ? kept_[i + 1] : a[now][1], b[now][2], b[now][3]);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) s[0][i] += odd[i];
+    for (int i = 0; i < 4; ++i) s[0][i] += second[i];
   }
 
  private:
   static constexpr int kPairs = kProducts / 2;
+  // Pairs of products by turns, of the first chain and of the second.
+  static constexpr int PairAt(int step) {
+    constexpr int kLatentPairs = kLatent / 32;
+    return step < kLatentPairs ? step / 2 + step % 2 * (kLatentPairs / 2) : step;
+  }
 
   static __device__ void LoadQuery(uint32_t q, uint32_t i, const Lanes& at, uint32_t (&a)[4]) {
     LoadMatrices((LineOf<16>(q, at.lane % 16, i / 4) + at.by_rows()) ^ 32 * (i % 4), a[0], a[1],
@@ -211,10 +237,7 @@ __device__ void Softmax(float (&s)[Scores::kKeyGroups][4], float scale, int32_t 
       const uint32_t chunk = first_key / 8 + static_cast<uint32_t>(n);
       StoreShared4(p + row * kRopeBytes + Permuted(chunk, row) + at.column() * 2,
                    PackBf16(low, high));
-      float sum = low + high;
-      sum += __shfl_xor_sync(kAllLanes, sum, 1);
-      sum += __shfl_xor_sync(kAllLanes, sum, 2);
-      if (at.lane % 4 == 0) stats.sums[chunk][row] = sum;
+      stats.sums[chunk][at.lane % 4][row] = low + high;
     }
     if (warp_in_row == 0 && at.lane % 4 == 0) {
       stats.m[parity ^ 1][row] = top;
@@ -308,14 +331,19 @@ __device__ void AddValuesOfRows(uint32_t p, uint32_t keys, int32_t first, int32_
   }
 }
 
-// l of the rows, after the barrier behind Softmax: a thread per row, eight keys after eight keys.
+// l of the rows, after the barrier behind Softmax: four sums a row, over two of every eight keys each, as
+// the threads of the warpgroup kernel have them.
 template <int kGroups>
 __device__ void AddWeights(RowStats& stats, int thread) {
-  if (thread >= 16 * kGroups) return;
-  float sum = stats.sums[0][thread];
+  const int row = thread % kMlaRows, part = thread / kMlaRows;
+  if (row >= 16 * kGroups) return;
+  float sum = stats.sums[0][part][row];
 #pragma unroll
-  for (int i = 1; i < kTileKeys / 8; ++i) sum += stats.sums[i][thread];
-  stats.l[thread] = __fmaf_rn(stats.alpha[thread], stats.l[thread], sum);
+  for (int i = 1; i < kTileKeys / 8; ++i) sum += stats.sums[i][part][row];
+  stats.parts[part][row] = __fmaf_rn(stats.alpha[row], stats.parts[part][row], sum);
+}
+__device__ inline float SumOfParts(const RowStats& stats, int row) {
+  return (stats.parts[0][row] + stats.parts[1][row]) + (stats.parts[2][row] + stats.parts[3][row]);
 }
 
 }  // namespace quire::cuda::mla

@@ -11,8 +11,10 @@
 
 namespace quire::cuda {
 
-// Rows (query heads) that one CTA of the tensor-core kernel holds.
+// Rows (query heads) that a CTA of warps, or one warpgroup, holds.
 inline constexpr int32_t kMlaRows = 64;
+// Rows that a cluster of two CTAs of warpgroups holds.
+inline constexpr int32_t kMlaClusterRows = 128;
 // Rows for which there is a kernel that takes half of a multiprocessor, but for fp8 rows: those lie
 // in shared memory twice, as the store holds them and as bf16, and one CTA has 189 of its 228 KiB.
 inline constexpr int32_t kMlaFewRows = 16;
@@ -29,7 +31,9 @@ QUIRE_HD constexpr int64_t MlaStateFloats(int64_t rows, int64_t latent_dim) {
 enum class MlaExponent { kNatural, kBase2 };
 
 void LaunchMlaPlain(const MlaAttentionArgs& args, const Stream& stream, StatusWord status);
-void LaunchMlaTensorCore(const MlaAttentionArgs& args, const Stream& stream, StatusWord status);
+// Products of a warp and of a warpgroup.
+void LaunchMlaWarps(const MlaAttentionArgs& args, const Stream& stream, StatusWord status);
+void LaunchMlaWarpgroup(const MlaAttentionArgs& args, const Stream& stream, StatusWord status);
 // Folds the partials of cut tiles and writes their rows.
 void LaunchMlaMerge(const MlaAttentionArgs& args, MlaExponent exponent, const Stream& stream,
                     StatusWord status);

@@ -123,8 +123,9 @@ class MergeRow {
 
   __device__ void Write(int64_t column, const float4& sum, float l) const {
     const float sums[kColumns] = {sum.x, sum.y, sum.z, sum.w};
+    const float factor = ShareOfOne(l);
     for (int i = 0; i < kColumns && column + i < args_.store.dims.latent_dim; ++i) {
-      const float value = l == 0.0f ? 0.0f : __fdiv_rn(sums[i], l);
+      const float value = sums[i] * factor;
       if (args_.out.is_bf16) {
         args_.out.Row<Bf16>(Token(), block_.HeadOf(row_))[column + i] = ToBf16(value);
       } else {

@@ -1,9 +1,10 @@
-// Latent attention on the tensor cores, for rows of 512 + 64 values. A CTA of eight warps runs up to
-// 64 rows of a piece; the next tile of keys is under way while one is computed. Where no piece has
-// more than 16 rows, two CTAs share a multiprocessor, and one computes while the other's tile comes.
+// Latent attention by products of a warp, for rows of 512 + 64 values: of up to 16 query rows over bf16
+// keys, and of any number over fp8 keys; the warpgroup kernel has the rest. A CTA of eight warps runs up
+// to 64 rows of a piece. Where those are 16, two CTAs share a multiprocessor, and one computes while the
+// other's tile comes.
 //
-// What bounds it: with 16 heads the memory bus (a tile is 72 KiB for 2.2 MFLOP), with 64 rows shared
-// memory (8.9 MFLOP, for which the warps read 0.6 MiB of it).
+// What bounds it: over bf16 keys the memory bus (a tile is 72 KiB for 2.2 MFLOP), over fp8 keys their
+// conversion.
 #include <type_traits>
 
 #include "kernels/cuda/mla_attention/mla_attention_attend.cuh"
@@ -37,7 +38,6 @@ template <class Shared, int kGroups, class Scores>
 class PieceRun {
  public:
   static constexpr bool kFp8 = std::is_same_v<Shared, SharedFp8>;
-  static constexpr int kStages = Shared::kStages;
 
   // Of the piece in shared.state.
   __device__ PieceRun(const MlaKernelArgs& args, Shared& shared)
@@ -82,9 +82,7 @@ class PieceRun {
   // ---- Loading ----
 
   __device__ int32_t SplitKeys() const { return static_cast<int32_t>(args_.plan.work.split.raw()); }
-  __device__ uint32_t Tile() const {
-    return SharedAddress(shared_.keys[kStages == 1 ? 0 : stage_]);
-  }
+  __device__ uint32_t Tile() const { return SharedAddress(shared_.keys); }
   __device__ int32_t LimitOf(Pass pass) const {
     return pass.token == kAllTokens ? block_.kv_end : stats_.visible[block_.FirstRow(pass)];
   }
@@ -115,13 +113,10 @@ class PieceRun {
     CommitCopies();
   }
   __device__ void BeginLoads() {
-    for (int i = 0; i < kStages; ++i) {
-      StoreSlot(LookUpNext());
-      __syncthreads();  // slots are written
-      IssueNext();
-      __syncthreads();  // and read
-      stage_ = (stage_ + 1) % kStages;
-    }
+    StoreSlot(LookUpNext());
+    __syncthreads();  // slots are written
+    IssueNext();
+    __syncthreads();  // and read
   }
 
   // ---- Passes ----
@@ -147,7 +142,7 @@ class PieceRun {
   }
 
   __device__ void RunBf16Pass(Pass pass) {
-    WaitForCopies<kStages - 1>();  // this tile's; the next one's may be under way
+    WaitForCopies<0>();
     const bool partly = IsPartlySeen(pass);
     // Barrier: the tile is whole, and everyone has read the slots.
     if (AnyThread(partly, partly && CopiedNonFinite(Tile(), thread_))) {
@@ -158,7 +153,6 @@ class PieceRun {
     }
     __syncthreads();  // nobody reads this tile any more, and slots are written
     IssueNext();
-    stage_ = (stage_ + 1) % kStages;
   }
 
   __device__ void RunFp8Pass(Pass pass) {
@@ -229,10 +223,8 @@ class PieceRun {
 #pragma unroll
       for (int i = 0; i < kValueColumns / 2; ++i) o_[m][i / 4][i % 4] = 0.0f;
     }
-    if (thread_ < kMlaRows) {
-      stats_.m[parity_][thread_] = -INFINITY;
-      stats_.l[thread_] = 0.0f;
-    }
+    stats_.parts[thread_ / kMlaRows][thread_ % kMlaRows] = 0.0f;
+    if (thread_ < kMlaRows) stats_.m[parity_][thread_] = -INFINITY;
   }
 
   // Calls fn(row, column, x, y) for the pairs of sums of this thread, row by row.
@@ -258,7 +250,9 @@ class PieceRun {
   // What was summed since Reset: splits [split, end), more than one only if they are all of the
   // piece.
   __device__ void FinishSplit(int32_t split, int32_t end, int32_t worker) {
-    __syncthreads();  // m and l are final
+    __syncthreads();  // m and the parts of l are final
+    if (thread_ < kMlaRows) stats_.l[thread_] = SumOfParts(stats_, thread_);
+    __syncthreads();  // l is
     if (piece_.first > 0) {
       StorePartial(piece_.partial + split - piece_.first);
     } else {
@@ -331,13 +325,13 @@ class PieceRun {
     ForEachRow([&](int32_t row) {
       const int64_t token = piece_.tile.q_begin.raw() + block_.TokenOf(row);
       const int32_t head = block_.HeadOf(row);
-      const float l = stats_.l[row];
+      const float factor = ShareOfOne(stats_.l[row]);
       const HeadsView& out = args_.out;
       float* wide = out.is_bf16 ? nullptr : out.Row<float>(token, head);
       Bf16* narrow = out.is_bf16 ? out.Row<Bf16>(token, head) : nullptr;
-      return [l, wide, narrow](int32_t column, float x, float y) {
-        x = l == 0.0f ? 0.0f : __fdiv_rn(x, l);
-        y = l == 0.0f ? 0.0f : __fdiv_rn(y, l);
+      return [factor, wide, narrow](int32_t column, float x, float y) {
+        x *= factor;
+        y *= factor;
         if (wide != nullptr) {
           *reinterpret_cast<float2*>(wide + column) = make_float2(x, y);
         } else {
@@ -362,10 +356,9 @@ class PieceRun {
 
   Scores scores_;
   Sums<kGroups> o_;
-  int parity_ = 0;      // which of stats.m is the running one
-  uint32_t stage_ = 0;  // the tile at hand
-  Pass next_;           // the next to load
-  int32_t end_;         // keys of the piece
+  int parity_ = 0;  // which of stats.m is the running one
+  Pass next_;       // the next to load
+  int32_t end_;     // keys of the piece
 };
 
 // How many rows the pieces of a step have. A kernel for both kinds has fewer registers for each.
@@ -418,31 +411,26 @@ void LaunchRows(const MlaKernelArgs& args, const Stream& stream) {
   CheckLaunch("MlaTensorCore");
 }
 
-template <class Shared>
-void LaunchWith(const MlaKernelArgs& args, const Stream& stream) {
+void LaunchFp8(const MlaKernelArgs& args, const Stream& stream) {
   switch (PieceRowsOf(args)) {
     case PieceRows::kFew:
-      if constexpr (std::is_same_v<Shared, SharedBf16>) {
-        return LaunchRows<SharedFewBf16, PieceRows::kFew, MlaFewRowsCtas(KvFormat::kLatentBf16)>(
-            args, stream);
-      } else {
-        return LaunchRows<Shared, PieceRows::kFew>(args, stream);
-      }
+      return LaunchRows<SharedFp8, PieceRows::kFew>(args, stream);
     case PieceRows::kMany:
-      return LaunchRows<Shared, PieceRows::kMany>(args, stream);
+      return LaunchRows<SharedFp8, PieceRows::kMany>(args, stream);
     case PieceRows::kAny:
-      return LaunchRows<Shared, PieceRows::kAny>(args, stream);
+      return LaunchRows<SharedFp8, PieceRows::kAny>(args, stream);
   }
 }
 
 }  // namespace mla
 
-void LaunchMlaTensorCore(const MlaAttentionArgs& args, const Stream& stream, StatusWord status) {
+void LaunchMlaWarps(const MlaAttentionArgs& args, const Stream& stream, StatusWord status) {
   const MlaKernelArgs kernel_args = KernelArgsOf(args, status);
   if (kernel_args.store.format == KvFormat::kLatentFp8) {
-    mla::LaunchWith<mla::SharedFp8>(kernel_args, stream);
+    mla::LaunchFp8(kernel_args, stream);
   } else {
-    mla::LaunchWith<mla::SharedBf16>(kernel_args, stream);
+    mla::LaunchRows<mla::SharedBf16, mla::PieceRows::kFew, MlaFewRowsCtas(KvFormat::kLatentBf16)>(
+        kernel_args, stream);
   }
 }
 

@@ -244,8 +244,7 @@ class PlainRun {
     for (int32_t e = thread_; e < block_.num_rows * latent_dim_; e += kThreads) {
       const int32_t row = e / latent_dim_, column = e % latent_dim_;
       const int64_t token = piece_.tile.q_begin.raw() + block_.TokenOf(row);
-      const float l = shared_.l[row];
-      const float value = l == 0.0f ? 0.0f : __fdiv_rn(o_[e], l);
+      const float value = o_[e] * ShareOfOne(shared_.l[row]);
       if (args_.out.is_bf16) {
         args_.out.Row<Bf16>(token, block_.HeadOf(row))[column] = ToBf16(value);
       } else {

@@ -285,21 +285,26 @@ TEST(CudaMlaAttentionTest, BadArgumentsAreNamed) {
             "num_sms: expected >= 1, got 0");
 }
 
-TEST(CudaMlaWorkShapeTest, TilesHoldSixtyFourRowsAndWorkersFillTheDevice) {
+TEST(CudaMlaWorkShapeTest, TilesFillClustersAndWorkersTheDevice) {
   const auto shape = [](int32_t num_heads, MlaStep step, KvFormat format = KvFormat::kLatentBf16) {
     return MlaWorkShape({.num_heads = num_heads}, format, 132, step, true);
   };
-  EXPECT_EQ(shape(16, MlaStep::kAny).query_tile, TokenCount(4));
-  EXPECT_EQ(shape(16, MlaStep::kAny).num_workers, 132);
-  EXPECT_EQ(shape(20, MlaStep::kAny).query_tile, TokenCount(3));
+  // 128 rows are a cluster's, of two multiprocessors.
+  EXPECT_EQ(shape(16, MlaStep::kAny).query_tile, TokenCount(8));
+  EXPECT_EQ(shape(16, MlaStep::kAny).num_workers, 66);
+  EXPECT_EQ(shape(20, MlaStep::kAny).query_tile, TokenCount(6));
   EXPECT_EQ(shape(128, MlaStep::kAny).query_tile, TokenCount(1));
   EXPECT_EQ(shape(128, MlaStep::kAny).num_workers, 66);
+  EXPECT_EQ(shape(160, MlaStep::kAny).num_workers, 33);
+  EXPECT_EQ(shape(20, MlaStep::kDecode).query_tile, TokenCount(1));
+  EXPECT_EQ(shape(20, MlaStep::kDecode).num_workers, 66);
+  EXPECT_EQ(shape(128, MlaStep::kDecode).num_workers, 66);
+  // Of few rows a multiprocessor holds two tiles, over fp8 keys one.
   EXPECT_EQ(shape(16, MlaStep::kDecode).query_tile, TokenCount(1));
   EXPECT_EQ(shape(16, MlaStep::kDecode).num_workers, 264);
-  EXPECT_EQ(shape(128, MlaStep::kDecode).num_workers, 66);
-  // A multiprocessor has room for one CTA over fp8 rows.
   EXPECT_EQ(shape(16, MlaStep::kDecode, KvFormat::kLatentFp8).query_tile, TokenCount(1));
   EXPECT_EQ(shape(16, MlaStep::kDecode, KvFormat::kLatentFp8).num_workers, 132);
+  EXPECT_EQ(shape(16, MlaStep::kAny, KvFormat::kLatentFp8).query_tile, TokenCount(4));
   EXPECT_EQ(shape(128, MlaStep::kDecode, KvFormat::kLatentFp8).num_workers, 66);
 }
 

@@ -31,11 +31,12 @@ inline constexpr uint32_t kFp8TileBytes = kTileKeys * kFp8RowBytes;
 // Row statistics. Who writes which and when is said in mla_attention_attend.cuh.
 struct RowStats {
   float m[2][kMlaRows];      // running maxima, times log2(e): before and after a tile, by turns
-  float l[kMlaRows];         // running sums of weights
+  float parts[4][kMlaRows];  // running sums of weights, over two of every eight keys
+  float l[kMlaRows];         // their sum, when a split ends
   float alpha[kMlaRows];     // what older sums are multiplied with
   float tops[2 * kMlaRows];  // maxima of a tile, by group of warps
-  float sums[kTileKeys / 8][kMlaRows];  // weights of eight keys each
-  int32_t visible[kMlaRows];            // keys that a row sees; 0 behind the last row
+  float sums[kTileKeys / 8][4][kMlaRows];  // weights of two keys each
+  int32_t visible[kMlaRows];               // keys that a row sees; 0 behind the last row
 };
 
 // The piece at hand, here rather than in registers, which are full.
@@ -46,34 +47,25 @@ struct PieceState {
 };
 
 // Shared memory of the kernels. What a kernel asks for is the sizeof of its struct.
-struct SharedBf16 {
-  static constexpr int kStages = 2;  // tiles under way at first
-  std::byte q[kTileBytes];
-  std::byte keys[kStages][kTileBytes];  // one is read while the other is filled
-  RowStats stats;
-  PieceState state;
-};
+//
 // For 16 rows: two CTAs share a multiprocessor, and one computes while the other's tile is filled.
-struct SharedFewBf16 {
-  static constexpr int kStages = 1;
-  std::byte keys[kStages][kTileBytes];
+struct SharedBf16 {
+  std::byte keys[kTileBytes];
   std::byte q[16 * (kLatentBytes + kRopeBytes)];
   RowStats stats;
   PieceState state;
 };
 struct SharedFp8 {
-  static constexpr int kStages = 1;
   std::byte q[kTileBytes];
-  std::byte keys[kStages][kTileBytes];
+  std::byte keys[kTileBytes];
   std::byte raw[kFp8TileBytes];  // the next tile, as the store holds it
   RowStats stats;
   PieceState state;
 };
-static_assert(sizeof(SharedBf16) <= 232448 && sizeof(SharedFp8) <= 232448, "227 KiB a CTA");
+static_assert(sizeof(SharedFp8) <= 232448, "227 KiB a CTA");
 // What a multiprocessor has, and what CUDA takes of it for every CTA.
 inline constexpr size_t kSmBytes = 233472, kCtaBytes = 1024;
-static_assert(MlaFewRowsCtas(KvFormat::kLatentBf16) ==
-              kSmBytes / (sizeof(SharedFewBf16) + kCtaBytes));
+static_assert(MlaFewRowsCtas(KvFormat::kLatentBf16) == kSmBytes / (sizeof(SharedBf16) + kCtaBytes));
 static_assert(MlaFewRowsCtas(KvFormat::kLatentFp8) == kSmBytes / (sizeof(SharedFp8) + kCtaBytes));
 
 // Offset of chunk `chunk` (of the line it lies in: 0..7) of a row whose number is `row` mod 8.

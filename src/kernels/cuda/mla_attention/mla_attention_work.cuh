@@ -37,6 +37,7 @@ struct MlaKernelArgs {
   int32_t tile_rows;   // of a full query tile: query_tile * num_heads
   int64_t num_tokens;  // that q and out hold
   float* folded;       // [num_workers] states: what a worker has of the tile at hand
+  float* kept;         // [num_workers] states: rows that values are not to be added to
   float* partials;     // [max_partials] states
   int64_t max_partials;
   StatusWord status;
@@ -69,8 +70,9 @@ inline MlaKernelArgs KernelArgsOf(const MlaAttentionArgs& args, StatusWord statu
           .tile_rows = tile_rows,
           .num_tokens = args.q.dim(0),
           .folded = workspace,
-          .partials = workspace + floats * args.plan.work.num_workers,
-          .max_partials = num_states - args.plan.work.num_workers,
+          .kept = workspace + floats * args.plan.work.num_workers,
+          .partials = workspace + 2 * floats * args.plan.work.num_workers,
+          .max_partials = num_states - 2 * args.plan.work.num_workers,
           .status = status};
 }
 
@@ -101,6 +103,9 @@ struct Base2Exponent {
   static __device__ float Exp(float x) { return Exp2Approx(x); }
   static __device__ float LogSumExp(float m, float l) { return (m + log2f(l)) * 0x1.62e43p-1f; }
 };
+
+// What a row's sums are multiplied with in the end: 1 / l, 0 where nothing was seen.
+__device__ inline float ShareOfOne(float l) { return l == 0.0f ? 0.0f : __frcp_rn(l); }
 
 // What to subtract before exp: the maximum, or 0 where nothing but -inf was seen.
 __device__ inline float Anchor(float m) { return m == -INFINITY ? 0.0f : m; }

@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kWarpgroup) RowsKernel(ChainArgs args) {
     LoadA(a, args.a + (row + 16 * warp) * args.k + from, args.k);
     HoldSums(sum);
     BeginProducts();
-    MultiplyRows(sum, a, PanelOperand<PanelRow::k128Bytes>(SharedAddress(b), kPanelBytes));
+    MultiplyRows(sum, a, PanelOperand<PanelRow::k128Bytes>(SharedAddress(b), 0, kPanelBytes));
     CommitProducts();
     WaitForProducts<0>();
     HoldSums(sum);

@@ -24,13 +24,28 @@ __device__ inline uint32_t PanelChunk(uint32_t row, uint32_t chunk) {
   return row * 64 + ((chunk ^ row >> 1) & 3) * 16;
 }
 
-// What a product is told of an operand. `leading`: bytes from a panel to the next, where a product's
-// columns go over several (transposed operands only).
+// What a product is told of an operand that begins `bytes` behind `address`, both multiples of 16.
+// `leading`: bytes from a panel to the next, where a product's columns go over several (transposed
+// operands only).
 template <PanelRow kRow>
-__device__ inline uint64_t PanelOperand(uint32_t address, uint32_t leading = 0) {
+__device__ inline uint64_t PanelOperand(uint32_t address, uint32_t bytes = 0,
+                                        uint32_t leading = 0) {
   constexpr uint64_t kEightRows = kRow == PanelRow::k128Bytes ? 1024 : 512;
-  return (address & 0x3ffff) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
-         (kEightRows >> 4) << 32 | static_cast<uint64_t>(kRow) << 62;
+  constexpr uint64_t kHigh = (kEightRows >> 4) | static_cast<uint64_t>(kRow) << 30;
+  // Addresses of a CTA in a cluster have its rank above these bits.
+  return kHigh << 32 | (((address & 0x3ffff) >> 4) + (bytes >> 4) + (leading << 12));
+}
+
+// A value that all lanes of a warp have, so that the compiler knows it: operands of products are made of
+// such, in the registers that a warp has once.
+template <class T>
+__device__ inline T Uniform(T value) {
+  return __shfl_sync(~0u, value, 0);
+}
+// The same, computed where it is used: the compiler keeps nothing that follows from it.
+__device__ inline uint32_t UniformHere(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return Uniform(value);
 }
 
 // Before the first product after registers or shared memory changed.
@@ -149,7 +164,7 @@ __device__ inline void FenceForProducts() {
 
 // ---- Barriers in shared memory ----
 
-// Counts arrivals, and bytes of copies that were announced; a phase ends when neither is missing.
+// Counts arrivals, and bytes that were announced; a phase ends when none is missing.
 struct PhaseBarrier {
   uint64_t state;
 
@@ -163,7 +178,12 @@ struct PhaseBarrier {
   __device__ void Arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(Address()) : "memory");
   }
-  // Arrives, and announces bytes.
+  // Arrives `count` times.
+  __device__ void Arrive(uint32_t count) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(Address()), "r"(count)
+                 : "memory");
+  }
+  // Arrives, and announces bytes that copies or another CTA's stores will bring.
   __device__ void ArriveExpecting(uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(Address()),
                  "r"(bytes)
@@ -178,12 +198,23 @@ struct PhaseBarrier {
   __device__ void Wait(uint32_t parity) const {
     asm volatile(
         "{\n.reg .pred done;\nagain:\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@!done bra again;\n}\n" ::"r"(Address()),
         "r"(parity)
         : "memory");
   }
 };
+
+// Begins to copy a box of a tensor (device/cuda/tensor_map.h) to a panel, first row `row`; `barrier`, of
+// this CTA, counts its bytes.
+__device__ inline void CopyBox(uint32_t to, const void* tensor_map, int32_t column, int32_t row,
+                               uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3}], [%4];" ::"r"(to),
+      "l"(tensor_map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
 
 // ---- Clusters ----
 
@@ -207,7 +238,8 @@ __device__ inline uint32_t AddressIn(uint32_t address, uint32_t rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   return there;
 }
-// Stores into another CTA, counted as bytes by a barrier there.
+// Stores into another CTA; `barrier`, there, counts the bytes, and who waits for it sees them. No fence
+// of a cluster's scope is needed, which would wait for all of a thread's stores and empty L1.
 __device__ inline void StoreThere(uint32_t to, float4 v, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
@@ -224,20 +256,22 @@ __device__ inline void StoreThere(uint32_t to, uint4 v, uint32_t barrier) {
 }
 __device__ inline void StoreThere(uint32_t to, float2 v, uint32_t barrier) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::
-          "r"(to),
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, "
+      "[%3];" ::"r"(to),
       "f"(v.x), "f"(v.y), "r"(barrier)
       : "memory");
 }
 __device__ inline void StoreThere(uint32_t to, float v, uint32_t barrier) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to),
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, "
+      "[%2];" ::"r"(to),
       "f"(v), "r"(barrier)
       : "memory");
 }
 __device__ inline void StoreThere(uint32_t to, uint32_t v, uint32_t barrier) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, "
+      "[%2];" ::"r"(to),
       "r"(v), "r"(barrier)
       : "memory");
 }

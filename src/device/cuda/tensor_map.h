@@ -1,0 +1,27 @@
+// What the copy engine is told of a matrix in device memory, to bring boxes of it to shared memory.
+#ifndef QUIRE_DEVICE_CUDA_TENSOR_MAP_H_
+#define QUIRE_DEVICE_CUDA_TENSOR_MAP_H_
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace quire::cuda {
+
+// A matrix of 16-bit elements, and the boxes it is copied in.
+struct TensorMapShape {
+  const std::byte* data = nullptr;  // on 16 bytes
+  int64_t rows = 0, columns = 0;
+  int64_t row_bytes = 0;  // from a row to the next, a multiple of 16
+  int32_t box_rows = 0;
+  int32_t box_columns =
+      0;  // 32 or 64: a box's row has 64 or 128 bytes, whose chunks of 16 are permuted
+};
+
+// Throws Error if the driver refuses.
+CUtensorMap MakeTensorMap(const TensorMapShape& shape);
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_DEVICE_CUDA_TENSOR_MAP_H_
