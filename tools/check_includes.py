@@ -8,7 +8,7 @@
   never in angle brackets.
   LAYERS lists folders bottom up: a folder is allowed only what stands above its line.
   A file of X/cuda includes X and what LAYERS allows X/cuda, or X where it has no line for that. Only
-  files of cuda folders include CUDA's headers and files of cuda folders; of the latter, cli's may.
+  files of cuda folders include CUDA's headers and files of cuda folders; of the latter, local's may.
 """
 
 import argparse
@@ -56,8 +56,8 @@ def rule_broken(layers, file, bracket, include):
     if not in_cuda_folder(file):
         if bracket == "<" and CUDA_HEADER.fullmatch(include):
             return f"<{include}>: only files of cuda folders may include CUDA's headers"
-        if bracket == '"' and in_cuda_folder(pathlib.PurePath(include)) and folder != "cli":
-            return f'"{include}": only files of cuda folders and of cli may include those of others'
+        if bracket == '"' and in_cuda_folder(pathlib.PurePath(include)) and folder != "local":
+            return f'"{include}": only files of cuda folders and of local may include those of others'
     if bracket == "<":
         if slash and target in layers:
             return f"<{include}> is a file of this project: include it in quotes"

@@ -91,7 +91,7 @@ class PlantedIncludeTest(unittest.TestCase):
                              '#include "device/cuda/status.cuh"')
         self.expect_accepted("attn/planted.cc", '#include "device/arena.h"')
         self.expect_refused("attn/plan.cc", '#include "device/cuda/status.cuh"',
-                            '"device/cuda/status.cuh": only files of cuda folders and of cli may '
+                            '"device/cuda/status.cuh": only files of cuda folders and of local may '
                             'include those of others')
 
     def test_the_device_does_not_know_attention(self):
@@ -113,11 +113,11 @@ class PlantedIncludeTest(unittest.TestCase):
 
     def test_cuda_outside_cuda_folders(self):
         self.expect_refused("kernels/gemm.cc", '#include "kernels/cuda/gemm/gemm.h"',
-                            '"kernels/cuda/gemm/gemm.h": only files of cuda folders and of cli may '
+                            '"kernels/cuda/gemm/gemm.h": only files of cuda folders and of local may '
                             'include those of others')
 
-    def test_cuda_from_the_command_line(self):
-        self.expect_accepted("cli/planted.cc", '#include "device/cuda/device.h"')
+    def test_cuda_where_a_device_is_chosen(self):
+        self.expect_accepted("local/planted.cc", '#include "device/cuda/device.h"')
 
     def test_headers_of_cuda_outside_cuda_folders(self):
         self.expect_refused("device/buffer.cc", "#include <cuda_runtime_api.h>",

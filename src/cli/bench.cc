@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "cli/backend.h"
 #include "cli/bench_report.h"
 #include "cli/flags.h"
 #include "cli/load.h"
@@ -22,6 +21,7 @@
 #include "cli/parse.h"
 #include "cli/progress.h"
 #include "cli/result_file.h"
+#include "local/device.h"
 
 namespace quire::cli {
 namespace {
@@ -130,7 +130,8 @@ Measurement Median(int64_t repeats, const std::function<Measurement()>& measure)
 void MeasureSteps(const OpenedModel& model, const BenchWork& work, TaskBar& tasks,
                   BenchReport& report) {
   tasks.Pause();
-  const std::unique_ptr<MeteredRunner> runner = LoadRunner(model, report.device, report.options);
+  const std::unique_ptr<MeteredRunner> runner =
+      LoadRunner(model, report.device, report.options, PrintLoading());
   report.plan = runner->memory_plan();
   StepMeter meter(*runner, *model.config);
   meter.Decode(1, TokenCount(0), 1);  // touches what steps write
@@ -152,7 +153,7 @@ void MeasureSteps(const OpenedModel& model, const BenchWork& work, TaskBar& task
 }
 
 BenchReport Bench(const BenchFlags& flags, const std::string& command_line) {
-  const OpenedModel model = OpenModel(flags.model.model, flags.model.load_format);
+  const OpenedModel model = OpenNamedModel(flags.model.model, flags.model.load_format);
   const BenchWork work = MakeWork(flags, *model.config);
   const RunnerOptions options = OptionsFor(work, flags.model);
   BenchReport report{.command_line = command_line,

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/backend.h"
 #include "cli/measure.h"
 #include "kernels/cpu/roof.h"
+#include "local/device.h"
 #include "model/config.h"
 #include "runner/memory_plan.h"
 #include "runner/runner_options.h"

@@ -483,8 +483,8 @@ class RefusalTest(CliTest):
         self.assert_refused(words, "score", model, "--tokens", "1,2,3", *flags, **kwargs)
 
     def test_missing_folder_and_config(self):
-        self.assert_score_refused(["MODEL", str(self.folder / "none"), "does not exist"],
-                                  self.folder / "none")
+        self.assert_score_refused(["model: expected a folder", str(self.folder / "none"),
+                                   "does not exist"], self.folder / "none")
         self.assert_score_refused(["config.json"], self.folder)
         self.assert_refused(["MODEL"], "score", "--tokens", "1")
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <utility>
 
 #include "base/error.h"
 #include "base/fault_names.h"
@@ -16,9 +15,6 @@ namespace {
 
 constexpr const char* kModelGroup = "Model";
 constexpr const char* kMemoryGroup = "Memory and steps";
-
-// Fewer tokens leave a GPU's arithmetic idle while weights are read.
-constexpr TokenCount kGpuStepTokens{2048};
 
 TokenCount ParseTokens(const std::string& where, const std::string& text) {
   return TokenCount(ParseInt(where, text, 1));
@@ -140,34 +136,38 @@ Faults FaultsOfEnvironment() {
 
 }  // namespace
 
-RunnerOptions MakeOptions(const ModelFlags& flags, RunnerOptions defaults) {
-  const bool graphs =
-      flags.device == DeviceKind::kCuda && !flags.disable_cuda_graph && !flags.check;
-  const StepMode mode = flags.step_mode.value_or(graphs ? StepMode::kGraph : StepMode::kEager);
-  Require(!(flags.disable_cuda_graph && mode == StepMode::kGraph),
+LocalOptions MakeLocalOptions(const ModelFlags& flags, const RunnerOptions& defaults) {
+  const DeviceKind device = flags.device;
+  const std::string problem = DeviceProblem(device);
+  Require(problem.empty(), "--device {}: {}", DeviceKindName(device), problem);
+  Require(!(flags.disable_cuda_graph && flags.step_mode == StepMode::kGraph),
           "--disable-cuda-graph: expected --step-mode eager with it, got --step-mode graph");
-  Require(!(flags.check && mode == StepMode::kGraph),
+  Require(!(flags.check && flags.step_mode == StepMode::kGraph),
           "--check: expected --step-mode eager with it, got --step-mode graph");
   // CUDA reads this when it is first used. A graph would be one launch.
-  if (flags.check && flags.device == DeviceKind::kCuda) setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
-  RunnerOptions options = std::move(defaults);
+  if (flags.check && device == DeviceKind::kCuda) setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+  LocalOptions options;
+  options.device = device == DeviceKind::kCpu ? DeviceChoice::kCpu : DeviceChoice::kCuda;
+  options.load_format = flags.load_format;
   options.page_size = flags.page_size;
-  options.context = flags.context_length.value_or(options.context);
-  options.max_seqs = flags.max_running_requests.value_or(options.max_seqs);
-  if (flags.device == DeviceKind::kCuda) {
-    options.max_step_tokens = Max(options.max_step_tokens, kGpuStepTokens);
-  }
-  options.max_step_tokens = flags.chunked_prefill_size.value_or(options.max_step_tokens);
-  options.pool_tokens = flags.max_total_tokens.value_or(options.pool_tokens);
+  options.context = flags.context_length.value_or(defaults.context);
+  options.max_seqs = flags.max_running_requests.value_or(defaults.max_seqs);
+  options.max_step_tokens =
+      flags.chunked_prefill_size.value_or(StepTokensFor(device, defaults.max_step_tokens));
+  options.pool_tokens = flags.max_total_tokens.value_or(defaults.pool_tokens);
   options.kv_format = flags.kv_cache_dtype;
-  options.mode = mode;
-  options.deterministic = flags.deterministic;
+  options.mode = flags.step_mode;
+  if (flags.disable_cuda_graph) options.mode = StepMode::kEager;
   options.checks = flags.check ? StepChecks::kPoison : StepChecks::kOff;
+  options.deterministic = flags.deterministic;
   options.num_threads = flags.threads;
+  options.memory_fraction = flags.mem_fraction_static;
   options.faults = FaultsOfEnvironment();
-  options.memory_limit = ByteOffset(static_cast<int64_t>(
-      flags.mem_fraction_static * static_cast<double>(MemoryOf(flags.device).raw())));
   return options;
+}
+
+RunnerOptions MakeOptions(const ModelFlags& flags, const RunnerOptions& defaults) {
+  return MakeRunnerOptions(flags.device, MakeLocalOptions(flags, defaults));
 }
 
 RunnerOptions MakeRoom(const ModelFlags& flags, const RunnerOptions& room) {

@@ -9,14 +9,12 @@
 
 #include "attn/kv_layout.h"
 #include "base/units.h"
-#include "cli/backend.h"
 #include "cli/command.h"
 #include "device/thread_pool.h"
+#include "local/local_model.h"
 #include "runner/runner_options.h"
 
 namespace quire::cli {
-
-enum class LoadFormat { kAuto, kSafetensors, kDummy };
 
 // Which model to run, and how. What is not set is for the subcommand to choose.
 struct ModelFlags {
@@ -43,10 +41,11 @@ DeviceKind ParseDevice(const std::string& where, const std::string& text);
 // `flags` must outlive the reader.
 void AddModelFlags(FlagReader& reader, ModelFlags& flags);
 
-// The options that the flags ask for, and those of `defaults` where they leave it open; the memory
-// limit is a part of what the machine has available now, or of what the GPU has. Throws
+// The options that the flags ask for, and the room of `defaults` where they leave it open. Throws
 // Error(kInvalidArgument) if flags contradict each other, or the device cannot be used.
-RunnerOptions MakeOptions(const ModelFlags& flags, RunnerOptions defaults);
+LocalOptions MakeLocalOptions(const ModelFlags& flags, const RunnerOptions& defaults);
+// The same for a runner.
+RunnerOptions MakeOptions(const ModelFlags& flags, const RunnerOptions& defaults);
 
 // The same for a command that needs the context, the sequences and the KV tokens of `room`: throws
 // Error(kInvalidArgument) if flags ask for less.

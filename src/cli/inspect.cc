@@ -9,12 +9,12 @@
 #include <string>
 
 #include "base/error.h"
-#include "cli/backend.h"
 #include "cli/describe.h"
 #include "cli/flags.h"
 #include "cli/load.h"
 #include "cli/output.h"
 #include "io/safetensors.h"
+#include "local/device.h"
 #include "runner/memory_plan.h"
 
 namespace quire::cli {
@@ -57,7 +57,7 @@ Inspection Inspect(const ModelFlags& flags) {
   const bool planned = flags.load_format == LoadFormat::kDummy ||
                        (flags.load_format == LoadFormat::kAuto && !has_files);
   const LoadFormat format = planned ? LoadFormat::kDummy : flags.load_format;
-  Inspection inspection{.model = OpenModel(flags.model, format), .weights_planned = planned};
+  Inspection inspection{.model = OpenNamedModel(flags.model, format), .weights_planned = planned};
   if (has_files) inspection.stored = StoredTypes(flags.model);
   try {
     inspection.plan = PlanMemory(flags.device, *inspection.model.config, *inspection.model.weights,

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
 
 #include "base/error.h"
 #include "cli/progress.h"
@@ -12,42 +15,24 @@ namespace quire::cli {
 
 namespace fs = std::filesystem;
 
-bool HasWeightFiles(const fs::path& folder) {
-  return fs::exists(folder / "model.safetensors") ||
-         fs::exists(folder / "model.safetensors.index.json");
-}
-
-OpenedModel OpenModel(const fs::path& folder, LoadFormat format) {
-  Require(!folder.empty(),
+OpenedModel OpenNamedModel(const fs::path& model, LoadFormat format) {
+  Require(!model.empty(),
           "MODEL: expected the folder of a model, got none; name it, or set QUIRE_MODEL");
-  Require(fs::is_directory(folder), "MODEL: expected a folder with config.json, got {}{}",
-          QuoteForMessage(folder.string()), fs::exists(folder) ? "" : ", which does not exist");
-  OpenedModel model;
-  model.config = std::make_unique<const ModelConfig>(ReadModelConfig(folder));
-  if (format == LoadFormat::kDummy) {
-    model.weights = MakeDummyWeights(*model.config);
-    return model;
-  }
-  Require(HasWeightFiles(folder),
-          "{}: expected model.safetensors or model.safetensors.index.json, got neither; "
-          "--load-format dummy runs the model with made-up weights",
-          folder.string());
-  model.weights = OpenWeightFiles(folder, *model.config);
-  return model;
+  return OpenModel(model, format);
 }
 
-std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
-                                          const RunnerOptions& options, LoadMessages messages) {
-  const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
-  if (messages == LoadMessages::kHidden) {
-    return MakeRunner(device, *model.config, *model.weights, options, plan);
-  }
-  fmt::print(stderr, "{}", ToTable(plan));
-  LoadingBar bar(plan.weights);
-  auto runner = MakeRunner(device, *model.config, *model.weights, options, plan,
-                           [&bar](ByteOffset loaded) { bar.Update(loaded); });
-  bar.Finish();
-  return runner;
+LoadEvents PrintLoading(LoadMessages messages) {
+  LoadEvents events;
+  events.warning = [](const std::string& text) { fmt::print(stderr, "warning: {}\n", text); };
+  if (messages == LoadMessages::kHidden) return events;
+  const auto bar = std::make_shared<std::optional<LoadingBar>>();
+  events.planned = [bar](const MemoryPlan& plan) {
+    fmt::print(stderr, "{}", ToTable(plan));
+    bar->emplace(plan.weights);
+  };
+  events.loaded = [bar](ByteOffset loaded) { (*bar)->Update(loaded); };
+  events.ready = [bar] { (*bar)->Finish(); };
+  return events;
 }
 
 PagePool MakePagePool(const RunnerLimits& limits) {

@@ -1,42 +1,25 @@
-// From a model folder to a runner that is ready.
+// Loading a model, with what is said on stderr meanwhile; and the pages of a runner without an engine.
 #ifndef QUIRE_CLI_LOAD_H_
 #define QUIRE_CLI_LOAD_H_
 
 #include <filesystem>
-#include <memory>
 #include <vector>
 
 #include "base/units.h"
 #include "cache/page_list.h"
 #include "cache/page_pool.h"
-#include "cli/backend.h"
-#include "cli/flags.h"
-#include "model/config.h"
-#include "model/weight_source.h"
-#include "runner/metered_runner.h"
-#include "runner/runner_options.h"
+#include "local/local_model.h"
+#include "local/model_folder.h"
+#include "step/step.h"
 
 namespace quire::cli {
 
-// Nothing has been read but the config and the headers of the weight files.
-struct OpenedModel {
-  std::unique_ptr<const ModelConfig> config;  // on its own, because the weights refer to it
-  std::unique_ptr<WeightSource> weights;
-};
+// Throws Error(kInvalidArgument) if no model was named, and as OpenModel does.
+OpenedModel OpenNamedModel(const std::filesystem::path& model, LoadFormat format);
 
-// Whether the folder has weights, whole or not.
-bool HasWeightFiles(const std::filesystem::path& folder);
-
-// Throws Error(kInvalidArgument) if the folder, the config or a file is missing or cannot be right.
-OpenedModel OpenModel(const std::filesystem::path& folder, LoadFormat format);
-
-// Whether loading prints the memory plan and its progress to stderr.
+// Whether loading prints the memory plan and its progress to stderr. Warnings are always printed.
 enum class LoadMessages { kShown, kHidden };
-
-// Takes the memory of the device and loads the weights.
-std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
-                                          const RunnerOptions& options,
-                                          LoadMessages messages = LoadMessages::kShown);
+LoadEvents PrintLoading(LoadMessages messages = LoadMessages::kShown);
 
 // The pages of the runner's KV cache.
 PagePool MakePagePool(const RunnerLimits& limits);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "local/model_folder.h"
 
 namespace quire::cli {
 
@@ -34,31 +35,13 @@ RunnerOptions OptionsForOne(const ModelConfig& config) {
   return {.context = Min(TokenCount(config.max_context), kMostContextForOne), .max_seqs = 1};
 }
 
-namespace {
-
-// Published folders are right; one that is not is better known before its first strange answer.
-void WarnOfVocabulary(const Tokenizer& tokenizer, const ModelConfig& config) {
-  if (tokenizer.vocab_size() <= config.vocab_size) return;
-  fmt::print(stderr,
-             "warning: the tokenizer has {} tokens and the model {}: prompts with the others are "
-             "refused\n",
-             tokenizer.vocab_size(), config.vocab_size);
-}
-
-}  // namespace
-
 LocalModel LoadLocalModel(const ModelFlags& flags, const LocalModelOptions& options) {
-  LocalModel model;
-  model.folder = flags.model.empty() ? DefaultModel() : flags.model;
-  OpenedModel opened = OpenModel(model.folder, flags.load_format);
-  model.text = std::make_unique<const TextModel>(OpenTextModel(model.folder));
-  WarnOfVocabulary(*model.text->tokenizer, *opened.config);
-  const RunnerOptions room = MakeOptions(flags, options.defaults(*opened.config));
-  model.runner = LoadRunner(opened, flags.device, room, options.messages);
-  model.config = std::move(opened.config);
-  model.engine = std::make_unique<Engine>(*model.runner, options.scheduler);
-  model.answers = std::make_unique<TextEngine>(*model.engine, *model.text);
-  return model;
+  OpenedModel opened =
+      OpenModel(flags.model.empty() ? DefaultModel() : flags.model, flags.load_format);
+  LocalOptions local = MakeLocalOptions(flags, options.defaults(*opened.config));
+  local.scheduler = options.scheduler;
+  local.events = PrintLoading(options.messages);
+  return StartLocalModel(std::move(opened), local);
 }
 
 void RequireRoom(const LocalModel& model, int64_t prompt_tokens) {

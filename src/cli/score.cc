@@ -139,10 +139,11 @@ void Continue(Runner& runner, const PageList& pages, int64_t count, Scores& scor
 }
 
 Scores Score(const ScoreFlags& flags) {
-  const OpenedModel model = OpenModel(flags.model.model, flags.model.load_format);
+  const OpenedModel model = OpenNamedModel(flags.model.model, flags.model.load_format);
   Scores scores{.tokens = ReadTokens(flags, model.config->vocab_size)};
   const RunnerOptions options = OptionsFor(flags, *model.config, TokenCount(scores.tokens.size()));
-  const std::unique_ptr<MeteredRunner> runner = LoadRunner(model, flags.model.device, options);
+  const std::unique_ptr<MeteredRunner> runner =
+      LoadRunner(model, flags.model.device, options, PrintLoading());
   PagePool pool = MakePagePool(runner->limits());
   const std::vector<PageList> pages =
       TakeSequences(pool, 1, TokenCount(scores.tokens.size()) + TokenCount(flags.num_continued));

@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "cli/backend.h"
 #include "cli/doctor/machine_report.h"
 #include "cli/flags.h"
 #include "cli/output.h"
 #include "device/thread_pool.h"
+#include "local/device.h"
 #include "runner/memory_plan.h"
 
 namespace quire::cli {

@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "cli/doctor/cuda_driver.h"
-#include "cli/machine.h"
 #include "device/cpu_model.h"
 #include "device/thread_pool.h"
+#include "local/machine.h"
 #include "runner/memory_plan.h"
 
 namespace quire::cli {

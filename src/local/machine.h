@@ -1,6 +1,6 @@
 // The machine that this process runs on.
-#ifndef QUIRE_CLI_MACHINE_H_
-#define QUIRE_CLI_MACHINE_H_
+#ifndef QUIRE_LOCAL_MACHINE_H_
+#define QUIRE_LOCAL_MACHINE_H_
 
 #include <filesystem>
 #include <optional>
@@ -8,7 +8,7 @@
 
 #include "base/units.h"
 
-namespace quire::cli {
+namespace quire {
 
 // Memory that can be taken now without swapping: what the kernel estimates (MemAvailable), or what
 // the memory cgroups of this process, version 1 or 2, leave if that is less. `root` is where /proc
@@ -24,6 +24,6 @@ std::optional<double> CpuQuota(const std::filesystem::path& root = "/");
 // When the kernel gives large pages: "always", "madvise" or "never"; "" if it does not say.
 std::string HugePageMode(const std::filesystem::path& root = "/");
 
-}  // namespace quire::cli
+}  // namespace quire
 
-#endif  // QUIRE_CLI_MACHINE_H_
+#endif  // QUIRE_LOCAL_MACHINE_H_

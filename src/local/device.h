@@ -1,6 +1,6 @@
-// What computes: this machine's CPU, or its GPU where this program was built for one.
-#ifndef QUIRE_CLI_BACKEND_H_
-#define QUIRE_CLI_BACKEND_H_
+// What computes: this machine's CPU, or its GPU where Quire was built for one.
+#ifndef QUIRE_LOCAL_DEVICE_H_
+#define QUIRE_LOCAL_DEVICE_H_
 
 #include <cstdint>
 #include <memory>
@@ -15,25 +15,35 @@
 #include "runner/metered_runner.h"
 #include "runner/runner_options.h"
 
-namespace quire::cli {
+namespace quire {
 
 enum class DeviceKind { kCpu, kCuda };
 const char* DeviceKindName(DeviceKind device);
 
-// Whether this program was built with CUDA.
+// What a user asks for. kAuto takes the GPU if it can be used, and otherwise the CPU.
+enum class DeviceChoice { kAuto, kCpu, kCuda };
+
+// Whether this Quire was built with CUDA.
 bool IsBuiltWithCuda();
 
 // Why `device` cannot be used; empty if it can.
 std::string DeviceProblem(DeviceKind device);
 
-// Throws Error(kInvalidArgument), with why, unless `device` can be used. So do those below.
-void RequireDevice(DeviceKind device);
+// The device that `choice` means here. Throws Error(kInvalidArgument), with why, if it cannot be used.
+// So do the functions below.
+DeviceKind ChooseDevice(DeviceChoice choice);
 
 // Memory that a runner's limit is a fraction of: what the machine has available now, or all that the
 // GPU has.
 ByteOffset MemoryOf(DeviceKind device);
 // "NVIDIA H200", or the CPU's name.
 std::string DeviceName(DeviceKind device);
+
+// How steps run where nobody says: on a GPU they are recorded as graphs.
+StepMode StepModeFor(DeviceKind device);
+// The tokens that a step takes at most where nobody says: `least`, and on a GPU 2048 if that is more,
+// because fewer leave its arithmetic idle while weights are read.
+TokenCount StepTokensFor(DeviceKind device, TokenCount least);
 
 // What quire::MakeMemoryPlan says for the device.
 MemoryPlan PlanMemory(DeviceKind device, const ModelConfig& config, WeightSource& weights,
@@ -47,6 +57,6 @@ std::unique_ptr<MeteredRunner> MakeRunner(DeviceKind device, const ModelConfig& 
 // While there is no runner, so that the memory it reads adds nothing to the plan.
 cpu::Roofs MeasureRoofs(DeviceKind device, int num_threads, int repeats);
 
-}  // namespace quire::cli
+}  // namespace quire
 
-#endif  // QUIRE_CLI_BACKEND_H_
+#endif  // QUIRE_LOCAL_DEVICE_H_

@@ -1,4 +1,4 @@
-#include "cli/machine.h"
+#include "local/machine.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 
-namespace quire::cli {
+namespace quire {
 namespace {
 
 namespace fs = std::filesystem;
@@ -154,4 +154,4 @@ std::string HugePageMode(const fs::path& root) {
   return {};
 }
 
-}  // namespace quire::cli
+}  // namespace quire

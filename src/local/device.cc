@@ -1,9 +1,9 @@
-#include "cli/backend.h"
+#include "local/device.h"
 
 #include "base/error.h"
-#include "cli/machine.h"
 #include "device/cpu_model.h"
 #include "device/thread_pool.h"
+#include "local/machine.h"
 #include "runner/cpu_runner.h"
 
 #ifdef QUIRE_CUDA
@@ -13,7 +13,7 @@
 #include "runner/cuda/memory_plan.h"
 #endif
 
-namespace quire::cli {
+namespace quire {
 namespace {
 
 #ifdef QUIRE_CUDA
@@ -45,7 +45,7 @@ cpu::Roofs CudaRoofs(int repeats) {
 constexpr bool kHasCuda = false;
 
 std::string CudaProblem() {
-  return "this quire was built without CUDA; make cuda builds one, build/cuda/quire";
+  return "this Quire was built without CUDA; make cuda builds one with it, build/cuda/quire";
 }
 
 // RequireDevice has thrown before one of these is called.
@@ -62,6 +62,12 @@ cpu::Roofs CudaRoofs(int) { FailWithoutCuda(); }
 
 #endif
 
+void RequireDevice(DeviceKind device) {
+  const std::string problem = DeviceProblem(device);
+  Require(problem.empty(), "device: expected one that can be used, got {}: {}",
+          DeviceKindName(device), problem);
+}
+
 }  // namespace
 
 const char* DeviceKindName(DeviceKind device) {
@@ -74,9 +80,13 @@ std::string DeviceProblem(DeviceKind device) {
   return device == DeviceKind::kCpu ? std::string() : CudaProblem();
 }
 
-void RequireDevice(DeviceKind device) {
-  const std::string problem = DeviceProblem(device);
-  Require(problem.empty(), "--device {}: {}", DeviceKindName(device), problem);
+DeviceKind ChooseDevice(DeviceChoice choice) {
+  if (choice == DeviceChoice::kAuto) {
+    return DeviceProblem(DeviceKind::kCuda).empty() ? DeviceKind::kCuda : DeviceKind::kCpu;
+  }
+  const DeviceKind device = choice == DeviceChoice::kCpu ? DeviceKind::kCpu : DeviceKind::kCuda;
+  RequireDevice(device);
+  return device;
 }
 
 ByteOffset MemoryOf(DeviceKind device) {
@@ -87,6 +97,15 @@ ByteOffset MemoryOf(DeviceKind device) {
 std::string DeviceName(DeviceKind device) {
   RequireDevice(device);
   return device == DeviceKind::kCpu ? CpuModel() : CudaName();
+}
+
+StepMode StepModeFor(DeviceKind device) {
+  return device == DeviceKind::kCpu ? StepMode::kEager : StepMode::kGraph;
+}
+
+TokenCount StepTokensFor(DeviceKind device, TokenCount least) {
+  constexpr TokenCount kGpuStepTokens{2048};
+  return device == DeviceKind::kCpu ? least : Max(least, kGpuStepTokens);
 }
 
 MemoryPlan PlanMemory(DeviceKind device, const ModelConfig& config, WeightSource& weights,
@@ -113,4 +132,4 @@ cpu::Roofs MeasureRoofs(DeviceKind device, int num_threads, int repeats) {
   return cpu::RoofMeter(threads).Measure(repeats);
 }
 
-}  // namespace quire::cli
+}  // namespace quire

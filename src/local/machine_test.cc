@@ -1,4 +1,4 @@
-#include "cli/machine.h"
+#include "local/machine.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 
 #include "io/test_files.h"
 
-namespace quire::cli {
+namespace quire {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -108,4 +108,4 @@ TEST_F(MachineTest, TheHugePageModeIsTheOneInBrackets) {
 TEST(MachineHereTest, ThisMachineHasMemory) { EXPECT_GT(AvailableMemory().raw(), kMiB); }
 
 }  // namespace
-}  // namespace quire::cli
+}  // namespace quire

@@ -1,0 +1,77 @@
+#include "local/local_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace quire {
+namespace {
+
+ByteOffset LimitFor(DeviceKind device, const LocalOptions& options) {
+  const double part = options.memory_fraction;
+  Require(part > 0 && part <= 1, "memory_fraction: expected above 0 and up to 1, got {}", part);
+  const auto memory = static_cast<double>(MemoryOf(device).raw());
+  return std::min(options.memory_limit, ByteOffset(static_cast<int64_t>(part * memory)));
+}
+
+// Published folders are right; one that is not is better known before its first strange answer.
+void WarnOfVocabulary(const Tokenizer& tokenizer, const ModelConfig& config,
+                      const LoadEvents& events) {
+  if (tokenizer.vocab_size() <= config.vocab_size || !events.warning) return;
+  events.warning(fmt::format(
+      "the tokenizer has {} tokens and the model {}: prompts with the others are refused",
+      tokenizer.vocab_size(), config.vocab_size));
+}
+
+}  // namespace
+
+RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) {
+  // What checks look for shows in eager steps, one launch at a time.
+  const StepMode mode = options.checks == StepChecks::kOff ? StepModeFor(device) : StepMode::kEager;
+  const TokenCount step_tokens =
+      StepTokensFor(device, Max(RunnerOptions().max_step_tokens, TokenCount(options.max_seqs)));
+  return {.page_size = options.page_size,
+          .context = options.context,
+          .max_seqs = options.max_seqs,
+          .max_step_tokens = options.max_step_tokens.value_or(step_tokens),
+          .pool_tokens = options.pool_tokens,
+          .kv_format = options.kv_format,
+          .mode = options.mode.value_or(mode),
+          .checks = options.checks,
+          .deterministic = options.deterministic,
+          .num_threads = options.num_threads,
+          .memory_limit = LimitFor(device, options),
+          .faults = options.faults};
+}
+
+std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
+                                          const RunnerOptions& options, const LoadEvents& events) {
+  const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
+  if (events.planned) events.planned(plan);
+  auto runner = MakeRunner(device, *model.config, *model.weights, options, plan, events.loaded);
+  if (events.ready) events.ready();
+  return runner;
+}
+
+LocalModel OpenLocalModel(const std::filesystem::path& folder, const LocalOptions& options) {
+  return StartLocalModel(OpenModel(folder, options.load_format), options);
+}
+
+LocalModel StartLocalModel(OpenedModel opened, const LocalOptions& options) {
+  LocalModel model;
+  model.folder = opened.folder;
+  model.device = ChooseDevice(options.device);
+  model.text = std::make_unique<const TextModel>(OpenTextModel(model.folder));
+  WarnOfVocabulary(*model.text->tokenizer, *opened.config, options.events);
+  model.runner =
+      LoadRunner(opened, model.device, MakeRunnerOptions(model.device, options), options.events);
+  model.config = std::move(opened.config);
+  model.engine = std::make_unique<Engine>(*model.runner, options.scheduler);
+  model.answers = std::make_unique<TextEngine>(*model.engine, *model.text);
+  return model;
+}
+
+}  // namespace quire

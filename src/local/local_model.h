@@ -1,0 +1,101 @@
+// A model of this machine, from its folder to text in and out: OpenLocalModel is all that a program
+// needs to call.
+#ifndef QUIRE_LOCAL_LOCAL_MODEL_H_
+#define QUIRE_LOCAL_LOCAL_MODEL_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "attn/kv_layout.h"
+#include "base/faults.h"
+#include "base/units.h"
+#include "device/thread_pool.h"
+#include "engine/engine.h"
+#include "engine/scheduler.h"
+#include "kernels/weight.h"
+#include "local/device.h"
+#include "local/model_folder.h"
+#include "model/config.h"
+#include "runner/memory_plan.h"
+#include "runner/metered_runner.h"
+#include "runner/runner_options.h"
+#include "textgen/text_engine.h"
+#include "textgen/text_model.h"
+
+namespace quire {
+
+// What a caller may want to hear while a model is loaded, in this order and on the calling thread.
+struct LoadEvents {
+  // Something is odd, and can be lived with.
+  std::function<void(const std::string& text)> warning = {};
+  // Before any memory is taken.
+  std::function<void(const MemoryPlan& plan)> planned = {};
+  // So many bytes of weights are there, again and again.
+  LoadProgress loaded = {};
+  // The runner can run steps.
+  std::function<void()> ready = {};
+};
+
+// How a model is to be run. What is not set, the device decides.
+struct LocalOptions {
+  DeviceChoice device = DeviceChoice::kAuto;
+  LoadFormat load_format = LoadFormat::kAuto;
+
+  PageSize page_size{64};  // any gives the same results
+  TokenCount context{0};   // of the longest sequence; 0: what the model was made for
+  int32_t max_seqs = 16;   // that run at the same time
+  // Of all sequences of a step; a longer prompt takes several steps.
+  std::optional<TokenCount> max_step_tokens = {};
+  // That the KV cache holds; 0: max_seqs sequences of the full context, or what fits.
+  TokenCount pool_tokens{0};
+  KvFormat kv_format = KvFormat::kLatentBf16;
+  std::optional<StepMode> mode = {};  // with checks, eager unless this says otherwise
+  StepChecks checks = StepChecks::kOff;
+  bool deterministic = false;  // on a GPU: results do not depend on what else runs
+  int32_t num_threads = ThreadPool::DefaultThreads();
+
+  // Everything together stays within both: a fraction of MemoryOf(device), and so many bytes.
+  double memory_fraction = 0.85;
+  ByteOffset memory_limit{std::numeric_limits<int64_t>::max()};
+
+  SchedulerOptions scheduler = {};
+  Faults faults = {};
+  LoadEvents events = {};
+};
+
+// The same for a runner, with all that the device decides. Throws Error(kInvalidArgument) if
+// memory_fraction is not above 0 and up to 1.
+RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options);
+
+// Takes the memory of the device and loads the weights. Throws as PlanMemory does.
+std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
+                                          const RunnerOptions& options,
+                                          const LoadEvents& events = {});
+
+// What answers, and what it is made of: each member uses those above it.
+struct LocalModel {
+  std::filesystem::path folder;
+  DeviceKind device = DeviceKind::kCpu;
+  std::unique_ptr<const ModelConfig> config;
+  std::unique_ptr<const TextModel> text;
+  std::unique_ptr<MeteredRunner> runner;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<TextEngine> answers;
+};
+
+// Opens the folder, loads the weights and starts the engine. What the folder lacks is found before the
+// weights are read. Throws Error as ChooseDevice, OpenModel, OpenTextModel and PlanMemory do.
+LocalModel OpenLocalModel(const std::filesystem::path& folder, const LocalOptions& options = {});
+
+// The same for a model that is open already, where options depend on its config;
+// options.load_format is not used.
+LocalModel StartLocalModel(OpenedModel opened, const LocalOptions& options);
+
+}  // namespace quire
+
+#endif  // QUIRE_LOCAL_LOCAL_MODEL_H_

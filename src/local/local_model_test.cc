@@ -1,0 +1,130 @@
+#include "local/local_model.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "testing/error_message.h"
+
+namespace quire {
+namespace {
+
+using testing::ErrorMessage;
+
+constexpr const char* kFolder = QUIRE_TINY_CHAT;  // a config and a tokenizer, without weights
+
+LocalOptions SmallOptions() {
+  LocalOptions options;
+  options.device = DeviceChoice::kCpu;
+  options.load_format = LoadFormat::kDummy;
+  options.context = TokenCount(256);
+  options.max_seqs = 2;
+  options.num_threads = 1;
+  return options;
+}
+
+TEST(LocalModelTest, OneCallGivesAnEngineThatAnswers) {
+  const LocalModel model = OpenLocalModel(kFolder, SmallOptions());
+  EXPECT_EQ(model.folder, kFolder);
+  EXPECT_EQ(model.device, DeviceKind::kCpu);
+  EXPECT_EQ(model.runner->limits().context, TokenCount(256));
+  const TextRequest request{.tokens = {.prompt = EncodePrompt(*model.text, "Once upon a time"),
+                                       .sampling = {.temperature = 0},
+                                       .max_tokens = 4}};
+  const std::vector<TextAnswer> answers = GenerateText(*model.answers, request);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].output_tokens, 4);
+}
+
+TEST(LocalModelTest, EventsComeInOrderAndTheLastBytesAreAllOfTheWeights) {
+  std::vector<std::string> events;
+  ByteOffset planned{0}, loaded{0};
+  LocalOptions options = SmallOptions();
+  options.events = {.warning = [&](const std::string&) { events.push_back("warning"); },
+                    .planned =
+                        [&](const MemoryPlan& plan) {
+                          events.push_back("planned");
+                          planned = plan.weights;
+                        },
+                    .loaded =
+                        [&](ByteOffset bytes) {
+                          if (events.back() != "loaded") events.push_back("loaded");
+                          EXPECT_GE(bytes, loaded);
+                          loaded = bytes;
+                        },
+                    .ready = [&] { events.push_back("ready"); }};
+  const LocalModel model = OpenLocalModel(kFolder, options);
+  EXPECT_EQ(events, (std::vector<std::string>{"planned", "loaded", "ready"}));
+  EXPECT_EQ(model.runner->memory_plan().weights, planned);
+  EXPECT_EQ(loaded, planned);
+}
+
+TEST(LocalModelTest, AFolderThatIsNoneIsRefusedByItsName) {
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [] { OpenLocalModel("/no/such/folder"); }),
+            "model: expected a folder with config.json, got \"/no/such/folder\", which does not "
+            "exist");
+}
+
+TEST(LocalModelTest, AFolderWithoutWeightsIsRefusedUnlessTheyAreToBeMadeUp) {
+  const std::string message = ErrorMessage(
+      ErrorCode::kInvalidArgument, [] { OpenLocalModel(kFolder, {.device = DeviceChoice::kCpu}); });
+  EXPECT_NE(message.find("expected model.safetensors or model.safetensors.index.json, got neither"),
+            std::string::npos)
+      << message;
+}
+
+TEST(LocalModelTest, MemoryIsBoundByBytesAndByAFraction) {
+  LocalOptions options = SmallOptions();
+  options.memory_limit = ByteOffset(1000);
+  EXPECT_NE(ErrorMessage(ErrorCode::kCapacityExceeded, [&] { OpenLocalModel(kFolder, options); }),
+            "");
+  EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).memory_limit, ByteOffset(1000));
+  options = SmallOptions();
+  options.memory_fraction = 1e-9;
+  EXPECT_NE(ErrorMessage(ErrorCode::kCapacityExceeded, [&] { OpenLocalModel(kFolder, options); }),
+            "");
+  options.memory_fraction = 1.5;
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { OpenLocalModel(kFolder, options); }),
+            "memory_fraction: expected above 0 and up to 1, got 1.5");
+}
+
+TEST(LocalModelTest, WhatIsNotSetTheDeviceDecides) {
+  LocalOptions options;
+  EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).max_step_tokens, TokenCount(512));
+  EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).mode, StepMode::kEager);
+  options.max_seqs = 600;  // each of them may have a token in every step
+  EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).max_step_tokens, TokenCount(600));
+  options.max_step_tokens = TokenCount(700);
+  options.mode = StepMode::kGraph;
+  EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).max_step_tokens, TokenCount(700));
+  EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).mode, StepMode::kGraph);
+  EXPECT_EQ(StepTokensFor(DeviceKind::kCuda, TokenCount(600)), TokenCount(2048));
+  EXPECT_EQ(StepTokensFor(DeviceKind::kCuda, TokenCount(4096)), TokenCount(4096));
+  EXPECT_EQ(StepModeFor(DeviceKind::kCuda), StepMode::kGraph);
+}
+
+TEST(DeviceTest, AutoIsTheGpuWhereItCanBeUsedAndOtherwiseTheCpu) {
+  const bool usable = DeviceProblem(DeviceKind::kCuda).empty();
+  EXPECT_EQ(ChooseDevice(DeviceChoice::kAuto), usable ? DeviceKind::kCuda : DeviceKind::kCpu);
+  EXPECT_EQ(ChooseDevice(DeviceChoice::kCpu), DeviceKind::kCpu);
+  EXPECT_EQ(DeviceProblem(DeviceKind::kCpu), "");
+}
+
+TEST(DeviceTest, AGpuThatCannotBeUsedIsRefusedWithTheReason) {
+  const std::string problem = DeviceProblem(DeviceKind::kCuda);
+  if (problem.empty()) GTEST_SKIP() << "there is a GPU that can be used";
+  LocalOptions options = SmallOptions();
+  options.device = DeviceChoice::kCuda;
+  const std::string message = "device: expected one that can be used, got cuda: " + problem;
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { OpenLocalModel(kFolder, options); }),
+            message);
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [] { MemoryOf(DeviceKind::kCuda); }),
+            message);
+  EXPECT_EQ(problem.find("built without CUDA") == std::string::npos, IsBuiltWithCuda());
+}
+
+}  // namespace
+}  // namespace quire
