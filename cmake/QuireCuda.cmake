@@ -63,7 +63,9 @@ function(quire_cuda_library folder)
   add_library(${name} STATIC ${ARGN})
   # A kernel per file, and each named: newer CMake would join these too.
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
-  target_link_libraries(${name} PUBLIC quire_${folder} CUDA::cudart_static PRIVATE quire_flags)
+  set_target_properties(${name} PROPERTIES EXPORT_NAME ${folder}_cuda)
+  target_link_libraries(${name} PUBLIC quire_${folder} CUDA::cudart_static
+    PRIVATE $<BUILD_INTERFACE:quire_flags>)
   quire_allowed_cuda_layers(${folder} allowed)
   foreach(layer IN LISTS allowed)
     target_link_libraries(${name} PUBLIC quire_${layer})

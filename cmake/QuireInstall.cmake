@@ -10,19 +10,41 @@ target_link_libraries(quire_attention INTERFACE quire_kernels quire_cache)
 add_library(quire_all INTERFACE)
 add_library(quire::quire ALIAS quire_all)
 set_target_properties(quire_all PROPERTIES EXPORT_NAME quire)
-target_link_libraries(quire_all INTERFACE quire_textgen quire_runner)
+target_link_libraries(quire_all INTERFACE quire_local)
 
-set(installed_folders base io device cache text attn kernels step engine textgen decode model runner)
-list(TRANSFORM installed_folders PREPEND quire_ OUTPUT_VARIABLE installed_targets)
+set(installed_folders base io device cache text attn kernels step engine textgen decode model runner
+  local)
+set(installed_targets "")
+foreach(folder IN LISTS installed_folders)
+  list(APPEND installed_targets quire_${folder})
+  if(TARGET quire_${folder}_cuda)
+    list(APPEND installed_targets quire_${folder}_cuda)
+  endif()
+endforeach()
 add_custom_target(quire_installed DEPENDS quire ${installed_targets})  # what must be built to install
 install(TARGETS ${installed_targets} quire_attention quire_all EXPORT quireTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS quire RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-foreach(folder IN LISTS installed_folders)
-  install(DIRECTORY src/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quire
-    FILES_MATCHING PATTERN "*.h" PATTERN "*-inl.h" EXCLUDE PATTERN "compile_fail" EXCLUDE
-    PATTERN "testdata" EXCLUDE PATTERN "corpus" EXCLUDE PATTERN "cuda" EXCLUDE
-    PATTERN "test_*.h" EXCLUDE PATTERN "*_cases.h" EXCLUDE PATTERN "*_testing.h" EXCLUDE)
+
+# What users include, as "quire/attn/export.h"; the headers that these include are installed with them.
+set(public_headers
+  attn/export.h attn/kv_store.h attn/plan_storage.h attn/prefill_plan.h
+  cache/page_list.h cache/page_pool.h cache/prefix_tree.h
+  decode/acceptance.h decode/draft_tree.h
+  device/buffer.h device/thread_pool.h
+  kernels/cpu/mha_prefill.h kernels/cpu/mla_attention.h kernels/cpu/store.h
+  local/local_model.h)
+install(CODE "
+  include(\"${PROJECT_SOURCE_DIR}/cmake/InstallHeaders.cmake\")
+  quire_install_headers(\"${PROJECT_SOURCE_DIR}/src\"
+    \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\" ${public_headers})"
+  COMPONENT headers)
+
+# The same names in the build tree, for the examples and for add_subdirectory.
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include)
+file(CREATE_LINK ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/include/quire SYMBOLIC)
+foreach(target quire_attention quire_all)
+  target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>)
 endforeach()
 
 # The model that runs where none is named.

@@ -22,7 +22,7 @@ function(quire_library folder)
   set_target_properties(quire_${folder} PROPERTIES EXPORT_NAME ${folder})
   target_include_directories(quire_${folder} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
-    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/quire>)
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(quire_${folder} PUBLIC cxx_std_20)
   target_link_libraries(quire_${folder} PRIVATE $<BUILD_INTERFACE:quire_flags>)
   quire_allowed_layers(${folder} allowed)

@@ -8,15 +8,15 @@
 #include <exception>
 #include <vector>
 
-#include "attn/kv_store.h"
-#include "attn/plan_storage.h"
-#include "base/error.h"
-#include "cache/page_list.h"
-#include "cache/page_pool.h"
-#include "device/buffer.h"
-#include "device/thread_pool.h"
-#include "kernels/cpu/mla_attention.h"
-#include "kernels/cpu/store.h"
+#include "quire/attn/kv_store.h"
+#include "quire/attn/plan_storage.h"
+#include "quire/base/error.h"
+#include "quire/cache/page_list.h"
+#include "quire/cache/page_pool.h"
+#include "quire/device/buffer.h"
+#include "quire/device/thread_pool.h"
+#include "quire/kernels/cpu/mla_attention.h"
+#include "quire/kernels/cpu/store.h"
 
 using namespace quire;
 
