@@ -34,7 +34,7 @@ asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedB
 	ctest --preset asan -j $(JOBS) -LE 'seeds|compile_fail|repo'
 
 # What runs loops on threads, or threads of its own; the server as a whole runs under `make load`.
-THREADED = device_test attn_test kernels_test engine_test model_test runner_test \
+THREADED = device_test attn_test interop_test kernels_test engine_test model_test runner_test \
   runner_invariants_test hf_test invariants_test engine_invariants_test http_test textgen_test \
   server_test
 EMPTY :=

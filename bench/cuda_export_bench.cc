@@ -16,11 +16,11 @@
 #include <string_view>
 #include <vector>
 
-#include "attn/cuda/export.h"
 #include "attn/cuda/plan.h"
 #include "bench/cuda_export_bench.h"
 #include "bench/sequences.h"
 #include "device/cuda/cuda.h"
+#include "interop/cuda/export.h"
 
 namespace quire::bench {
 namespace {

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "attn/export.h"
 #include "attn/plan_storage.h"
 #include "bench/sequences.h"
+#include "interop/export.h"
 #include "kernels/cpu/mla_attention.h"
 
 namespace quire::bench {

@@ -5,15 +5,15 @@ include(CMakePackageConfigHelpers)
 add_library(quire_attention INTERFACE)
 add_library(quire::attention ALIAS quire_attention)
 set_target_properties(quire_attention PROPERTIES EXPORT_NAME attention)
-target_link_libraries(quire_attention INTERFACE quire_kernels quire_cache)
+target_link_libraries(quire_attention INTERFACE quire_kernels quire_interop quire_cache)
 
 add_library(quire_all INTERFACE)
 add_library(quire::quire ALIAS quire_all)
 set_target_properties(quire_all PROPERTIES EXPORT_NAME quire)
 target_link_libraries(quire_all INTERFACE quire_local)
 
-set(installed_folders base io device cache text attn kernels step engine textgen decode model runner
-  local)
+set(installed_folders base io device cache text attn interop kernels step engine textgen decode
+  model runner local)
 set(installed_targets "")
 foreach(folder IN LISTS installed_folders)
   list(APPEND installed_targets quire_${folder})
@@ -26,9 +26,9 @@ install(TARGETS ${installed_targets} quire_attention quire_all EXPORT quireTarge
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS quire RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
-# What users include, as "quire/attn/export.h"; the headers that these include are installed with them.
+# What users include, as "quire/interop/export.h"; the headers that these include are installed with them.
 set(public_headers
-  attn/export.h attn/kv_store.h attn/plan_storage.h attn/prefill_plan.h
+  attn/kv_store.h attn/plan_storage.h interop/export.h interop/prefill_plan.h
   cache/page_list.h cache/page_pool.h cache/prefix_tree.h
   decode/acceptance.h decode/draft_tree.h
   device/buffer.h device/thread_pool.h

@@ -30,8 +30,8 @@ LEFT_OUT = ("*.TheDevicesMemoryIsWithinOnePercentOfThePlan:CudaMemoryTest.MoreTh
 Suite = collections.namedtuple("Suite", "name binary tests parts small small_parts")
 SUITES = (
     Suite("device", "device/cuda_device_test", "*", 1, "", 0),
-    Suite("plans and index arrays", "attn/cuda_attn_test", "*", 2,
-          "CudaPlanTest.*:CudaExportTest.*", 2),
+    Suite("plans", "attn/cuda_attn_test", "*", 2, "CudaPlanTest.*", 2),
+    Suite("index arrays", "interop/cuda_interop_test", "*", 1, "CudaExportTest.*", 1),
     Suite("stores, row ops, routing", "kernels/cuda_kernels_test",
           "CudaStore*:CudaRoof*:CudaRope*:CudaRow*:CudaRoute*:CudaCombine*", 6,
           "CudaStoreTest.WritesTheBytes*:CudaStoreTest.MovesRead*:CudaRopeStoreTest.NormAnd*:"

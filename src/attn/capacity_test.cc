@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "attn/export.h"
 #include "testing/error_message.h"
 
 namespace quire {
@@ -23,8 +22,6 @@ const StepCapacity kCapacity{.num_seqs = 4,
 TEST(CapacityTest, EveryBufferIsSizedInTheUnitItIsWrittenIn) {
   EXPECT_EQ(PageTableWidth(kCapacity), PageCount(17));  // 1070 tokens at 64
   EXPECT_EQ(PageTableEntries(kCapacity), 4 * 17);
-  EXPECT_EQ(FlatIndexEntries(kCapacity), TokenCount(4 * 1070));
-  EXPECT_EQ(DraftRowEntries(kCapacity, {.branches = 8, .steps = 5}), TokenCount(4 * 8 * 1005));
   EXPECT_EQ(TreeMaskWords(kCapacity), 2);
   EXPECT_EQ(TreeMaskEntries(kCapacity), 10 * 2);
 }
@@ -46,35 +43,19 @@ TEST(CapacityTest, QueryTilesAreBoundedByRoundingUpOncePerSequence) {
   EXPECT_EQ(MaxPartials(kCapacity, work), 2 * 2);
 }
 
-TEST(CapacityTest, DraftReserveReachesTheLastBranchWhereverThePrefixEnds) {
-  for (int page_size : {1, 2, 3, 16, 61, 64, 256}) {
-    for (const DraftShape shape : {DraftShape{1, 5}, DraftShape{2, 3}, DraftShape{8, 70}}) {
-      TokenCount most{0};
-      for (int64_t committed = 1000; committed < 1000 + page_size; ++committed) {
-        const TokenCount start =
-            DraftStart(TokenCount(committed), shape.branches - 1, shape, PageSize(page_size));
-        most = Max(most, start + TokenCount(shape.steps) - TokenCount(committed));
-      }
-      EXPECT_EQ(DraftReserve(PageSize(page_size), shape), most) << page_size;
-    }
-  }
-}
-
 TEST(CapacityTest, AFactorThatCannotBeIsNamed) {
   StepCapacity capacity = kCapacity;
   capacity.context = TokenCount(-5);
   EXPECT_EQ(ErrorMessage([&] { Validate(capacity); }), "capacity.context: expected >= 0, got -5");
   EXPECT_EQ(ErrorMessage([] { Validate(WorkShape{.split = TokenCount(100)}); }),
             "work.split: expected a positive multiple of 64, got 100");
-  EXPECT_EQ(ErrorMessage([] { Validate(DraftShape{.branches = 0}); }),
-            "draft.branches: expected >= 1, got 0");
 }
 
 TEST(CapacityTest, ASizeThatOverflowsIsRefusedAndNotWrapped) {
   StepCapacity capacity = kCapacity;
-  capacity.context = TokenCount(int64_t{1} << 61);
-  EXPECT_EQ(ErrorMessage([&] { (void)FlatIndexEntries(capacity); }),
-            "TokenCount: 2305843009213694022 * 4 does not fit");
+  capacity.query_tokens = TokenCount(int64_t{1} << 62);
+  EXPECT_EQ(ErrorMessage([&] { (void)TreeMaskEntries(capacity); }),
+            "TokenCount: 4611686018427387904 * 2 does not fit");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Checks of a step's sequences that all its consumers make (the plan, the exporters, the prefill
-// plan), before they write anything. Internal to attn.
+// Checks of a step's sequences that all its consumers make (the plan, and in interop the exporters and
+// the prefill plan), before they write anything. For those two folders alone.
 //
 // Every check throws an Error whose message begins with the name of the consumer or of its buffer
 // and says what was expected and what came.

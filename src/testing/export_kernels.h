@@ -9,9 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "attn/export.h"
-#include "attn/prefill_plan.h"
 #include "base/units.h"
+#include "interop/export.h"
+#include "interop/prefill_plan.h"
 
 namespace quire::testing {
 

@@ -1,5 +1,5 @@
-// Plans and exports of attn/cuda where a test wants them: on the device, or by the same code on the
-// host's threads. Two binaries run the same tests (step_test.cc); each links one machine.
+// Plans of attn/cuda where a test wants them: on the device, or by the same code on the host's threads.
+// Two binaries run the same tests (step_test.cc); each links one machine.
 #ifndef QUIRE_ATTN_CUDA_TEST_MACHINE_H_
 #define QUIRE_ATTN_CUDA_TEST_MACHINE_H_
 
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "attn/capacity.h"
-#include "attn/export.h"
 #include "attn/plan_elements.h"
 #include "attn/step_pack.h"
 #include "base/executor.h"
@@ -40,23 +39,8 @@ struct PlanCopy {
   std::vector<Merge> merges;
 };
 
-// What an export wrote. `damage` is "" if nothing was written outside the outputs.
-struct FlatCopy {
-  std::vector<int32_t> indptr, indices;
-  std::string damage;
-};
-struct TableCopy {
-  std::vector<int32_t> table, kv_lens;
-  std::string damage;
-};
-struct DraftCopy {
-  std::vector<int32_t> indptr, indices;
-  std::vector<int64_t> write_slots;
-  std::string damage;
-};
-// What outputs are full of before an export.
+// What a machine's memory is full of before anything is written.
 inline constexpr std::byte kUnwritten{0xA5};
-inline constexpr int32_t kUnwrittenEntry = static_cast<int32_t>(0xA5A5A5A5u);
 
 class TestMachine {
  public:
@@ -70,19 +54,6 @@ class TestMachine {
   virtual PlanCopy Copy() = 0;
   // "", "capacity", "page" or "tree": the first fault since the last call.
   virtual std::string TakeFault() = 0;
-
-  // kv_indices begin `skew` entries behind a 16-byte address.
-  FlatCopy Flat(const StepCapacity& capacity, int skew = 0);
-  TableCopy Table(const StepCapacity& capacity, BlockTableRule rule, int32_t fill);
-  DraftCopy Drafts(const StepCapacity& capacity, const DraftShape& shape, int skew = 0);
-
- protected:
-  // A block full of kUnwritten, on the machine's side, at a multiple of 256; and what it holds.
-  virtual std::byte* NewBlock(size_t bytes) = 0;
-  virtual std::vector<std::byte> CopyBlock() = 0;
-  virtual void DoFlat(const StepCapacity& capacity, const FlatIndices& out) = 0;
-  virtual void DoTable(const StepCapacity& capacity, const BlockTable& out) = 0;
-  virtual void DoDrafts(const StepCapacity& capacity, const DraftRows& out) = 0;
 };
 
 // Why there is no machine here; "" if there is one.

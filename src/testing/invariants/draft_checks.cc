@@ -8,12 +8,12 @@
 #include <span>
 #include <vector>
 
-#include "attn/export.h"
 #include "attn/sequence_step.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/maths.h"
 #include "base/units.h"
+#include "interop/export.h"
 #include "testing/active_faults.h"
 #include "testing/red_zone.h"
 

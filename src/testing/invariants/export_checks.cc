@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "attn/capacity.h"
-#include "attn/export.h"
 #include "attn/sequence_step.h"
 #include "base/error.h"
 #include "base/maths.h"
 #include "base/units.h"
+#include "interop/export.h"
 #include "testing/active_faults.h"
 #include "testing/red_zone.h"
 

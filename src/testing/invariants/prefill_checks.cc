@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "attn/capacity.h"
-#include "attn/prefill_plan.h"
 #include "attn/sequence_step.h"
 #include "base/error.h"
 #include "base/maths.h"
 #include "base/units.h"
+#include "interop/prefill_plan.h"
 #include "testing/active_faults.h"
 #include "testing/red_zone.h"
 

@@ -12,6 +12,7 @@
 
 #include "attn/capacity.h"
 #include "base/units.h"
+#include "interop/capacity.h"
 
 namespace quire::testing {
 

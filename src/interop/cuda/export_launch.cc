@@ -1,4 +1,4 @@
-#include "attn/cuda/export_launch.h"
+#include "interop/cuda/export_launch.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "attn/prefill_plan.h"
+#include "interop/prefill_plan.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,6 +8,7 @@
 #include "attn/checks.h"
 #include "base/error.h"
 #include "base/maths.h"
+#include "interop/capacity.h"
 
 namespace quire {
 namespace {

@@ -1,4 +1,4 @@
-#include "attn/export.h"
+#include "interop/export.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "attn/prefill_plan.h"
+#include "interop/prefill_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "attn/checks.h"
-#include "attn/export.h"
 #include "base/error.h"
+#include "interop/export.h"
 #include "testing/active_faults.h"
 #include "testing/error_message.h"
 #include "testing/export_kernels.h"

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "attn/export.h"
-#include "attn/prefill_plan.h"
 #include "device/thread_pool.h"
+#include "interop/export.h"
+#include "interop/prefill_plan.h"
 #include "testing/active_faults.h"
 #include "testing/compare.h"
 #include "testing/export_kernels.h"

@@ -1,6 +1,6 @@
 // Arrays for other engines' kernels, made on the device from a plan that lies there: one launch each.
 //
-// Outputs are as in attn/export.h, entry for entry, in device memory. `capacity` is what they were
+// Outputs are as in interop/export.h, entry for entry, in device memory. `capacity` is what they were
 // sized for, with the plan's page size and pool; throws before anything is launched
 //   Error(kInvalidArgument)  another page size or pool, a span shorter than its sizing function
 //   Error(kOverflow)         slots or offsets of the capacity that do not fit int32
@@ -10,13 +10,14 @@
 //
 // Grids follow from the capacities: graphs may record these. The plan is that of the storage's last
 // Launch on the same stream.
-#ifndef QUIRE_ATTN_CUDA_EXPORT_H_
-#define QUIRE_ATTN_CUDA_EXPORT_H_
+#ifndef QUIRE_INTEROP_CUDA_EXPORT_H_
+#define QUIRE_INTEROP_CUDA_EXPORT_H_
 
 #include "attn/capacity.h"
 #include "attn/cuda/plan.h"
-#include "attn/export.h"
 #include "device/cuda/cuda.h"
+#include "interop/capacity.h"
+#include "interop/export.h"
 
 namespace quire::cuda {
 
@@ -33,4 +34,4 @@ void ExportDraftRows(const PlanStorage& plan, const StepCapacity& capacity, cons
 
 }  // namespace quire::cuda
 
-#endif  // QUIRE_ATTN_CUDA_EXPORT_H_
+#endif  // QUIRE_INTEROP_CUDA_EXPORT_H_

@@ -1,8 +1,8 @@
-#include "attn/cuda/export.h"
+#include "interop/cuda/export.h"
 
 #include "attn/cuda/block.cuh"
-#include "attn/cuda/export_cells.h"
-#include "attn/cuda/export_launch.h"
+#include "interop/cuda/export_cells.h"
+#include "interop/cuda/export_launch.h"
 
 namespace quire::cuda {
 namespace {

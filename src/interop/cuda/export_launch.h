@@ -1,18 +1,19 @@
-// The host's half of attn/cuda/export.h: checks and kernel arguments, without a device.
-#ifndef QUIRE_ATTN_CUDA_EXPORT_LAUNCH_H_
-#define QUIRE_ATTN_CUDA_EXPORT_LAUNCH_H_
+// The host's half of interop/cuda/export.h: checks and kernel arguments, without a device.
+#ifndef QUIRE_INTEROP_CUDA_EXPORT_LAUNCH_H_
+#define QUIRE_INTEROP_CUDA_EXPORT_LAUNCH_H_
 
 #include <cstdint>
 
 #include "attn/capacity.h"
-#include "attn/cuda/export_cells.h"
-#include "attn/export.h"
 #include "attn/plan.h"
 #include "attn/plan_build.h"
+#include "interop/capacity.h"
+#include "interop/cuda/export_cells.h"
+#include "interop/export.h"
 
 namespace quire::cuda {
 
-// Each throws as attn/cuda/export.h says; NumCtas is the grid.
+// Each throws as interop/cuda/export.h says; NumCtas is the grid.
 FlatExport FlatExportOf(const Sequences& plan, const StepView& step, const StepCapacity& capacity,
                         const FlatIndices& out);
 TableExport TableExportOf(const Sequences& plan, const StepCapacity& capacity,
@@ -26,4 +27,4 @@ int64_t NumCtas(const DraftExport& to);
 
 }  // namespace quire::cuda
 
-#endif  // QUIRE_ATTN_CUDA_EXPORT_LAUNCH_H_
+#endif  // QUIRE_INTEROP_CUDA_EXPORT_LAUNCH_H_

@@ -3,8 +3,8 @@
 // The kernel's key ranges, kv_indptr and the array it dereferences must count the same thing, or it
 // reads a fraction of the context and says nothing (sglang #25556). So what they count, the block,
 // is a type: the planner makes kv_indptr itself, and a plan in pages is not a plan in tokens.
-#ifndef QUIRE_ATTN_PREFILL_PLAN_H_
-#define QUIRE_ATTN_PREFILL_PLAN_H_
+#ifndef QUIRE_INTEROP_PREFILL_PLAN_H_
+#define QUIRE_INTEROP_PREFILL_PLAN_H_
 
 #include <cstdint>
 #include <span>
@@ -95,11 +95,11 @@ struct PrefillPlan {
 };
 
 // Writes the plan of the sequences' q_len and kv_len; their pages are not looked at. Throws as the
-// exporters of attn/export.h do, and allocates nothing. Block is TokenBlocks or PageBlocks.
+// exporters of interop/export.h do, and allocates nothing. Block is TokenBlocks or PageBlocks.
 template <class Block>
 void PlanPrefill(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
                  const PrefillPlan<Block>& out, Faults faults = {});
 
 }  // namespace quire
 
-#endif  // QUIRE_ATTN_PREFILL_PLAN_H_
+#endif  // QUIRE_INTEROP_PREFILL_PLAN_H_

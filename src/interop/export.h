@@ -11,8 +11,8 @@
 // Tables bound every row by the capacity; flat forms, which have no rows, bound the sum.
 // A padded row (kv_len 0) has no keys. Fewer sequences than capacity.num_seqs are padded: offsets
 // repeat the total, lengths are 0, table rows hold only the fill value. Nothing is allocated.
-#ifndef QUIRE_ATTN_EXPORT_H_
-#define QUIRE_ATTN_EXPORT_H_
+#ifndef QUIRE_INTEROP_EXPORT_H_
+#define QUIRE_INTEROP_EXPORT_H_
 
 #include <cstdint>
 #include <span>
@@ -23,6 +23,7 @@
 #include "base/faults.h"
 #include "base/host_device.h"
 #include "base/units.h"
+#include "interop/capacity.h"
 
 namespace quire {
 
@@ -111,4 +112,4 @@ void ExportDraftTables(std::span<const SequenceStep> seqs, const StepCapacity& c
 
 }  // namespace quire
 
-#endif  // QUIRE_ATTN_EXPORT_H_
+#endif  // QUIRE_INTEROP_EXPORT_H_

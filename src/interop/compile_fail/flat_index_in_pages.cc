@@ -1,6 +1,6 @@
 // sglang #24587: a flat index has one entry per token, so its size is no number of pages.
 // Mismatch: TokenTag PageTag
-#include "attn/capacity.h"
+#include "interop/capacity.h"
 
 namespace quire {
 

@@ -1,21 +1,22 @@
-// The exports of attn/cuda/export.h, cell by cell: what one thread of one CTA does. For host and
+// The exports of interop/cuda/export.h, cell by cell: what one thread of one CTA does. For host and
 // device, like attn/plan_build.h: a test walks all cells on a host.
 //
 // A cell is a range of a row (attn/page_ranges.h). What does not fit its buffer is not cut off: the
 // whole export becomes empty (offsets and lengths 0) and the fault is reported, for half an index
 // array is a wrong one.
-#ifndef QUIRE_ATTN_CUDA_EXPORT_CELLS_H_
-#define QUIRE_ATTN_CUDA_EXPORT_CELLS_H_
+#ifndef QUIRE_INTEROP_CUDA_EXPORT_CELLS_H_
+#define QUIRE_INTEROP_CUDA_EXPORT_CELLS_H_
 
 #include <cstdint>
 
 #include "attn/capacity.h"
-#include "attn/export.h"
 #include "attn/page_ranges.h"
 #include "attn/plan.h"
 #include "attn/plan_build.h"
 #include "base/host_device.h"
 #include "base/units.h"
+#include "interop/capacity.h"
+#include "interop/export.h"
 
 namespace quire::cuda {
 
@@ -312,4 +313,4 @@ QUIRE_HD void ExportDraftCell(const DraftExport& to, int32_t cta, int32_t thread
 
 }  // namespace quire::cuda
 
-#endif  // QUIRE_ATTN_CUDA_EXPORT_CELLS_H_
+#endif  // QUIRE_INTEROP_CUDA_EXPORT_CELLS_H_

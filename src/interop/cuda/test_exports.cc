@@ -1,4 +1,4 @@
-#include "attn/cuda/test_machine.h"
+#include "interop/cuda/test_exports.h"
 
 #include <fmt/format.h>
 
@@ -59,7 +59,7 @@ size_t Int32Bytes(int64_t count) { return Index(count) * sizeof(int32_t); }
 
 }  // namespace
 
-FlatCopy TestMachine::Flat(const StepCapacity& capacity, int skew) {
+FlatCopy TestExports::Flat(const StepCapacity& capacity, int skew) {
   const int64_t rows = IndptrEntries(capacity), entries = FlatIndexEntries(capacity).raw();
   Outputs outputs;
   const size_t indptr = outputs.Add(Int32Bytes(rows));
@@ -73,7 +73,7 @@ FlatCopy TestMachine::Flat(const StepCapacity& capacity, int skew) {
           .damage = outputs.Damage(copy)};
 }
 
-TableCopy TestMachine::Table(const StepCapacity& capacity, BlockTableRule rule, int32_t fill) {
+TableCopy TestExports::Table(const StepCapacity& capacity, BlockTableRule rule, int32_t fill) {
   const int64_t entries = BlockTableEntries(rule, capacity);
   Outputs outputs;
   const size_t table = outputs.Add(Int32Bytes(entries));
@@ -89,7 +89,7 @@ TableCopy TestMachine::Table(const StepCapacity& capacity, BlockTableRule rule, 
           .damage = outputs.Damage(copy)};
 }
 
-DraftCopy TestMachine::Drafts(const StepCapacity& capacity, const DraftShape& shape, int skew) {
+DraftCopy TestExports::Drafts(const StepCapacity& capacity, const DraftShape& shape, int skew) {
   const int64_t rows = DraftIndptrEntries(capacity, shape) * shape.steps;
   const int64_t entries = (DraftRowEntries(capacity, shape) * shape.steps).raw();
   const int64_t slots = DraftSlotEntries(capacity, shape);
