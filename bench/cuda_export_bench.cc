@@ -227,11 +227,24 @@ void MeasureExports(const SequenceShape& shape, Planned& planned, Timer& timer, 
   add("flat_indices", (shape.kv_len * shape.num_seqs).raw(), shape.num_seqs == 1 ? 8.0 : 20.0, [&] {
     ExportFlatIndices(planned.storage(), capacity, flat, timer.stream(), planned.status());
   });
+  const int64_t page_entries = FlatPageEntries(capacity).raw();
+  const FlatPages pages{.kv_indptr = outputs.Add(IndptrEntries(capacity)),
+                        .kv_pages = outputs.Add(page_entries),
+                        .last_page_len = outputs.Add(capacity.num_seqs)};
+  add("flat_pages", page_entries, std::nullopt, [&] {
+    ExportFlatPages(planned.storage(), capacity, pages, timer.stream(), planned.status());
+  });
   const int64_t table_entries = BlockTableEntries(BlockTableRule::kCeil, capacity);
   const BlockTable table{
       .fill = -1, .table = outputs.Add(table_entries), .kv_lens = outputs.Add(capacity.num_seqs)};
   add("block_table", table_entries, std::nullopt, [&] {
     ExportBlockTable(planned.storage(), capacity, table, timer.stream(), planned.status());
+  });
+  const int64_t unified_entries = UnifiedPageTableEntries(capacity);
+  const UnifiedPageTable unified{.table = outputs.Add(unified_entries),
+                                 .kv_lens = outputs.Add(capacity.num_seqs)};
+  add("unified_page_table", unified_entries, std::nullopt, [&] {
+    ExportUnifiedPageTable(planned.storage(), capacity, unified, timer.stream(), planned.status());
   });
   const int64_t draft_entries = (DraftRowEntries(capacity, kDraft) * kDraft.steps).raw();
   const DraftRows drafts{
@@ -241,6 +254,16 @@ void MeasureExports(const SequenceShape& shape, Planned& planned, Timer& timer, 
       .write_slots = outputs.Add<int64_t>(DraftSlotEntries(capacity, kDraft))};
   add("draft_rows (4 x 4)", draft_entries, std::nullopt, [&] {
     ExportDraftRows(planned.storage(), capacity, drafts, timer.stream(), planned.status());
+  });
+  const int64_t branch_entries = DraftBranchEntries(capacity, kDraft) * kDraft.steps;
+  const DraftTables tables{.shape = kDraft,
+                           .fill = -1,
+                           .prefix_table = outputs.Add(DraftPrefixEntries(capacity)),
+                           .prefix_lens = outputs.Add(capacity.num_seqs),
+                           .branch_table = outputs.Add(branch_entries),
+                           .branch_lens = outputs.Add(DraftSlotEntries(capacity, kDraft))};
+  add("draft_tables (4 x 4)", DraftPrefixEntries(capacity) + branch_entries, std::nullopt, [&] {
+    ExportDraftTables(planned.storage(), capacity, tables, timer.stream(), planned.status());
   });
 }
 

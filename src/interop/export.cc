@@ -4,7 +4,10 @@
 
 #include "attn/checks.h"
 #include "attn/page_ranges.h"
+#include "attn/plan_build.h"
 #include "base/format.h"
+#include "interop/export_checks.h"
+#include "interop/export_rows.h"
 
 namespace quire {
 namespace {
@@ -61,6 +64,16 @@ void WriteKvLens(std::span<const SequenceStep> seqs, std::span<int32_t> kv_lens)
   std::fill(kv_lens.begin() + Size(seqs), kv_lens.end(), 0);
 }
 
+// Entries `range` of a row, its pages and then the fill value, to out[begin .. end).
+void WriteRange(std::span<const PageId> pages, const PageRange& range, int32_t fill, int32_t* out) {
+  WritePages(EntriesOf(pages.data(), static_cast<int32_t>(pages.size()), range, fill),
+             out + range.begin.raw(), /*thread=*/0, /*threads=*/1);
+}
+
+std::span<const PageId> PagesOf(const SequenceStep& seq, const RowPages& row) {
+  return seq.pages.subspan(Index(row.first), Index(row.count));
+}
+
 struct PaddedTable {
   std::span<int32_t> entries;  // [num_rows, width]
   int64_t num_rows = 0;
@@ -75,46 +88,37 @@ void WriteTable(const PaddedTable& table,
   const PageGrid grid{.num_rows = table.num_rows, .longest_row = table.width, .faults = faults};
   const auto whole_row = [&](int64_t) { return table.width; };
   ForEachPageRange(grid, whole_row, executor, [&](int64_t row, PageCount begin, PageCount end) {
-    const std::span<const PageId> pages = pages_of_row(row);
-    int32_t* out = table.entries.data() + (table.width * row).raw();
-    const int64_t last_page = std::min(end.raw(), static_cast<int64_t>(pages.size()));
-    for (int64_t j = begin.raw(); j < last_page; ++j) out[j] = pages[Index(j)].raw();
-    for (int64_t j = std::max(begin.raw(), last_page); j < end.raw(); ++j) out[j] = table.fill;
+    WriteRange(pages_of_row(row), {.begin = begin, .end = end}, table.fill,
+               table.entries.data() + (table.width * row).raw());
   });
 }
 
-// What block tables and the unified page table share; they differ in name and width.
-struct SequenceTable {
-  const char* name;
-  PaddedTable table;
-  std::span<int32_t> kv_lens;
-};
-
 void ExportTable(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
                  const SequenceTable& out, Executor& executor, Faults faults) {
-  const char* buffer = out.name;
-  const PaddedTable& table = out.table;
   const PageSize page_size = capacity.page_size;
-  const auto pages_of = [&](int64_t b) { return page_size.PagesFor(seqs[Index(b)].kv_len); };
-  CheckStep(buffer, seqs, capacity);
-  for (int64_t b = 0; b < Size(seqs); ++b) {
-    if (pages_of(b) > table.width) {
-      ThrowCapacity(buffer, pages_of(b).raw(),
-                    fmt::format("pages of kv_len {} at page_size {} (row {})",
-                                seqs[Index(b)].kv_len, page_size, b),
-                    table.width.raw(), fmt::format("width ({})", ToString(capacity)));
+  const PageDivider divider = DividerOf(page_size);
+  CheckStep(out.name, seqs, capacity);
+  for (size_t b = 0; b < seqs.size(); ++b) {
+    const PageCount need = page_size.PagesFor(seqs[b].kv_len);
+    if (need > out.width) {
+      ThrowCapacity(
+          out.name, need.raw(),
+          fmt::format("pages of kv_len {} at page_size {} (row {})", seqs[b].kv_len, page_size, b),
+          out.width.raw(), fmt::format("width ({})", ToString(capacity)));
     }
   }
-  RequireEntries(buffer, table.entries.size(), (table.width * table.num_rows).raw());
-  RequireEntries("kv_lens", out.kv_lens.size(), capacity.num_seqs);
-  CheckPages(buffer, seqs, capacity, executor);
+  RequireOutputs(out, capacity);
+  CheckPages(out.name, seqs, capacity, executor);
 
   WriteKvLens(seqs, out.kv_lens.first(Index(capacity.num_seqs)));
   const auto pages_of_row = [&](int64_t row) -> std::span<const PageId> {
     if (row >= Size(seqs)) return {};
-    return seqs[Index(row)].pages.first(Index(pages_of(row).raw()));
+    const SequenceStep& seq = seqs[Index(row)];
+    return PagesOf(seq, SequencePages(ToInt32(seq.kv_len), divider));
   };
-  WriteTable(table, pages_of_row, executor, faults);
+  WriteTable(
+      {.entries = out.table, .num_rows = capacity.num_seqs, .width = out.width, .fill = out.fill},
+      pages_of_row, executor, faults);
 }
 
 // ---- Drafting ----
@@ -156,11 +160,7 @@ void CheckDraftRows(std::span<const SequenceStep> seqs, const StepCapacity& capa
                   fmt::format("DraftRowEntries (branches {}, steps {}, {})", shape.branches,
                               shape.steps, ToString(capacity)));
   }
-  RequireEntries(buffer, out.kv_indices.size(), (sized * shape.steps).raw());
-  RequireEntries("draft_rows.kv_indptr", out.kv_indptr.size(),
-                 Product(DraftIndptrEntries(capacity, shape), shape.steps));
-  RequireEntries("draft_rows.write_slots", out.write_slots.size(),
-                 DraftSlotEntries(capacity, shape));
+  RequireOutputs(out, capacity, faults);
   const auto pages_of = [&](int64_t b) {
     return DraftPages(seqs[Index(b)], shape, capacity.page_size);
   };
@@ -223,36 +223,10 @@ void CheckDraftTables(std::span<const SequenceStep> seqs, const StepCapacity& ca
                     width.raw(), fmt::format("width ({})", ToString(capacity)));
     }
   }
-  RequireEntries(buffer, out.prefix_table.size(), DraftPrefixEntries(capacity));
-  RequireEntries("draft_prefix_lens", out.prefix_lens.size(), capacity.num_seqs);
-  RequireEntries("draft_branch_table", out.branch_table.size(),
-                 Product(DraftBranchEntries(capacity, shape), shape.steps));
-  RequireEntries("draft_branch_lens", out.branch_lens.size(), DraftSlotEntries(capacity, shape));
+  RequireOutputs(out, capacity);
   const auto pages_of = [&](int64_t b) { return DraftPages(seqs[Index(b)], shape, page_size); };
   CheckPages({.consumer = buffer, .reach = "drafts behind kv_len", .pages_of_row = pages_of}, seqs,
              capacity, executor);
-}
-
-// A branch's row of one step.
-struct BranchRow {
-  int32_t step = 0;
-  int32_t branch = 0;
-  const SequenceStep* seq = nullptr;  // null: padding behind the last sequence
-};
-
-// Keys of the second pass: what the full pages leave of the prefix, and the drafts so far.
-TokenCount BranchKeys(const BranchRow& row, PageSize page_size) {
-  if (row.seq == nullptr || IsPadding(*row.seq)) return TokenCount(0);
-  return TokenCount(page_size.OffsetOf(row.seq->committed()) + row.step + 1);
-}
-
-std::span<const PageId> BranchPages(const BranchRow& row, const DraftShape& shape,
-                                    PageSize page_size) {
-  const PageCount count = page_size.PagesFor(BranchKeys(row, page_size));
-  if (count == PageCount(0)) return {};
-  const PageCount first =
-      page_size.FullPages(DraftStart(row.seq->committed(), row.branch, shape, page_size));
-  return row.seq->pages.subspan(Index(first.raw()), Index(count.raw()));
 }
 
 }  // namespace
@@ -270,8 +244,7 @@ void ExportFlatIndices(std::span<const SequenceStep> seqs, const StepCapacity& c
     ThrowCapacity(buffer, need.raw(), fmt::format("sum of kv_len over num_seqs {}", seqs.size()),
                   sized.raw(), fmt::format("FlatIndexEntries ({})", ToString(capacity)));
   }
-  RequireEntries(buffer, out.kv_indices.size(), sized.raw());
-  RequireEntries("flat_token_indices.kv_indptr", out.kv_indptr.size(), IndptrEntries(capacity));
+  RequireOutputs(out, capacity, faults);
   CheckPages(buffer, seqs, capacity, executor);
 
   WriteIndptr(
@@ -292,57 +265,45 @@ void ExportFlatPages(std::span<const SequenceStep> seqs, const StepCapacity& cap
                      const FlatPages& out, Executor& executor, Faults faults) {
   const char* buffer = "flat_page_indices";
   const PageSize page_size = capacity.page_size;
-  const auto pages_of = [&](int64_t b) { return page_size.PagesFor(seqs[Index(b)].kv_len); };
+  const PageDivider divider = DividerOf(page_size);
   CheckStep(buffer, seqs, capacity);
+  const auto row_pages = [&](int64_t b) {
+    return SequencePages(ToInt32(seqs[Index(b)].kv_len), divider);
+  };
   PageCount need{0};
-  for (int64_t b = 0; b < Size(seqs); ++b) need += pages_of(b);
+  for (int64_t b = 0; b < Size(seqs); ++b) need += PageCount(row_pages(b).count);
   const PageCount sized = FlatPageEntries(capacity);
   RequireInt32(buffer, "entries", need.raw());
   if (need > sized) {
     ThrowCapacity(buffer, need.raw(), fmt::format("pages of kv_len over num_seqs {}", seqs.size()),
                   sized.raw(), fmt::format("FlatPageEntries ({})", ToString(capacity)));
   }
-  RequireEntries(buffer, out.kv_pages.size(), sized.raw());
-  RequireEntries("flat_page_indices.kv_indptr", out.kv_indptr.size(), IndptrEntries(capacity));
-  RequireEntries("flat_page_indices.last_page_len", out.last_page_len.size(), capacity.num_seqs);
+  RequireOutputs(out, capacity);
   CheckPages(buffer, seqs, capacity, executor);
 
   WriteIndptr(
-      Size(seqs), [&](int64_t b) { return pages_of(b).raw(); },
+      Size(seqs), [&](int64_t b) { return int64_t{row_pages(b).count}; },
       out.kv_indptr.first(Index(IndptrEntries(capacity))));
   for (int64_t b = 0; b < Size(seqs); ++b) {
-    const PageCount before_last = Max(pages_of(b), PageCount(1)) - PageCount(1);
-    out.last_page_len[Index(b)] = ToInt32(seqs[Index(b)].kv_len - page_size.TokensIn(before_last));
+    out.last_page_len[Index(b)] = LastPageLen(ToInt32(seqs[Index(b)].kv_len), divider);
   }
   std::fill(out.last_page_len.begin() + Size(seqs), out.last_page_len.begin() + capacity.num_seqs,
             0);
   const SequenceRows rows{.seqs = seqs, .page_size = page_size, .faults = faults};
   ForEachPageRange(rows, executor, [&](int32_t b, PageCount begin, PageCount end) {
-    const std::span<const PageId> pages = seqs[Index(b)].pages;
-    int32_t* row = out.kv_pages.data() + out.kv_indptr[Index(b)];
-    for (int64_t j = begin.raw(); j < end.raw(); ++j) row[j] = pages[Index(j)].raw();
+    WriteRange(seqs[Index(b)].pages, {.begin = begin, .end = end}, /*fill=*/0,
+               out.kv_pages.data() + out.kv_indptr[Index(b)]);
   });
 }
 
 void ExportBlockTable(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
                       const BlockTable& out, Executor& executor, Faults faults) {
-  const PaddedTable table{.entries = out.table,
-                          .num_rows = capacity.num_seqs,
-                          .width = BlockTableWidth(out.rule, capacity),
-                          .fill = out.fill};
-  ExportTable(seqs, capacity, {.name = "block_table", .table = table, .kv_lens = out.kv_lens},
-              executor, faults);
+  ExportTable(seqs, capacity, TableOf(out, capacity), executor, faults);
 }
 
 void ExportUnifiedPageTable(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
                             const UnifiedPageTable& out, Executor& executor, Faults faults) {
-  const PaddedTable table{.entries = out.table,
-                          .num_rows = capacity.num_seqs,
-                          .width = UnifiedPageTableWidth(capacity),
-                          .fill = kScratchPage.raw()};
-  ExportTable(seqs, capacity,
-              {.name = "unified_page_table", .table = table, .kv_lens = out.kv_lens}, executor,
-              faults);
+  ExportTable(seqs, capacity, TableOf(out, capacity), executor, faults);
 }
 
 void ExportDraftRows(std::span<const SequenceStep> seqs, const StepCapacity& capacity,
@@ -391,39 +352,41 @@ void ExportDraftTables(std::span<const SequenceStep> seqs, const StepCapacity& c
   CheckDraftTables(seqs, capacity, out, executor);
   const DraftShape& shape = out.shape;
   const PageSize page_size = capacity.page_size;
+  const PageDivider divider = DividerOf(page_size);
+  const auto prefix_of = [&](int64_t b) {
+    if (b >= Size(seqs)) return RowPages{};
+    return PrefixPages(ToInt32(seqs[Index(b)].committed()), divider);
+  };
+  for (int64_t b = 0; b < capacity.num_seqs; ++b) out.prefix_lens[Index(b)] = prefix_of(b).keys;
   const auto full_pages = [&](int64_t b) -> std::span<const PageId> {
     if (b >= Size(seqs)) return {};
-    const SequenceStep& seq = seqs[Index(b)];
-    return seq.pages.first(Index(page_size.FullPages(seq.committed()).raw()));
+    return PagesOf(seqs[Index(b)], prefix_of(b));
   };
-  for (int64_t b = 0; b < capacity.num_seqs; ++b) {
-    out.prefix_lens[Index(b)] = ToInt32(page_size.TokensIn(PageCount(full_pages(b).size())));
-  }
   WriteTable({.entries = out.prefix_table,
               .num_rows = capacity.num_seqs,
               .width = DraftPrefixWidth(capacity),
               .fill = out.fill},
              full_pages, executor, faults);
 
-  const int64_t rows_per_step = int64_t{capacity.num_seqs} * shape.branches;
-  const auto branch_row = [&](int64_t row) {
-    const int64_t b = row % rows_per_step / shape.branches;
-    return BranchRow{.step = static_cast<int32_t>(row / rows_per_step),
-                     .branch = static_cast<int32_t>(row % shape.branches),
-                     .seq = b < Size(seqs) ? &seqs[Index(b)] : nullptr};
-  };
-  const int64_t num_rows = rows_per_step * shape.steps;
-  for (int64_t row = 0; row < num_rows; ++row) {
-    out.branch_lens[Index(row)] = ToInt32(BranchKeys(branch_row(row), page_size));
-  }
   // A branch's row is a page or two: this thread is done before another would have begun.
-  SerialExecutor serial;
-  WriteTable(
-      {.entries = out.branch_table,
-       .num_rows = num_rows,
-       .width = DraftBranchWidth(capacity, shape),
-       .fill = out.fill},
-      [&](int64_t row) { return BranchPages(branch_row(row), shape, page_size); }, serial, faults);
+  const PageCount width = DraftBranchWidth(capacity, shape);
+  const int64_t rows_per_step = int64_t{capacity.num_seqs} * shape.branches;
+  for (int64_t row = 0; row < rows_per_step * shape.steps; ++row) {
+    const int64_t b = row % rows_per_step / shape.branches;
+    RowPages pages;
+    std::span<const PageId> listed;
+    if (b < Size(seqs) && !IsPadding(seqs[Index(b)])) {
+      const SequenceStep& seq = seqs[Index(b)];
+      pages = BranchPages({.committed = seq.committed(),
+                           .branch = static_cast<int32_t>(row % shape.branches),
+                           .step = static_cast<int32_t>(row / rows_per_step)},
+                          shape, page_size);
+      listed = PagesOf(seq, pages);
+    }
+    out.branch_lens[Index(row)] = pages.keys;
+    WriteRange(listed, {.begin = PageCount(0), .end = width}, out.fill,
+               out.branch_table.data() + (width * row).raw());
+  }
 }
 
 }  // namespace quire

@@ -23,6 +23,14 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
+    FlatPagesKernel(const __grid_constant__ FlatPagesExport to, StatusWord status) {
+  using PageCta = Cta<kThreads, 2>;
+  __shared__ PageCta::Shared shared;
+  PageCta cta(shared);
+  ExportFlatPagesCell(to, CtaIndex(), cta, Reporter(status));
+}
+
+__global__ void __launch_bounds__(kThreads)
     TableKernel(const __grid_constant__ TableExport to, StatusWord status) {
   ExportTableCell(to, CtaIndex(), Thread(), kThreads, Reporter(status));
 }
@@ -32,27 +40,55 @@ __global__ void __launch_bounds__(kThreads)
   ExportDraftCell(to, CtaIndex(), Thread(), kThreads, Reporter(status));
 }
 
+__global__ void __launch_bounds__(kThreads)
+    DraftTablesKernel(const __grid_constant__ DraftTablesExport to, StatusWord status) {
+  ExportDraftTablesCell(to, CtaIndex(), Thread(), kThreads, Reporter(status));
+}
+
+// One launch of what the checked arguments say.
+template <class Kernel, class To>
+void LaunchExport(const char* name, Kernel kernel, const To& to, const Stream& stream,
+                  StatusWord status) {
+  kernel<<<static_cast<unsigned>(NumCtas(to)), kThreads, 0, stream.get()>>>(to, status);
+  CheckLaunch(name);
+}
+
 }  // namespace
 
 void ExportFlatIndices(const PlanStorage& plan, const StepCapacity& capacity,
                        const FlatIndices& out, const Stream& stream, StatusWord status) {
-  const FlatExport to = FlatExportOf(plan.plan(), plan.step(), capacity, out);
-  FlatKernel<<<static_cast<unsigned>(NumCtas(to)), kThreads, 0, stream.get()>>>(to, status);
-  CheckLaunch("export_flat_indices");
+  const FlatExport to = ExportOf(plan.plan(), plan.step(), capacity, out);
+  LaunchExport("export_flat_indices", FlatKernel, to, stream, status);
+}
+
+void ExportFlatPages(const PlanStorage& plan, const StepCapacity& capacity, const FlatPages& out,
+                     const Stream& stream, StatusWord status) {
+  const FlatPagesExport to = ExportOf(plan.plan(), plan.step(), capacity, out);
+  LaunchExport("export_flat_pages", FlatPagesKernel, to, stream, status);
 }
 
 void ExportBlockTable(const PlanStorage& plan, const StepCapacity& capacity, const BlockTable& out,
                       const Stream& stream, StatusWord status) {
-  const TableExport to = TableExportOf(plan.plan(), capacity, out);
-  TableKernel<<<static_cast<unsigned>(NumCtas(to)), kThreads, 0, stream.get()>>>(to, status);
-  CheckLaunch("export_block_table");
+  const TableExport to = ExportOf(plan.plan(), plan.step(), capacity, out);
+  LaunchExport("export_block_table", TableKernel, to, stream, status);
+}
+
+void ExportUnifiedPageTable(const PlanStorage& plan, const StepCapacity& capacity,
+                            const UnifiedPageTable& out, const Stream& stream, StatusWord status) {
+  const TableExport to = ExportOf(plan.plan(), plan.step(), capacity, out);
+  LaunchExport("export_unified_page_table", TableKernel, to, stream, status);
 }
 
 void ExportDraftRows(const PlanStorage& plan, const StepCapacity& capacity, const DraftRows& out,
                      const Stream& stream, StatusWord status) {
-  const DraftExport to = DraftExportOf(plan.plan(), plan.step(), capacity, out);
-  DraftKernel<<<static_cast<unsigned>(NumCtas(to)), kThreads, 0, stream.get()>>>(to, status);
-  CheckLaunch("export_draft_rows");
+  const DraftExport to = ExportOf(plan.plan(), plan.step(), capacity, out);
+  LaunchExport("export_draft_rows", DraftKernel, to, stream, status);
+}
+
+void ExportDraftTables(const PlanStorage& plan, const StepCapacity& capacity,
+                       const DraftTables& out, const Stream& stream, StatusWord status) {
+  const DraftTablesExport to = ExportOf(plan.plan(), plan.step(), capacity, out);
+  LaunchExport("export_draft_tables", DraftTablesKernel, to, stream, status);
 }
 
 }  // namespace quire::cuda

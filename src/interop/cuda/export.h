@@ -24,13 +24,23 @@ namespace quire::cuda {
 void ExportFlatIndices(const PlanStorage& plan, const StepCapacity& capacity,
                        const FlatIndices& out, const Stream& stream, StatusWord status);
 
+void ExportFlatPages(const PlanStorage& plan, const StepCapacity& capacity, const FlatPages& out,
+                     const Stream& stream, StatusWord status);
+
 void ExportBlockTable(const PlanStorage& plan, const StepCapacity& capacity, const BlockTable& out,
                       const Stream& stream, StatusWord status);
 
+void ExportUnifiedPageTable(const PlanStorage& plan, const StepCapacity& capacity,
+                            const UnifiedPageTable& out, const Stream& stream, StatusWord status);
+
 // Page lists reach to the last branch's last draft (DraftReserve); a draft on a page that is not
-// listed gets the scratch page's slot, and the status says DeviceFault::kPage.
+// listed gets the scratch page, or its slot, and the status says DeviceFault::kPage.
 void ExportDraftRows(const PlanStorage& plan, const StepCapacity& capacity, const DraftRows& out,
                      const Stream& stream, StatusWord status);
+
+// Branches of a prefix that is too long for its table have length 0 and the fill value, too.
+void ExportDraftTables(const PlanStorage& plan, const StepCapacity& capacity,
+                       const DraftTables& out, const Stream& stream, StatusWord status);
 
 }  // namespace quire::cuda
 

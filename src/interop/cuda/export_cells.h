@@ -17,6 +17,7 @@
 #include "base/units.h"
 #include "interop/capacity.h"
 #include "interop/export.h"
+#include "interop/export_rows.h"
 
 namespace quire::cuda {
 
@@ -168,19 +169,97 @@ QUIRE_HD void ExportFlatCell(const FlatExport& to, int32_t cta, int32_t thread, 
   }
 }
 
-// ---- Padded block tables ----
+// ---- Flat page indices ----
+
+struct FlatPagesExport {
+  Sequences seqs;
+  PageDivider divider;
+  int32_t num_seqs = 0;  // of the buffers' capacity
+  int64_t sized = 0;     // entries of pages
+  int32_t* indptr = nullptr;
+  int32_t* pages = nullptr;
+  int32_t* last_page_len = nullptr;
+  PageGrid grid;
+  int32_t cells = 1;  // CTAs per row
+};
+
+// The pages of the sequences before one, and of all.
+struct PageSums {
+  int64_t before = 0;
+  int64_t total = 0;
+};
+
+// Every CTA sums for itself: a plan has no offsets in pages, since no kernel of ours reads them, and
+// the lengths of a step are a load or two for each thread. All threads of the block arrive.
+template <class Block>
+QUIRE_HD PageSums SumPages(const FlatPagesExport& to, int32_t num_seqs, int32_t seq, Block& block) {
+  int64_t sums[2] = {0, 0}, before[2], total[2];
+  for (int32_t b = block.thread(); b < num_seqs; b += block.threads()) {
+    const auto kv_len = static_cast<int32_t>(to.seqs.kv_len[b].raw());
+    const int32_t pages = SequencePages(kv_len, to.divider).count;
+    sums[0] += b < seq ? pages : 0;
+    sums[1] += pages;
+  }
+  block.Scan(sums, before, total);
+  return {.before = total[0], .total = total[1]};
+}
+
+// CTA `cta` of num_seqs * cells; a Block is a CTA's threads, as for attn/plan_build.h.
+template <class Block, class OnFault>
+QUIRE_HD void ExportFlatPagesCell(const FlatPagesExport& to, int32_t cta, Block& block,
+                                  const OnFault& on_fault) {
+  const int32_t b = cta / to.cells;
+  const int32_t cell = cta % to.cells;
+  const int32_t num_seqs = to.seqs.seq_counts->num_seqs;
+  const PageSums sums = SumPages(to, num_seqs, b, block);
+  const bool fits = num_seqs <= to.num_seqs && sums.total <= to.sized;
+  const bool has_row = fits && b < num_seqs;
+  const int32_t kv_len = has_row ? static_cast<int32_t>(to.seqs.kv_len[b].raw()) : 0;
+  if (cell == 0 && block.thread() == 0) {
+    to.indptr[b] = static_cast<int32_t>(fits ? sums.before : 0);
+    to.last_page_len[b] = LastPageLen(kv_len, to.divider);
+    if (b + 1 == to.num_seqs) to.indptr[b + 1] = static_cast<int32_t>(fits ? sums.total : 0);
+    if (b == 0 && !fits) on_fault(StepFault::kCapacity, num_seqs);
+  }
+  if (kv_len == 0) return;
+  const int32_t pages = SequencePages(kv_len, to.divider).count;
+  const PageRange range = FillRange(to.grid, PageCount(pages), cell);
+  WritePages(EntriesOf(to.seqs.Row(b), pages, range, /*fill=*/0),
+             to.pages + sums.before + range.begin.raw(), block.thread(), block.threads());
+}
+
+// ---- Padded tables ----
+
+enum class TableRows {
+  kSequences,  // the pages of kv_len
+  kPrefixes,   // the pages that the committed tokens fill
+};
 
 struct TableExport {
   Sequences seqs;
+  TableRows rows = TableRows::kSequences;
   PageDivider divider;
   int32_t num_seqs = 0;  // of the buffers' capacity
   int32_t width = 0;
   int32_t fill = 0;
   int32_t* table = nullptr;
-  int32_t* kv_lens = nullptr;
+  int32_t* lens = nullptr;
   PageGrid grid;
   int32_t cells = 1;  // CTAs per row
 };
+
+// What row b is to hold, which may be more than it has room for; nothing for padding.
+QUIRE_HD inline RowPages TableRow(const TableExport& to, int32_t b) {
+  if (b >= to.seqs.seq_counts->num_seqs) return {};
+  if (to.rows == TableRows::kPrefixes) {
+    return PrefixPages(static_cast<int32_t>(to.seqs.committed[b].raw()), to.divider);
+  }
+  return SequencePages(static_cast<int32_t>(to.seqs.kv_len[b].raw()), to.divider);
+}
+
+QUIRE_HD inline bool TableRowFits(const TableExport& to, const RowPages& row) {
+  return to.seqs.seq_counts->num_seqs <= to.num_seqs && row.count <= to.width;
+}
 
 // CTA `cta` of num_seqs * cells: whole rows are written, the fill value behind the pages.
 template <class OnFault>
@@ -188,31 +267,17 @@ QUIRE_HD void ExportTableCell(const TableExport& to, int32_t cta, int32_t thread
                               const OnFault& on_fault) {
   const int32_t b = cta / to.cells;
   const int32_t cell = cta % to.cells;
-  const int32_t num_seqs = to.seqs.seq_counts->num_seqs;
-  int32_t kv_len = b < num_seqs ? static_cast<int32_t>(to.seqs.kv_len[b].raw()) : 0;
-  const bool fits = num_seqs <= to.num_seqs && to.divider.PagesFor(kv_len) <= to.width;
-  if (!fits) kv_len = 0;
+  RowPages row = TableRow(to, b);
+  const bool fits = TableRowFits(to, row);
+  if (!fits) row = {};
   if (cell == 0 && thread == 0) {
-    to.kv_lens[b] = kv_len;
+    to.lens[b] = row.keys;
     if (!fits) on_fault(StepFault::kCapacity, b);
   }
-  const int32_t pages = to.divider.PagesFor(kv_len);
   const PageRange range = FillRange(to.grid, PageCount(to.width), cell);
-  const PageId* row = to.seqs.Row(b < num_seqs && fits ? b : 0);
-  int32_t* out = to.table + int64_t{b} * to.width;
-  constexpr int kBatch = 4;  // all loads, then all stores, which may not pass each other
-  for (auto first = static_cast<int32_t>(range.begin.raw()) + thread; first < range.end.raw();
-       first += kBatch * threads) {
-    int32_t value[kBatch];
-    for (int i = 0; i < kBatch; ++i) {
-      const int32_t j = first + i * threads;
-      value[i] = j < pages ? row[j].raw() : to.fill;
-    }
-    for (int i = 0; i < kBatch; ++i) {
-      const int32_t j = first + i * threads;
-      if (j < range.end.raw()) out[j] = value[i];
-    }
-  }
+  const PageId* pages = row.count > 0 ? to.seqs.Row(b) : nullptr;
+  WritePages(EntriesOf(pages, row.count, range, to.fill),
+             to.table + int64_t{b} * to.width + range.begin.raw(), thread, threads);
 }
 
 // ---- Draft rows ----
@@ -309,6 +374,66 @@ QUIRE_HD void ExportDraftCell(const DraftExport& to, int32_t cta, int32_t thread
     is_good = WriteEntries(entries, range, out, thread, threads) && is_good;
   }
   if (!is_good) on_fault(StepFault::kPage, z / to.shape.branches);
+}
+
+// ---- Draft tables ----
+
+// The table of full pages, and the branches' behind it in the same launch.
+struct DraftTablesExport {
+  TableExport prefix;
+  const PackedSequence* packed = nullptr;  // how long page lists are, which go on behind kv_len
+  DraftShape shape;
+  int32_t width = 0;         // of a branch's row
+  int32_t num_entries = 0;   // of all branches' rows
+  int32_t prefix_ctas = 0;   // the first ones of the launch
+  int32_t* table = nullptr;  // [steps, num_seqs * branches, width]
+  int32_t* lens = nullptr;   // [steps, num_seqs * branches]
+};
+
+// Entries of the branches' table that one CTA writes: their rows are a page or two, and far too many
+// for a CTA each.
+inline constexpr int32_t kBranchEntriesPerCta = 1024;
+
+// What a branch's row holds; nothing for padding, nor where the prefix does not fit its table: half of
+// a sequence's keys are wrong keys.
+QUIRE_HD inline RowPages BranchRowPages(const DraftTablesExport& to, int32_t b, int32_t branch,
+                                        int32_t step) {
+  const Sequences& seqs = to.prefix.seqs;
+  if (b >= seqs.seq_counts->num_seqs || seqs.kv_len[b] == TokenCount(0)) return {};
+  if (!TableRowFits(to.prefix, TableRow(to.prefix, b))) return {};
+  return BranchPages({.committed = seqs.committed[b], .branch = branch, .step = step}, to.shape,
+                     seqs.page_size);
+}
+
+template <class OnFault>
+QUIRE_HD void ExportBranchEntry(const DraftTablesExport& to, int32_t entry,
+                                const OnFault& on_fault) {
+  const int32_t rows_per_step = to.prefix.num_seqs * to.shape.branches;
+  const int32_t row = entry / to.width, j = entry % to.width;
+  const int32_t z = row % rows_per_step, b = z / to.shape.branches;
+  const RowPages pages = BranchRowPages(to, b, z % to.shape.branches, row / rows_per_step);
+  if (j == 0) to.lens[row] = pages.keys;
+  int32_t value = to.prefix.fill;
+  if (j < pages.count) {
+    const bool is_listed = pages.first + j < to.packed[b].num_pages;
+    value = is_listed ? to.prefix.seqs.Row(b)[pages.first + j].raw() : kScratchPage.raw();
+    if (!is_listed) on_fault(StepFault::kPage, b);
+  }
+  to.table[entry] = value;
+}
+
+// CTA `cta` of prefix_ctas and those of the branches.
+template <class OnFault>
+QUIRE_HD void ExportDraftTablesCell(const DraftTablesExport& to, int32_t cta, int32_t thread,
+                                    int32_t threads, const OnFault& on_fault) {
+  if (cta < to.prefix_ctas) {
+    ExportTableCell(to.prefix, cta, thread, threads, on_fault);
+    return;
+  }
+  const int32_t begin = (cta - to.prefix_ctas) * kBranchEntriesPerCta;
+  const int32_t left = to.num_entries - begin;
+  const int32_t count = left < kBranchEntriesPerCta ? left : kBranchEntriesPerCta;
+  for (int32_t i = thread; i < count; i += threads) ExportBranchEntry(to, begin + i, on_fault);
 }
 
 }  // namespace quire::cuda

@@ -14,16 +14,24 @@
 namespace quire::cuda {
 
 // Each throws as interop/cuda/export.h says; NumCtas is the grid.
-FlatExport FlatExportOf(const Sequences& plan, const StepView& step, const StepCapacity& capacity,
-                        const FlatIndices& out);
-TableExport TableExportOf(const Sequences& plan, const StepCapacity& capacity,
-                          const BlockTable& out);
-DraftExport DraftExportOf(const Sequences& plan, const StepView& step, const StepCapacity& capacity,
-                          const DraftRows& out);
+FlatExport ExportOf(const Sequences& plan, const StepView& step, const StepCapacity& capacity,
+                    const FlatIndices& out);
+FlatPagesExport ExportOf(const Sequences& plan, const StepView& step, const StepCapacity& capacity,
+                         const FlatPages& out);
+TableExport ExportOf(const Sequences& plan, const StepView& step, const StepCapacity& capacity,
+                     const BlockTable& out);
+TableExport ExportOf(const Sequences& plan, const StepView& step, const StepCapacity& capacity,
+                     const UnifiedPageTable& out);
+DraftExport ExportOf(const Sequences& plan, const StepView& step, const StepCapacity& capacity,
+                     const DraftRows& out);
+DraftTablesExport ExportOf(const Sequences& plan, const StepView& step,
+                           const StepCapacity& capacity, const DraftTables& out);
 
 int64_t NumCtas(const FlatExport& to);
+int64_t NumCtas(const FlatPagesExport& to);
 int64_t NumCtas(const TableExport& to);
 int64_t NumCtas(const DraftExport& to);
+int64_t NumCtas(const DraftTablesExport& to);
 
 }  // namespace quire::cuda
 

@@ -13,7 +13,6 @@ class DeviceExports final : public TestExports {
  public:
   explicit DeviceExports(DeviceMachine& machine) : machine_(machine) {}
 
- private:
   std::byte* NewBlock(size_t bytes) override {
     block_.emplace(UnwrittenBuffer("outputs", ByteOffset(bytes)));
     return block_->data();
@@ -22,16 +21,27 @@ class DeviceExports final : public TestExports {
     machine_.stream().Synchronize();
     return ToHost(std::span<const std::byte>(block_->bytes()));
   }
-  void DoFlat(const StepCapacity& capacity, const FlatIndices& out) override {
+
+  void Export(const StepCapacity& capacity, const FlatIndices& out) override {
     ExportFlatIndices(machine_.storage(), capacity, out, machine_.stream(), machine_.status());
   }
-  void DoTable(const StepCapacity& capacity, const BlockTable& out) override {
+  void Export(const StepCapacity& capacity, const FlatPages& out) override {
+    ExportFlatPages(machine_.storage(), capacity, out, machine_.stream(), machine_.status());
+  }
+  void Export(const StepCapacity& capacity, const BlockTable& out) override {
     ExportBlockTable(machine_.storage(), capacity, out, machine_.stream(), machine_.status());
   }
-  void DoDrafts(const StepCapacity& capacity, const DraftRows& out) override {
+  void Export(const StepCapacity& capacity, const UnifiedPageTable& out) override {
+    ExportUnifiedPageTable(machine_.storage(), capacity, out, machine_.stream(), machine_.status());
+  }
+  void Export(const StepCapacity& capacity, const DraftRows& out) override {
     ExportDraftRows(machine_.storage(), capacity, out, machine_.stream(), machine_.status());
   }
+  void Export(const StepCapacity& capacity, const DraftTables& out) override {
+    ExportDraftTables(machine_.storage(), capacity, out, machine_.stream(), machine_.status());
+  }
 
+ private:
   DeviceMachine& machine_;
   std::optional<DeviceBuffer> block_;
 };

@@ -2,111 +2,122 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
-#include "attn/checks.h"
+#include "base/executor.h"
 
 namespace quire::cuda {
 namespace {
 
-// Outputs in one block, each between guards.
-class Outputs {
+class Reference final : public TestExports {
  public:
-  static constexpr size_t kGuard = 256;
+  explicit Reference(std::span<const SequenceStep> seqs) : seqs_(seqs) {}
 
-  // Returns the offset of the output.
-  size_t Add(size_t bytes, size_t skew_bytes = 0) {
-    const size_t begin = size_ + kGuard + skew_bytes;
-    pieces_.push_back({begin, begin + bytes});
-    size_ = (begin + bytes + kGuard + 255) / 256 * 256;
-    return begin;
+  std::byte* NewBlock(size_t bytes) override {
+    block_.assign(bytes, kUnwritten);
+    return block_.data();
   }
-  size_t size() const { return size_; }
+  std::vector<std::byte> CopyBlock() override { return block_; }
 
-  std::string Damage(const std::vector<std::byte>& block) const {
-    size_t begin = 0;
-    for (size_t i = 0; i <= pieces_.size(); ++i) {
-      const size_t end = i < pieces_.size() ? pieces_[i].begin : block.size();
-      for (size_t at = begin; at < end; ++at) {
-        if (block[at] != kUnwritten) return fmt::format("written beside output {} at {}", i, at);
-      }
-      if (i < pieces_.size()) begin = pieces_[i].end;
-    }
-    return {};
+  void Export(const StepCapacity& capacity, const FlatIndices& out) override {
+    ExportFlatIndices(seqs_, capacity, out, executor_);
+  }
+  void Export(const StepCapacity& capacity, const FlatPages& out) override {
+    ExportFlatPages(seqs_, capacity, out, executor_);
+  }
+  void Export(const StepCapacity& capacity, const BlockTable& out) override {
+    ExportBlockTable(seqs_, capacity, out, executor_);
+  }
+  void Export(const StepCapacity& capacity, const UnifiedPageTable& out) override {
+    ExportUnifiedPageTable(seqs_, capacity, out, executor_);
+  }
+  void Export(const StepCapacity& capacity, const DraftRows& out) override {
+    ExportDraftRows(seqs_, capacity, out, executor_);
+  }
+  void Export(const StepCapacity& capacity, const DraftTables& out) override {
+    ExportDraftTables(seqs_, capacity, out, executor_);
   }
 
  private:
-  struct Piece {
-    size_t begin, end;
-  };
-  std::vector<Piece> pieces_;
-  size_t size_ = 0;
+  std::span<const SequenceStep> seqs_;
+  SerialExecutor executor_;
+  std::vector<std::byte> block_;
 };
-
-template <class T>
-std::span<T> SpanAt(std::byte* block, size_t begin, int64_t count) {
-  return {reinterpret_cast<T*>(block + begin), Index(count)};
-}
-
-template <class T>
-std::vector<T> ValuesAt(const std::vector<std::byte>& block, size_t begin, int64_t count) {
-  std::vector<T> values(Index(count));
-  if (count > 0) std::memcpy(values.data(), block.data() + begin, values.size() * sizeof(T));
-  return values;
-}
-
-size_t Int32Bytes(int64_t count) { return Index(count) * sizeof(int32_t); }
 
 }  // namespace
 
-FlatCopy TestExports::Flat(const StepCapacity& capacity, int skew) {
-  const int64_t rows = IndptrEntries(capacity), entries = FlatIndexEntries(capacity).raw();
-  Outputs outputs;
-  const size_t indptr = outputs.Add(Int32Bytes(rows));
-  const size_t indices = outputs.Add(Int32Bytes(entries), Int32Bytes(skew));
-  std::byte* block = NewBlock(outputs.size());
-  DoFlat(capacity, {.kv_indptr = SpanAt<int32_t>(block, indptr, rows),
-                    .kv_indices = SpanAt<int32_t>(block, indices, entries)});
-  const std::vector<std::byte> copy = CopyBlock();
-  return {.indptr = ValuesAt<int32_t>(copy, indptr, rows),
-          .indices = ValuesAt<int32_t>(copy, indices, entries),
-          .damage = outputs.Damage(copy)};
+size_t OutputBlock::Add(size_t bytes, size_t skew_bytes) {
+  constexpr size_t kGuard = 256;
+  const size_t begin = size_ + kGuard + skew_bytes;
+  pieces_.push_back({begin, begin + bytes});
+  size_ = (begin + bytes + kGuard + 255) / 256 * 256;
+  return begin;
 }
 
-TableCopy TestExports::Table(const StepCapacity& capacity, BlockTableRule rule, int32_t fill) {
-  const int64_t entries = BlockTableEntries(rule, capacity);
-  Outputs outputs;
-  const size_t table = outputs.Add(Int32Bytes(entries));
-  const size_t kv_lens = outputs.Add(Int32Bytes(capacity.num_seqs));
-  std::byte* block = NewBlock(outputs.size());
-  DoTable(capacity, {.rule = rule,
-                     .fill = fill,
-                     .table = SpanAt<int32_t>(block, table, entries),
-                     .kv_lens = SpanAt<int32_t>(block, kv_lens, capacity.num_seqs)});
-  const std::vector<std::byte> copy = CopyBlock();
-  return {.table = ValuesAt<int32_t>(copy, table, entries),
-          .kv_lens = ValuesAt<int32_t>(copy, kv_lens, capacity.num_seqs),
-          .damage = outputs.Damage(copy)};
+std::string OutputBlock::Damage() const {
+  size_t begin = 0;
+  for (size_t i = 0; i <= pieces_.size(); ++i) {
+    const size_t end = i < pieces_.size() ? pieces_[i].begin : size_;
+    for (size_t at = begin; at < end; ++at) {
+      if (base_[at] != kUnwritten) return fmt::format("written beside output {} at {}", i, at);
+    }
+    if (i < pieces_.size()) begin = pieces_[i].end;
+  }
+  return {};
 }
 
-DraftCopy TestExports::Drafts(const StepCapacity& capacity, const DraftShape& shape, int skew) {
-  const int64_t rows = DraftIndptrEntries(capacity, shape) * shape.steps;
-  const int64_t entries = (DraftRowEntries(capacity, shape) * shape.steps).raw();
-  const int64_t slots = DraftSlotEntries(capacity, shape);
-  Outputs outputs;
-  const size_t indptr = outputs.Add(Int32Bytes(rows));
-  const size_t indices = outputs.Add(Int32Bytes(entries), Int32Bytes(skew));
-  const size_t write_slots = outputs.Add(Index(slots) * sizeof(int64_t));
-  std::byte* block = NewBlock(outputs.size());
-  DoDrafts(capacity, {.shape = shape,
-                      .kv_indptr = SpanAt<int32_t>(block, indptr, rows),
-                      .kv_indices = SpanAt<int32_t>(block, indices, entries),
-                      .write_slots = SpanAt<int64_t>(block, write_slots, slots)});
-  const std::vector<std::byte> copy = CopyBlock();
-  return {.indptr = ValuesAt<int32_t>(copy, indptr, rows),
-          .indices = ValuesAt<int32_t>(copy, indices, entries),
-          .write_slots = ValuesAt<int64_t>(copy, write_slots, slots),
-          .damage = outputs.Damage(copy)};
+Layout<FlatIndices> FlatIndicesOf(const StepCapacity& capacity, int skew) {
+  return [=](OutputBlock& block) -> FlatIndices {
+    return {.kv_indptr = block.Take(IndptrEntries(capacity)),
+            .kv_indices = block.Take(FlatIndexEntries(capacity).raw(), skew)};
+  };
+}
+
+Layout<FlatPages> FlatPagesOf(const StepCapacity& capacity) {
+  return [=](OutputBlock& block) -> FlatPages {
+    return {.kv_indptr = block.Take(IndptrEntries(capacity)),
+            .kv_pages = block.Take(FlatPageEntries(capacity).raw()),
+            .last_page_len = block.Take(capacity.num_seqs)};
+  };
+}
+
+Layout<BlockTable> BlockTableOf(const StepCapacity& capacity, BlockTableRule rule, int32_t fill) {
+  return [=](OutputBlock& block) -> BlockTable {
+    return {.rule = rule,
+            .fill = fill,
+            .table = block.Take(BlockTableEntries(rule, capacity)),
+            .kv_lens = block.Take(capacity.num_seqs)};
+  };
+}
+
+Layout<UnifiedPageTable> UnifiedTableOf(const StepCapacity& capacity) {
+  return [=](OutputBlock& block) -> UnifiedPageTable {
+    return {.table = block.Take(UnifiedPageTableEntries(capacity)),
+            .kv_lens = block.Take(capacity.num_seqs)};
+  };
+}
+
+Layout<DraftRows> DraftRowsOf(const StepCapacity& capacity, const DraftShape& shape, int skew) {
+  return [=](OutputBlock& block) -> DraftRows {
+    return {.shape = shape,
+            .kv_indptr = block.Take(DraftIndptrEntries(capacity, shape) * shape.steps),
+            .kv_indices = block.Take((DraftRowEntries(capacity, shape) * shape.steps).raw(), skew),
+            .write_slots = block.Take<int64_t>(DraftSlotEntries(capacity, shape))};
+  };
+}
+
+Layout<DraftTables> DraftTablesOf(const StepCapacity& capacity, const DraftShape& shape,
+                                  int32_t fill) {
+  return [=](OutputBlock& block) -> DraftTables {
+    return {.shape = shape,
+            .fill = fill,
+            .prefix_table = block.Take(DraftPrefixEntries(capacity)),
+            .prefix_lens = block.Take(capacity.num_seqs),
+            .branch_table = block.Take(DraftBranchEntries(capacity, shape) * shape.steps),
+            .branch_lens = block.Take(DraftSlotEntries(capacity, shape))};
+  };
+}
+
+std::unique_ptr<TestExports> MakeReference(std::span<const SequenceStep> seqs) {
+  return std::make_unique<Reference>(seqs);
 }
 
 }  // namespace quire::cuda

@@ -11,7 +11,6 @@ class HostExports final : public TestExports {
  public:
   explicit HostExports(HostMachine& machine) : machine_(machine), block_(ByteOffset(0)) {}
 
- private:
   std::byte* NewBlock(size_t bytes) override {
     block_ = UnwrittenBytes(ByteOffset(bytes));
     return block_.bytes().data();
@@ -19,22 +18,45 @@ class HostExports final : public TestExports {
   std::vector<std::byte> CopyBlock() override {
     return {block_.bytes().begin(), block_.bytes().end()};
   }
-  void DoFlat(const StepCapacity& capacity, const FlatIndices& out) override {
-    const FlatExport to = FlatExportOf(machine_.plan(), machine_.step(), capacity, out);
+
+  void Export(const StepCapacity& capacity, const FlatIndices& out) override {
+    const FlatExport to = ExportOf(machine_.plan(), machine_.step(), capacity, out);
     ForEachThread(NumCtas(to), [&](int32_t cta, int32_t thread) {
       ExportFlatCell(to, cta, thread, kLoneThreads, machine_.Reporter());
     });
   }
-  void DoTable(const StepCapacity& capacity, const BlockTable& out) override {
-    const TableExport to = TableExportOf(machine_.plan(), capacity, out);
-    ForEachThread(NumCtas(to), [&](int32_t cta, int32_t thread) {
-      ExportTableCell(to, cta, thread, kLoneThreads, machine_.Reporter());
+  // Its CTAs have a barrier: the same threads are one after the other.
+  void Export(const StepCapacity& capacity, const FlatPages& out) override {
+    const FlatPagesExport to = ExportOf(machine_.plan(), machine_.step(), capacity, out);
+    RunBlock(machine_.shape().threads, [&](ThreadBlock& block) {
+      for (int32_t cta = 0; cta < NumCtas(to); ++cta) {
+        ExportFlatPagesCell(to, cta, block, machine_.Reporter());
+      }
     });
   }
-  void DoDrafts(const StepCapacity& capacity, const DraftRows& out) override {
-    const DraftExport to = DraftExportOf(machine_.plan(), machine_.step(), capacity, out);
+  void Export(const StepCapacity& capacity, const BlockTable& out) override {
+    ExportTable(ExportOf(machine_.plan(), machine_.step(), capacity, out));
+  }
+  void Export(const StepCapacity& capacity, const UnifiedPageTable& out) override {
+    ExportTable(ExportOf(machine_.plan(), machine_.step(), capacity, out));
+  }
+  void Export(const StepCapacity& capacity, const DraftRows& out) override {
+    const DraftExport to = ExportOf(machine_.plan(), machine_.step(), capacity, out);
     ForEachThread(NumCtas(to), [&](int32_t cta, int32_t thread) {
       ExportDraftCell(to, cta, thread, kLoneThreads, machine_.Reporter());
+    });
+  }
+  void Export(const StepCapacity& capacity, const DraftTables& out) override {
+    const DraftTablesExport to = ExportOf(machine_.plan(), machine_.step(), capacity, out);
+    ForEachThread(NumCtas(to), [&](int32_t cta, int32_t thread) {
+      ExportDraftTablesCell(to, cta, thread, kLoneThreads, machine_.Reporter());
+    });
+  }
+
+ private:
+  void ExportTable(const TableExport& to) {
+    ForEachThread(NumCtas(to), [&](int32_t cta, int32_t thread) {
+      ExportTableCell(to, cta, thread, kLoneThreads, machine_.Reporter());
     });
   }
 
