@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runner/runner_cases.h"
 #include "runner/test_models.h"
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
@@ -37,12 +38,6 @@ const RunnerOptions kOptions{.page_size = PageSize(16),
                              .max_seqs = 4,
                              .max_step_tokens = TokenCount(64),
                              .num_threads = 2};
-
-std::vector<PageId> FirstPages(int64_t count) {
-  std::vector<PageId> pages;
-  for (int64_t i = 1; i <= count; ++i) pages.emplace_back(i);
-  return pages;
-}
 
 TEST(CpuRunnerTest, AStepAllocatesNothing) {
   for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
@@ -218,37 +213,7 @@ std::unique_ptr<CpuRunner> MakeFaulty(const RunnerOptions& options) {
 }
 
 TEST(CpuRunnerTest, ARowWithNaNNamesItselfAndTheOthersKeepTheirBits) {
-  const auto runner = MakeFaulty(kOptions);
-  std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6};
-  const std::vector<PageId> pages = FirstPages(3);
-  for (const Want want : {Want::kNextToken, Want::kScores}) {
-    std::vector<StepSequence> seqs;
-    for (size_t i = 0; i < 3; ++i) {
-      seqs.push_back({.tokens = std::span(tokens).subspan(2 * i, 2),
-                      .pages = std::span(pages).subspan(i, 1),
-                      .want = want,
-                      .sampling = {.temperature = 0}});
-    }
-    const auto outer = [&](const StepResult& result) {
-      std::vector<std::pair<int32_t, float>> said;
-      for (const size_t i : {size_t{0}, size_t{2}}) {
-        EXPECT_EQ(result.sequences[i].fault, RowFault::kNone);
-        for (const StepToken& token : result.sequences[i].answers[0].tokens) {
-          said.emplace_back(token.chosen.token, token.chosen.logprob);
-        }
-      }
-      return said;
-    };
-    tokens[2] = 3;
-    const StepResult& well = runner->Step({.sequences = seqs});
-    EXPECT_EQ(well.sequences[1].fault, RowFault::kNone);
-    const auto expected = outer(well);
-    tokens[2] = kFaultyId;
-    const StepResult& ill = runner->Step({.sequences = seqs});
-    EXPECT_EQ(ill.sequences[1].fault, RowFault::kLogitsNotFinite);
-    EXPECT_TRUE(ill.sequences[1].answers.empty());
-    EXPECT_EQ(outer(ill), expected);
-  }
+  ExpectARowWithNaNNamesItself(*MakeFaulty(kOptions), kFaultyId);
 }
 
 TEST(CpuRunnerTest, PagesThatHeldNaNAreAsGoodAsOthers) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "runner/runner_cases.h"
 #include "testing/step_jobs.h"
 
 namespace quire {
@@ -24,26 +25,6 @@ using testing::RunJob;
 using testing::RunJobs;
 using testing::Weights;
 
-struct ModelCase {
-  const char* name;
-  Weights weights;
-  KvFormat kv_format;
-};
-
-std::filesystem::path Folder(const ModelCase& model) {
-  const std::filesystem::path root(QUIRE_RUNNER_TESTDATA);
-  return root / (model.weights == Weights::kDummy ? "dummy" : "hf") / model.name;
-}
-
-// Experts in groups; latent rows of the true size, over which attention runs in tiles and splits; fp8
-// rows; LongRoPE.
-const ModelCase kModels[] = {
-    {"v3_groups", Weights::kFiles, KvFormat::kLatentF32},
-    {"true_geometry", Weights::kDummy, KvFormat::kLatentBf16},
-    {"true_geometry", Weights::kDummy, KvFormat::kLatentFp8},
-    {"minicpm3", Weights::kFiles, KvFormat::kLatentBf16},
-};
-
 class RunnerInvariants : public ::testing::TestWithParam<ModelCase> {
  protected:
   RunnerOptions Options() const {
@@ -54,14 +35,8 @@ class RunnerInvariants : public ::testing::TestWithParam<ModelCase> {
             .kv_format = GetParam().kv_format};
   }
   std::unique_ptr<CpuRunner> Make(const RunnerOptions& options) const {
-    return MakeRunner(Folder(GetParam()), options, GetParam().weights);
+    return MakeRunner(GetParam().Folder(), options, GetParam().weights);
   }
-  static Job MakeJob(const Runner& runner, uint64_t seed, int64_t length, int64_t chunk) {
-    return {.prompt = RandomTokens(length, runner.limits().vocab_size, seed),
-            .chunk = chunk,
-            .num_output = 8};
-  }
-  static constexpr int64_t kAll = 1 << 20;
 };
 
 TEST_P(RunnerInvariants, PageSizesAndChunksChangeNoBit) {
@@ -70,11 +45,11 @@ TEST_P(RunnerInvariants, PageSizesAndChunksChangeNoBit) {
     RunnerOptions options = Options();
     options.page_size = PageSize(page_size);
     const auto runner = Make(options);
-    for (const int64_t chunk : {kAll, int64_t{1}, int64_t{7}, int64_t{64}}) {
+    for (const int64_t chunk : {kWholePrompt, int64_t{1}, int64_t{7}, int64_t{64}}) {
       const Job job = MakeJob(*runner, 1, 140, chunk);
       const JobReport report = RunJob(*runner, job, static_cast<uint64_t>(page_size));
       const int64_t chunks = report.num_steps - job.num_output;
-      EXPECT_EQ(chunks, chunk == kAll ? 1 : (139 + chunk - 1) / chunk);
+      EXPECT_EQ(chunks, chunk == kWholePrompt ? 1 : (139 + chunk - 1) / chunk);
       if (first.tokens.empty()) first = report;
       EXPECT_EQ(Difference(report, first), "") << "page size " << page_size << " chunk " << chunk;
     }
@@ -151,34 +126,9 @@ TEST_P(RunnerInvariants, GraphStepsEqualEagerStepsWithPaddingAndPoison) {
   }
 }
 
-// Every second step has a chunk of a sequence that comes and goes, so steps alternate between a
-// bucket of one token and one of many, which share the rows of pages.
 TEST_P(RunnerInvariants, StepsThatAlternateBetweenBucketsChangeNoBit) {
-  RunnerOptions options = Options();
-  options.page_size = PageSize(1);
-  std::vector<Job> jobs;
-  JobReport alone;
-  {
-    options.mode = StepMode::kEager;
-    const auto runner = Make(options);
-    jobs.push_back(MakeJob(*runner, 40, 2, kAll));
-    jobs[0].num_output = 24;
-    for (int64_t i = 0; i < 10; ++i) {
-      jobs.push_back(MakeJob(*runner, 41 + static_cast<uint64_t>(i), 20 + i, kAll));
-      jobs.back().num_output = 0;
-      jobs.back().first_step = 2 + 2 * i;
-    }
-    alone = RunJob(*runner, jobs[0]);
-  }
-  options.mode = StepMode::kGraph;
-  const auto runner = Make(options);
-  std::vector<size_t> buckets;
-  const auto observe = [&] { buckets.push_back(runner->last_step().bucket); };
-  const std::vector<JobReport> together = RunJobs(*runner, jobs, 3, observe);
-  int64_t changes = 0;
-  for (size_t i = 1; i < buckets.size(); ++i) changes += buckets[i] != buckets[i - 1] ? 1 : 0;
-  EXPECT_GE(changes, 20);
-  EXPECT_EQ(Difference(together[0], alone), "");
+  ExpectAlternatingBucketsChangeNoBit(Options(),
+                                      [&](const RunnerOptions& options) { return Make(options); });
 }
 
 TEST_P(RunnerInvariants, TheLastTokenOfTheContextIsReachedInEveryMode) {
@@ -201,7 +151,7 @@ TEST_P(RunnerInvariants, SamplesDependOnSeedAndPositionAlone) {
   const auto runner = Make(Options());
   std::vector<Job> jobs;
   for (uint64_t i = 0; i < 4; ++i) {
-    jobs.push_back(MakeJob(*runner, 30, 40, kAll));  // one prompt for all
+    jobs.push_back(MakeJob(*runner, 30, 40, kWholePrompt));  // one prompt for all
     jobs.back().sampling = {.temperature = 1.5f, .top_p = 0.95f, .seed = 5};
     jobs.back().sample = static_cast<int32_t>(i);
     jobs.back().first_step = static_cast<int64_t>(i);
@@ -395,8 +345,8 @@ std::string CaseName(const ::testing::TestParamInfo<ModelCase>& info) {
   return std::string(info.param.name) + "_" + KvFormatName(info.param.kv_format);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, RunnerInvariants, ::testing::ValuesIn(kModels), CaseName);
-INSTANTIATE_TEST_SUITE_P(Models, TreeInvariants, ::testing::ValuesIn(kModels), CaseName);
+INSTANTIATE_TEST_SUITE_P(Models, RunnerInvariants, ::testing::ValuesIn(kModelCases), CaseName);
+INSTANTIATE_TEST_SUITE_P(Models, TreeInvariants, ::testing::ValuesIn(kModelCases), CaseName);
 
 }  // namespace
 }  // namespace quire

@@ -15,6 +15,7 @@
 #include "io/json.h"
 #include "model/config.h"
 #include "runner/cuda/test_runner.h"
+#include "runner/runner_cases.h"
 #include "testing/step_jobs.h"
 
 namespace quire::cuda {
@@ -27,21 +28,6 @@ using testing::RandomTokens;
 using testing::RunJob;
 using testing::RunJobs;
 using testing::Weights;
-
-struct ModelCase {
-  const char* name;
-  Weights weights;
-  KvFormat kv_format;
-};
-
-// As those of runner_invariants_test.cc: experts in groups, by the plain attention kernel; the true
-// size, by tensor cores, over bf16 and fp8 rows; LongRoPE.
-const ModelCase kModels[] = {
-    {"v3_groups", Weights::kFiles, KvFormat::kLatentF32},
-    {"true_geometry", Weights::kDummy, KvFormat::kLatentBf16},
-    {"true_geometry", Weights::kDummy, KvFormat::kLatentFp8},
-    {"minicpm3", Weights::kFiles, KvFormat::kLatentBf16},
-};
 
 class CudaInvariants : public ::testing::TestWithParam<ModelCase> {
  protected:
@@ -58,17 +44,8 @@ class CudaInvariants : public ::testing::TestWithParam<ModelCase> {
             .num_threads = 4};
   }
   static std::unique_ptr<CudaRunner> Make(const RunnerOptions& options) {
-    const ModelCase& model = GetParam();
-    return MakeDeviceRunner(
-        kTestData / (model.weights == Weights::kDummy ? "dummy" : "hf") / model.name, options,
-        model.weights);
+    return MakeDeviceRunner(GetParam().Folder(), options, GetParam().weights);
   }
-  static Job MakeJob(const Runner& runner, uint64_t seed, int64_t length, int64_t chunk) {
-    return {.prompt = RandomTokens(length, runner.limits().vocab_size, seed),
-            .chunk = chunk,
-            .num_output = 8};
-  }
-  static constexpr int64_t kAll = 1 << 20;
 };
 
 TEST_P(CudaInvariants, PageSizesChangeNoBit) {
@@ -89,7 +66,7 @@ TEST_P(CudaInvariants, InDeterministicModeChunksAndOtherSequencesChangeNoBit) {
   options.deterministic = true;
   const auto runner = Make(options);
   JobReport first;
-  for (const int64_t chunk : {kAll, int64_t{1}, int64_t{7}, int64_t{64}}) {
+  for (const int64_t chunk : {kWholePrompt, int64_t{1}, int64_t{7}, int64_t{64}}) {
     const JobReport report = RunJob(*runner, MakeJob(*runner, 1, 140, chunk));
     if (first.tokens.empty()) first = report;
     EXPECT_EQ(Difference(report, first), "") << "chunk " << chunk;
@@ -107,35 +84,10 @@ TEST_P(CudaInvariants, InDeterministicModeChunksAndOtherSequencesChangeNoBit) {
   }
 }
 
-// Every second step has a chunk of a sequence that comes and goes, so steps alternate between a
-// bucket of one token and one of many, which share the rows of pages.
 TEST_P(CudaInvariants, StepsThatAlternateBetweenBucketsChangeNoBit) {
-  RunnerOptions options = Options();
-  options.page_size = PageSize(1);
-  options.deterministic = true;
-  std::vector<Job> jobs;
-  JobReport alone;
-  {
-    options.mode = StepMode::kEager;
-    const auto runner = Make(options);
-    jobs.push_back(MakeJob(*runner, 40, 2, kAll));
-    jobs[0].num_output = 24;
-    for (int64_t i = 0; i < 10; ++i) {
-      jobs.push_back(MakeJob(*runner, 41 + static_cast<uint64_t>(i), 20 + i, kAll));
-      jobs.back().num_output = 0;
-      jobs.back().first_step = 2 + 2 * i;
-    }
-    alone = RunJob(*runner, jobs[0]);
-  }
-  options.mode = StepMode::kGraph;
-  const auto runner = Make(options);
-  std::vector<size_t> buckets;
-  const auto observe = [&] { buckets.push_back(runner->last_step().bucket); };
-  const std::vector<JobReport> together = RunJobs(*runner, jobs, 3, observe);
-  int64_t changes = 0;
-  for (size_t i = 1; i < buckets.size(); ++i) changes += buckets[i] != buckets[i - 1] ? 1 : 0;
-  EXPECT_GE(changes, 20);
-  EXPECT_EQ(Difference(together[0], alone), "");
+  RunnerOptions deterministic = Options();
+  deterministic.deterministic = true;
+  ExpectAlternatingBucketsChangeNoBit(deterministic, Make);
 }
 
 TEST_P(CudaInvariants, InDeterministicModeSixtyThreeOthersChangeNoBit) {
@@ -350,7 +302,7 @@ std::string CaseName(const ::testing::TestParamInfo<ModelCase>& info) {
   return std::string(info.param.name) + "_" + KvFormatName(info.param.kv_format);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, CudaInvariants, ::testing::ValuesIn(kModels), CaseName);
+INSTANTIATE_TEST_SUITE_P(Models, CudaInvariants, ::testing::ValuesIn(kModelCases), CaseName);
 
 }  // namespace
 }  // namespace quire::cuda

@@ -13,6 +13,7 @@
 #include "runner/cuda/test_call_count.h"
 #include "runner/cuda/test_runner.h"
 #include "runner/plan_parts.h"
+#include "runner/runner_cases.h"
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
 #include "testing/faulty_weights.h"
@@ -34,12 +35,6 @@ const RunnerOptions kOptions{.page_size = PageSize(16),
 
 std::unique_ptr<CudaRunner> Make(const RunnerOptions& options) {
   return MakeDeviceRunner(kTestData / "dummy" / "true_geometry", options, Weights::kDummy);
-}
-
-std::vector<PageId> FirstPages(int64_t count) {
-  std::vector<PageId> pages;
-  for (int64_t i = 1; i <= count; ++i) pages.emplace_back(i);
-  return pages;
 }
 
 class CudaRunnerTest : public ::testing::Test {
@@ -225,34 +220,7 @@ TEST_F(CudaRunnerTest, ARowWithNaNNamesItselfAndTheOthersKeepTheirBits) {
     RunnerOptions options = kOptions;
     options.mode = mode;
     options.deterministic = true;
-    const auto runner = MakeDeviceRunner(config, source, options);
-    std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6};
-    const std::vector<PageId> pages = FirstPages(3);
-    for (const Want want : {Want::kNextToken, Want::kScores}) {
-      std::vector<StepSequence> seqs;
-      for (size_t i = 0; i < 3; ++i) {
-        seqs.push_back({.tokens = std::span(tokens).subspan(2 * i, 2),
-                        .pages = std::span(pages).subspan(i, 1),
-                        .want = want,
-                        .sampling = {.temperature = 0}});
-      }
-      const auto run = [&](int32_t token) {
-        tokens[2] = token;
-        std::vector<std::pair<int32_t, float>> said;
-        const StepResult& result = runner->Step({.sequences = seqs});
-        for (const size_t i : {size_t{0}, size_t{2}}) {
-          EXPECT_EQ(result.sequences[i].fault, RowFault::kNone);
-          for (const StepToken& each : result.sequences[i].answers[0].tokens) {
-            said.emplace_back(each.chosen.token, each.chosen.logprob);
-          }
-        }
-        EXPECT_EQ(result.sequences[1].fault == RowFault::kLogitsNotFinite, token == kFaultyId);
-        return said;
-      };
-      const auto expected = run(3);
-      EXPECT_EQ(run(kFaultyId), expected);
-      EXPECT_EQ(run(3), expected);  // on the pages that held NaN
-    }
+    ExpectARowWithNaNNamesItself(*MakeDeviceRunner(config, source, options), kFaultyId);
   }
 }
 
