@@ -5,8 +5,9 @@
 // ApiError (FromFinish), which a stream sends as its last data, without [DONE].
 //
 // Tokens in logprobs. The log-probabilities are the model's own (step/step.h); one below -9999 is
-// -9999, as OpenAI writes what has no number. There is one for every token drawn but a stop token; so
-// also for those whose text a stop string took away, and those of the reasoning.
+// -9999, as OpenAI writes what has no number. There is one for every token that usage counts: so also
+// for a stop token, for those whose text a stop string took away, and those of the reasoning. Clients
+// rely on it: lm-eval takes the last entry for the one token that it let the model draw.
 //   chat         `token` is the token's text, with U+FFFD for what is not UTF-8 by itself; `bytes` are
 //                exact.
 //   completions  a token that is not UTF-8 by itself is written "bytes:\xe2\x80", as OpenAI did: these

@@ -50,9 +50,9 @@ class TextAnswers {
   void TakeToken(const TokenEvent& event, Answer& answer, TextEvent& out) {
     if (answer.text.stopped_by()) return;  // of the same step, behind the stop string
     ++answer.output_tokens;
-    if (event.finish == FinishReason::kStop) return;  // a stop token is no part of the answer
     out.token =
         TokenScore{.chosen = {.token = event.token, .logprob = event.logprob}, .top = event.top};
+    if (event.finish == FinishReason::kStop) return;  // a stop token is no part of the text
     out.text = answer.text.Put(event.token);
     if (answer.text.stopped_by() && event.finish == FinishReason::kNone) {
       engine_.StopAnswer(event.request, event.sample);

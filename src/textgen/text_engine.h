@@ -39,8 +39,8 @@ struct TextEvent {
   RequestId request = 0;
   int32_t sample = 0;
   ReasoningPieces text = {};
-  std::optional<TokenScore> token =
-      {};                     // absent: an end, or a stop token, which is no part of the answer
+  // Of every token that is counted. A stop token is none of the text.
+  std::optional<TokenScore> token = {};
   int64_t output_tokens = 0;  // of this answer so far, a stop token included
   FinishReason finish = FinishReason::kNone;
   std::optional<std::string> stopped_by = {};  // kStop: the stop string, if one was found

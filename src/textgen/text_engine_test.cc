@@ -101,11 +101,16 @@ TEST_F(TextEngineTest, TheModelsEndTokensStopAndAreNoText) {
   const std::vector<TextEvent> events = Run(request);
   const TextEvent& last = events.back();
   EXPECT_STREQ(FinishReasonName(last.finish), "stop");
-  EXPECT_FALSE(last.token.has_value());
   EXPECT_FALSE(last.stopped_by.has_value());
   const std::vector<int32_t> tokens = ExpectedTokens(request, 10);
   const auto first = std::ranges::find(tokens, tokens[9]) - tokens.begin();
   EXPECT_EQ(last.output_tokens, first + 1);
+  // What is counted has a score, the end token too.
+  ASSERT_EQ(std::ssize(events), first + 1);
+  for (int64_t i = 0; i <= first; ++i) {
+    ASSERT_TRUE(events[i].token.has_value()) << i;
+    EXPECT_EQ(events[i].token->chosen.token, tokens[i]);
+  }
   std::string text;
   for (const TextEvent& event : events) text += event.text.content;
   EXPECT_EQ(text, ExpectedText(request, first));

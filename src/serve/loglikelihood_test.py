@@ -1,0 +1,91 @@
+"""What lm-eval reads from /v1/completions, against a live `quire serve`: `echo`, `logprobs` and one token.
+
+usage: loglikelihood_test.py BINARY MODEL [unittest arguments]
+
+lm-eval scores a continuation by sending context + continuation with `max_tokens: 1`, and adding up
+token_logprobs[context tokens:-1]: the last entry is taken for the token that was drawn, whatever it is.
+"""
+
+import json
+
+import serve_client
+from serve_client import ServerCase
+
+CONTEXT = "The answer to the question is"
+CONTINUATIONS = (" yes", " no", " perhaps it is", " four and a half")
+END = 1  # the model's end token
+BIAS = {"end": {str(END): 100}, "other": {str(END): -100}}  # what the model draws
+
+
+def loglikelihood(choice, num_context, end=-1):
+    """(log-probability, whether greedy decoding would give it), as lm-eval's parse_logprobs."""
+    logprobs = choice["logprobs"]
+    scores = logprobs["token_logprobs"][num_context:end]
+    tops = logprobs["top_logprobs"][num_context:end]
+    return sum(scores), all(score == max(top.values()) for score, top in zip(scores, tops))
+
+
+class LoglikelihoodTest(ServerCase):
+    def tokens(self, text):
+        return self.server.post("/tokenize", {"content": text}).json()["tokens"]
+
+    def ask(self, prompts, **fields):
+        answer = self.server.complete(prompts, echo=True, logprobs=1, **{"max_tokens": 1, **fields})
+        self.assertEqual(answer.status, 200, answer.body)
+        return answer.json()
+
+    def test_every_counted_token_has_an_entry_whatever_was_drawn(self):
+        prompt = self.tokens(CONTEXT)
+        for drawn, bias in BIAS.items():
+            for count in (1, 5):
+                with self.subTest(drawn=drawn, max_tokens=count):
+                    answer = self.ask(prompt, logit_bias=bias, max_tokens=count)
+                    usage, choice = answer["usage"], answer["choices"][0]
+                    self.assertEqual(usage["completion_tokens"], 1 if drawn == "end" else count)
+                    self.assertEqual(choice["finish_reason"],
+                                     "stop" if drawn == "end" else "length")
+                    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+                        self.assertEqual(len(choice["logprobs"][name]), usage["total_tokens"], name)
+                    self.assertLessEqual(choice["logprobs"]["text_offset"][-1], len(choice["text"]))
+
+    def test_a_continuation_has_the_same_score_whatever_is_drawn_behind_it(self):
+        context = self.tokens(CONTEXT)
+        prompts = [context + self.tokens(text) for text in CONTINUATIONS]
+        # Without a token drawn there is none to leave out.
+        choices = self.ask(prompts, max_tokens=0)["choices"]
+        expected = [loglikelihood(choice, len(context), end=None) for choice in choices]
+        self.assertEqual(len(set(expected)), len(expected))
+        for drawn, bias in BIAS.items():
+            with self.subTest(drawn=drawn):
+                answers = self.ask(prompts, logit_bias=bias)["choices"]
+                self.assertEqual([answer["index"] for answer in answers], list(range(len(prompts))))
+                self.assertEqual([loglikelihood(answer, len(context)) for answer in answers],
+                                 expected)
+
+    def test_text_and_token_ids_are_scored_alike(self):
+        text = CONTEXT + CONTINUATIONS[0]
+        answers = [self.ask(prompt, logit_bias=BIAS["end"])["choices"][0]["logprobs"]
+                   for prompt in (text, self.server.post(
+                       "/tokenize", {"content": text, "add_special": True}).json()["tokens"])]
+        self.assertEqual(answers[0]["token_logprobs"][1:], answers[1]["token_logprobs"][1:])
+
+    def test_the_end_token_has_an_entry_in_chat_whole_and_streamed(self):
+        body = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0,
+                "logprobs": True, "top_logprobs": 2, "max_tokens": 8, "logit_bias": BIAS["end"]}
+        whole = self.server.post("/v1/chat/completions", body).json()
+        self.assertEqual(whole["usage"]["completion_tokens"], 1)
+        content = whole["choices"][0]["logprobs"]["content"]
+        self.assertEqual(len(content), 1)
+        self.assertEqual(whole["choices"][0]["message"]["content"], "")
+        with_stream = {**body, "stream": True}
+        lines = self.server.post("/v1/chat/completions", with_stream).body.decode().splitlines()
+        entries = []
+        for line in lines:
+            if line.startswith("data: {"):
+                for choice in json.loads(line[len("data: "):])["choices"]:
+                    entries += (choice["logprobs"] or {}).get("content", [])
+        self.assertEqual(entries, content)
+
+
+if __name__ == "__main__":
+    serve_client.main()
