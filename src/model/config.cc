@@ -40,8 +40,8 @@ struct Particulars {
 };
 
 struct Family {
-  std::string_view model_type = {};
-  std::string_view architecture = {};
+  std::string_view model_type;
+  std::string_view architecture;
   Lineage lineage;
   Particulars particulars = {};
 };
@@ -137,17 +137,15 @@ Family FamilyOf(const JsonRef& model) {
   for (const Family& family : kFamilies) {
     if (HasArchitecture(model, family.architecture)) return family;
   }
-  const std::optional<JsonRef> method = model.Find("topk_method");
-  if (!model.Find("kv_lora_rank") || !method) {
-    std::vector<std::string_view> known;
-    for (const Family& family : kFamilies) known.push_back(family.model_type);
-    throw Error(ErrorCode::kInvalidArgument,
-                "{}: expected one of \"{}\", or a model with the fields of DeepSeek's "
-                "(kv_lora_rank, topk_method), got {}",
-                model.At("model_type").where(), fmt::join(known, "\", \""), QuoteForMessage(type));
-  }
-  const bool is_v3 = method->String() == "noaux_tc";
-  return {.lineage = is_v3 ? Lineage::kDeepseekV3 : Lineage::kDeepseekV2};
+  std::vector<std::string_view> known;
+  for (const Family& family : kFamilies) known.push_back(family.model_type);
+  throw Error(ErrorCode::kInvalidArgument,
+              "{}: expected one of \"{}\", or an architecture of theirs, got {}; {}",
+              model.At("model_type").where(), fmt::join(known, "\", \""), QuoteForMessage(type),
+              model.Find("kv_lora_rank")
+                  ? "it has the fields of latent attention, but what it computes besides is not "
+                    "known here: docs/add-a-model.md says how a family is added"
+                  : "it lacks the fields of latent attention, kv_lora_rank first");
 }
 
 // Things that some model has and that nothing here computes.

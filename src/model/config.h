@@ -4,10 +4,10 @@
 // glm4_moe_lite (GLM-4.7-Flash), minicpm3, youtu (Youtu-LLM), axk1 (A.X-K1). Keys are read as
 // transformers 4 and as transformers 5 spell them.
 //
-//   Latent attention is recognised by its fields (kv_lora_rank and the rest), whatever the name.
-//   The family decides only what a file leaves unsaid. It is that of the model_type; of an unknown
-//   model_type, that of the architecture; of an unknown architecture, DeepSeek's that has the
-//   topk_method. A vision-language model is its text_config.
+//   The family decides what a file leaves unsaid. It is that of the model_type; of an unknown
+//   model_type, that of the architecture. A model of neither is refused by its name, even with the
+//   fields of another: that family's numbers would be wrong ones wherever it computes more.
+//   A vision-language model is its text_config.
 //
 //   Keys that nothing depends on are ignored. A value that Quire does not compute with is refused,
 //   and so is one on which published implementations differ. A size that decides which tensors
