@@ -2,10 +2,16 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
+#include <charconv>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "base/error.h"
@@ -37,6 +43,91 @@ T ReadElement(const StoredTensor& tensor, size_t i) {
   return value;
 }
 
+// Bytes that one task looks through; a multiple of every element's.
+constexpr int64_t kFiniteChunk = int64_t{1} << 20;
+
+// Whether an element has all bits of `exponent` set. Adding the lowest of them carries into the sign,
+// and no further, so eight bytes are looked at together: 6 GB/s on one core, where a loop over elements
+// has 2.6 of bf16 and 1 of e4m3.
+template <class Bits>
+bool AnyNotFinite(std::span<const std::byte> bytes, Bits exponent) {
+  constexpr uint64_t kEach = ~uint64_t{0} / std::numeric_limits<Bits>::max();
+  const uint64_t mask = kEach * exponent;
+  const uint64_t lowest = kEach * (exponent & (~exponent + 1u));
+  uint64_t sums = 0;
+  size_t i = 0;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, 8);
+    sums |= (word & mask) + lowest;
+  }
+  uint64_t rest = 0;
+  if (i < bytes.size()) std::memcpy(&rest, bytes.data() + i, bytes.size() - i);
+  sums |= (rest & mask) + lowest;
+  return (sums & (kEach << (8 * sizeof(Bits) - 1))) != 0;
+}
+
+// The number of the first element that is infinite or not a number, its bits of `exponent` all being
+// set; the number of elements if there is none.
+template <class Bits>
+int64_t FirstNotFinite(std::span<const std::byte> bytes, Bits exponent, Executor& executor) {
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(Bits));
+  const int64_t size = std::ssize(bytes);
+  std::atomic<int64_t> first = size / kBytes;
+  executor.Run(CeilDiv(size, kFiniteChunk), [&](int64_t chunk) {
+    const int64_t begin = chunk * kFiniteChunk;
+    const int64_t count = std::min(kFiniteChunk, size - begin);
+    if (!AnyNotFinite(bytes.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
+                      exponent)) {
+      return;
+    }
+    int64_t place = begin / kBytes;
+    for (Bits bits = 0;; ++place) {
+      std::memcpy(&bits, bytes.data() + place * kBytes, sizeof(Bits));
+      if ((bits & exponent) == exponent) break;
+    }
+    int64_t known = first.load();
+    while (place < known && !first.compare_exchange_weak(known, place)) {
+    }
+  });
+  return first.load();
+}
+
+// "[3, 17]": where element `i` stands.
+std::string PlaceOf(const StoredTensor& tensor, int64_t i) {
+  std::vector<int64_t> place(tensor.shape.size());
+  for (size_t d = place.size(); d-- > 0; i /= tensor.shape[d]) place[d] = i % tensor.shape[d];
+  return fmt::format("[{}]", fmt::join(place, ", "));
+}
+
+// One such number makes every answer nonsense, and not always one that can be seen: a NaN of a router
+// chooses experts all the same.
+void RequireFinite(const StoredTensor& tensor, Executor& executor) {
+  const auto first_of = [&](auto exponent) {
+    return FirstNotFinite(tensor.bytes, exponent, executor);
+  };
+  int64_t first = 0;
+  switch (tensor.dtype) {
+    case FileDType::kF32:
+      first = first_of(uint32_t{0x7f800000});
+      break;
+    case FileDType::kF16:
+      first = first_of(uint16_t{0x7c00});
+      break;
+    case FileDType::kBf16:
+      first = first_of(uint16_t{0x7f80});
+      break;
+    default:
+      QUIRE_CHECK(tensor.dtype == FileDType::kF8E4m3);
+      first = first_of(uint8_t{0x7f});  // its only NaN
+      break;
+  }
+  if (first == std::ssize(tensor.bytes) / FileDTypeBytes(tensor.dtype).raw()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "{}: tensor '{}': expected finite numbers, got another at {}", tensor.file,
+              tensor.name, PlaceOf(tensor, first));
+}
+
 class FileWeights final : public WeightSource {
  public:
   FileWeights(const std::filesystem::path& model_dir, const ModelConfig& config)
@@ -60,10 +151,11 @@ class FileWeights final : public WeightSource {
     }
   }
 
-  MatrixSource Matrix(const std::string& name, MatrixShape shape, Executor&) override {
+  MatrixSource Matrix(const std::string& name, MatrixShape shape, Executor& executor) override {
     const WeightFormat format = Format(name, shape);
     const StoredTensor& tensor = tensors_.At(prefix_ + name);
     Forget();
+    RequireFinite(tensor, executor);
     last_read_ = &tensor;
     MatrixSource source{.format = format,
                         .shape = shape,
@@ -71,6 +163,7 @@ class FileWeights final : public WeightSource {
                         .output_stride = shape.inputs};
     if (format == WeightFormat::kFp8Block) {
       const StoredTensor& scales = ScalesOf(tensor);
+      RequireFinite(scales, executor);
       source.scales = scales.bytes.data();
       source.scale_stride = scales.shape[1];
       source.block_outputs = config_.fp8_blocks->rows;
@@ -91,6 +184,8 @@ class FileWeights final : public WeightSource {
   void ReadVector(const std::string& name, std::span<float> values) override {
     CheckVector(name, std::ssize(values));
     const StoredTensor& tensor = tensors_.At(prefix_ + name);
+    SerialExecutor serial;
+    RequireFinite(tensor, serial);
     for (size_t i = 0; i < values.size(); ++i) {
       switch (tensor.dtype) {
         case FileDType::kF32:
@@ -106,7 +201,63 @@ class FileWeights final : public WeightSource {
     }
   }
 
+  void RequireNoOthers(const std::unordered_set<std::string>& names) const override {
+    const StoredTensor* first = nullptr;
+    int64_t count = 0;
+    for (const StoredTensor& tensor : tensors_.tensors()) {
+      if (IsOneOf(names, tensor.name) || IsNoPart(tensor)) continue;
+      if (first == nullptr) first = &tensor;
+      ++count;
+    }
+    if (first == nullptr) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                "{}: tensor '{}': expected only tensors that the model of config.json is computed "
+                "from, got {} that nothing reads, this one first",
+                first->file, first->name, count);
+  }
+
  private:
+  // One of `names`, or the scales of one.
+  bool IsOneOf(const std::unordered_set<std::string>& names, std::string_view name) const {
+    if (!name.starts_with(prefix_)) return false;
+    if (names.contains(std::string(name.substr(prefix_.size())))) return true;
+    if (!name.ends_with(kScaleSuffix)) return false;
+    name.remove_suffix(kScaleSuffix.size());
+    const StoredTensor* scaled = tensors_.Find(name);
+    return scaled != nullptr && scaled->dtype == FileDType::kF8E4m3 &&
+           names.contains(std::string(name.substr(prefix_.size())));
+  }
+
+  // Whether the model is whole without it.
+  bool IsNoPart(const StoredTensor& tensor) const {
+    std::string_view name = tensor.name;
+    if (!name.starts_with(prefix_)) return true;  // of the vision part
+    name.remove_prefix(prefix_.size());
+    if (name.ends_with(".rotary_emb.inv_freq")) return true;
+    if (name == "lm_head.weight") return config_.tied_embeddings && IsEmbedding(tensor);
+    return IsOfDraftLayer(name);
+  }
+
+  bool IsEmbedding(const StoredTensor& tensor) const {
+    const StoredTensor& embedding = tensors_.At(prefix_ + "model.embed_tokens.weight");
+    return tensor.dtype == embedding.dtype && tensor.shape == embedding.shape &&
+           std::ranges::equal(tensor.bytes, embedding.bytes);
+  }
+
+  // A layer behind the last that joins a token's embedding with the hidden state before it. Not every
+  // layer there is one: config.json may have fewer layers than the file.
+  bool IsOfDraftLayer(std::string_view name) const {
+    constexpr std::string_view kLayers = "model.layers.";
+    if (!name.starts_with(kLayers)) return false;
+    int64_t layer = 0;
+    const char* const end = name.data() + name.size();
+    const auto [dot, error] = std::from_chars(name.data() + kLayers.size(), end, layer);
+    if (error != std::errc() || dot == end || *dot != '.' || layer < config_.num_layers()) {
+      return false;
+    }
+    return tensors_.Find(fmt::format("{}{}{}.eh_proj.weight", prefix_, kLayers, layer)) != nullptr;
+  }
+
   // The scales of an fp8 tensor: one per block, the last blocks possibly partial.
   const StoredTensor& ScalesOf(const StoredTensor& tensor) const {
     Require(config_.fp8_blocks.has_value(),
@@ -228,6 +379,7 @@ class DummyWeights final : public WeightSource {
   }
 
   void CheckVector(const std::string&, int64_t) const override {}
+  void RequireNoOthers(const std::unordered_set<std::string>&) const override {}
 
   void ReadVector(const std::string& name, std::span<float> values) override {
     const bool is_norm = name.ends_with("norm.weight");

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_set>
 
 #include "base/executor.h"
 #include "kernels/gemm.h"
@@ -16,7 +17,8 @@ namespace quire {
 
 // Tensors by the names that published checkpoints use. Every function throws
 // Error(kInvalidArgument) with file, tensor, expected and actual if the tensor is missing, has
-// another shape, or a type that Quire does not compute with.
+// another shape, or a type that Quire does not compute with; those that read data, if a number of it is
+// infinite or not one.
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
@@ -28,6 +30,12 @@ class WeightSource {
   // That there is a vector of this length. Reads no data.
   virtual void CheckVector(const std::string& name, int64_t size) const = 0;
   virtual void ReadVector(const std::string& name, std::span<float> values) = 0;
+  // That there are no tensors but these, `names`, which are all that a model is computed from: others
+  // would belong to a part that is left out. Allowed besides are the scales of these, layers of
+  // multi-token prediction, what a vision-language model has beside its language model, a table of
+  // rotary frequencies, and a head that is the tied embedding once more. Throws with the first by name
+  // and how many there are. Reads no data but that of such a head.
+  virtual void RequireNoOthers(const std::unordered_set<std::string>& names) const = 0;
 };
 
 // The safetensors files of the folder, mapped: opening reads their headers only.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -48,6 +49,7 @@ class Loader {
     weights.final_norm = Vector("model.norm.weight", config_.hidden_size);
     weights.head =
         config_.tied_embeddings ? weights.embedding : Matrix("lm_head.weight", vocabulary);
+    source_.RequireNoOthers(names_);
     packer_.Finish();
     return weights;
   }
@@ -60,6 +62,8 @@ class Loader {
     layer.mlp_norm = Vector(prefix + "post_attention_layernorm.weight", config_.hidden_size);
     if (kind == LayerKind::kDense) {
       layer.mlp = Mlps({prefix + "mlp."}, config_.dense_width);
+      // A.X-K1's files have the norm here too, where nothing is computed with it.
+      if (config_.moe.post_mlp_norm) names_.insert(prefix + "post_mlp_layernorm.weight");
     } else {
       LoadExperts(prefix + "mlp.", layer);
       if (config_.moe.post_mlp_norm) {
@@ -95,6 +99,7 @@ class Loader {
   // kv_b is [num_heads, nope_dim + value_dim, latent_dim]. Keys use it transposed: a query head's
   // nope_dim inputs give latent_dim outputs. It is a small part of a model (0.15% of DeepSeek-V3).
   void LoadHeads(const std::string& name, AttentionWeights& attention) {
+    names_.insert(name);
     const int64_t head_rows = config_.nope_dim + config_.value_dim;
     const MatrixShape whole{config_.num_heads * head_rows, config_.latent_dim};
     const WeightFormat format = Kept(source_.Format(name, whole), WeightUse::kHeads);
@@ -152,6 +157,7 @@ class Loader {
   // Matrices of one shape, one behind the other. All are kept alike.
   Weight Matrices(const std::vector<std::string>& names, MatrixShape shape,
                   WeightUse use = WeightUse::kProduct) {
+    names_.insert(names.begin(), names.end());
     const WeightFormat format = Kept(source_.Format(names[0], shape), use);
     for (const std::string& name : names) {
       const WeightFormat stored = source_.Format(name, shape);
@@ -177,6 +183,7 @@ class Loader {
   }
 
   std::span<const float> Vector(const std::string& name, int64_t size) {
+    names_.insert(name);
     source_.CheckVector(name, size);
     return packer_.Floats(size, [&](std::span<float> to) { source_.ReadVector(name, to); });
   }
@@ -184,6 +191,7 @@ class Loader {
   const ModelConfig& config_;
   WeightSource& source_;
   WeightPacker& packer_;
+  std::unordered_set<std::string> names_;  // of the tensors that the family's files have
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -24,6 +25,28 @@ namespace {
 
 const std::filesystem::path kFixtures = QUIRE_HF_FIXTURES;
 
+// A model's weights in memory of their own.
+struct Loaded {
+  Loaded(const ModelConfig& config, WeightSource& source, Executor& executor,
+         const LoadProgress& progress = {})
+      : memory("weights", Bytes(config, source)) {
+    Carver carver(memory.bytes());
+    cpu::CpuWeightPacker packer(carver, executor, progress);
+    weights = LoadWeights(config, source, packer);
+    EXPECT_EQ(carver.used(), memory.size());
+  }
+  static ByteOffset Bytes(const ModelConfig& config, WeightSource& source) {
+    SerialExecutor serial;
+    Carver counter;
+    cpu::CpuWeightPacker packer(counter, serial);
+    LoadWeights(config, source, packer);
+    return counter.used();
+  }
+
+  Buffer memory;
+  ModelWeights weights;
+};
+
 // A copy of a fixture whose tensors and config can be changed.
 class Checkpoint {
  public:
@@ -38,8 +61,26 @@ class Checkpoint {
     if (found == tensors_.end()) throw std::runtime_error("no tensor " + name);
     return *found;
   }
+  // Beside the others; its bytes are those of `like`.
+  void Add(const std::string& name, const std::string& like) {
+    StoredTensor tensor = Tensor(like);
+    tensor.name = name;
+    tensors_.push_back(std::move(tensor));
+  }
+  void PutUnder(const std::string& prefix) {
+    for (StoredTensor& tensor : tensors_) tensor.name = prefix + tensor.name;
+  }
   void Remove(const std::string& name) {
     std::erase_if(tensors_, [&](const StoredTensor& tensor) { return tensor.name == name; });
+  }
+
+  // Puts `bits` into a tensor, as its element `i`.
+  template <class Bits>
+  void Change(const std::string& name, size_t i, Bits bits) {
+    StoredTensor& tensor = Tensor(name);
+    changed_.emplace_back(tensor.bytes.begin(), tensor.bytes.end());
+    std::memcpy(changed_.back().data() + i * sizeof(Bits), &bits, sizeof(Bits));
+    tensor.bytes = changed_.back();
   }
 
   // Writes it and checks it as a load would; the message of the refusal.
@@ -58,12 +99,22 @@ class Checkpoint {
     cpu::CpuWeightPacker packer(counter, serial);
     LoadWeights(config, *OpenWeightFiles(dir_.path(), config), packer);
   }
+  // The message of a refusal that comes with the data.
+  std::string RefusalOfData() {
+    Write();
+    Check();
+    const ModelConfig config = ReadModelConfig(dir_.path());
+    const auto source = OpenWeightFiles(dir_.path(), config);
+    ThreadPool pool(2);
+    return InvalidArgument([&] { (void)Loaded(config, *source, pool); }, dir_.path());
+  }
   const TempDir& dir() const { return dir_; }
 
  private:
   TempDir dir_;
   TensorSet files_;
   std::vector<StoredTensor> tensors_;
+  std::deque<std::vector<std::byte>> changed_;
   Json config_;
 };
 
@@ -85,6 +136,109 @@ TEST(WeightsTest, AMissingTensorIsRefusedByName) {
     checkpoint.Remove(name);
     EXPECT_NE(checkpoint.Refusal().find(name), std::string::npos) << name;
   }
+}
+
+std::string NothingReads(const std::string& first, int count) {
+  return "DIR/model.safetensors: tensor '" + first +
+         "': expected only tensors that the model of config.json is computed from, got " +
+         std::to_string(count) + " that nothing reads, this one first";
+}
+
+TEST(WeightsTest, TensorsThatNothingReadsAreRefusedByNameAndNumber) {
+  const std::string norm = "model.layers.0.input_layernorm.weight";
+  for (const char* name :
+       {"model.layers.0.self_attn.q_norm.weight", "model.layers.1.self_attn.indexer.wk.weight",
+        "model.layers.0.self_attn.q_a_proj.lora_A.weight", "model.layers.0.self_attn.o_proj.bias",
+        "model.layers.0.post_mlp_layernorm.weight", "model.layers.00.input_layernorm.weight",
+        "model.layers.2x.eh_proj.weight", "model.layers.0.mlp.gate_proj.weight_scale_inv",
+        "rotary_emb.inv_freq", "lm_head.weights", "language_model.lm_head.weight"}) {
+    Checkpoint checkpoint("v3_mtp");
+    checkpoint.Add(name, norm);
+    EXPECT_EQ(checkpoint.Refusal(), NothingReads(name, 1));
+  }
+  Checkpoint checkpoint("v3_mtp");
+  for (const char* name : {"z", "b", "c"}) checkpoint.Add(name, norm);
+  EXPECT_EQ(checkpoint.Refusal(), NothingReads("b", 3));
+}
+
+TEST(WeightsTest, AConfigThatTellsOfLessThanTheFileIsRefused) {
+  const auto refusal = [](const char* fixture, const char* key, const Json& value) {
+    Checkpoint checkpoint(fixture);
+    checkpoint.config()[key] = value;
+    return checkpoint.Refusal();
+  };
+  EXPECT_EQ(refusal("v3_mtp", "num_hidden_layers", 1),
+            NothingReads("model.layers.1.input_layernorm.weight", 38));
+  EXPECT_EQ(refusal("v3_mtp", "n_shared_experts", 0),
+            NothingReads("model.layers.1.mlp.shared_experts.down_proj.weight", 3));
+  EXPECT_EQ(refusal("v3_mtp", "tie_word_embeddings", true), NothingReads("lm_head.weight", 1));
+  EXPECT_EQ(refusal("v3_tied_bias", "attention_bias", false),
+            NothingReads("model.layers.0.self_attn.kv_a_proj_with_mqa.bias", 6));
+  EXPECT_EQ(refusal("axk1", "model_type", "deepseek_v3")
+                .find("DIR/model.safetensors: tensor '"
+                      "model.layers.0.post_mlp_layernorm.weight'"),
+            0u);
+}
+
+TEST(WeightsTest, PartsThatAModelIsWholeWithoutMayBeThere) {
+  Checkpoint draft("v3_mtp");  // its third layer is for multi-token prediction
+  draft.Add("model.layers.0.self_attn.rotary_emb.inv_freq",
+            "model.layers.0.input_layernorm.weight");
+  draft.Add("model.layers.2.shared_head.norm.bias", "model.layers.0.input_layernorm.weight");
+  draft.Write();
+  draft.Check();
+  // A layer behind the last is a draft layer by what it has, not by its place.
+  draft.Remove("model.layers.2.eh_proj.weight");
+  EXPECT_NE(draft.Refusal().find("model.layers.2."), std::string::npos);
+
+  Checkpoint tied("v3_tied_bias");
+  tied.Add("lm_head.weight", "model.embed_tokens.weight");
+  tied.Write();
+  tied.Check();
+  tied.Change<uint16_t>("lm_head.weight", 3, 0x3f81);
+  EXPECT_EQ(tied.Refusal(), NothingReads("lm_head.weight", 1));
+}
+
+TEST(WeightsTest, OfAVisionLanguageModelOnlyTheLanguageModelIsRead) {
+  Checkpoint checkpoint("v3_mtp");
+  const Json text = checkpoint.config();
+  checkpoint.config() = {{"text_config", text}};
+  checkpoint.PutUnder("language_model.");
+  checkpoint.Add("vision_tower.patch_embed.proj.bias", "language_model.model.norm.weight");
+  checkpoint.Write();
+  checkpoint.Check();
+  checkpoint.Add("language_model.model.norm.bias", "language_model.model.norm.weight");
+  EXPECT_EQ(checkpoint.Refusal(), NothingReads("language_model.model.norm.bias", 1));
+}
+
+TEST(WeightsTest, NumbersThatAreNotFiniteAreRefusedByTensorAndPlace) {
+  const auto refused = [](const std::string& tensor, const std::string& place) {
+    return "DIR/model.safetensors: tensor '" + tensor +
+           "': expected finite numbers, got another at " + place;
+  };
+  const std::string matrix = "model.layers.1.mlp.gate.weight";
+  for (const uint16_t bits :
+       {uint16_t{0x7f80}, uint16_t{0xff80}, uint16_t{0x7fc0}, uint16_t{0xffff}}) {
+    Checkpoint checkpoint("v3_mtp");
+    const auto columns = static_cast<size_t>(checkpoint.Tensor(matrix).shape[1]);
+    checkpoint.Change(matrix, 2 * columns + 5, bits);
+    checkpoint.Change(matrix, 3 * columns + 1, bits);
+    EXPECT_EQ(checkpoint.RefusalOfData(), refused(matrix, "[2, 5]"));
+  }
+  Checkpoint half("v3_f16");
+  half.Change<uint16_t>("model.norm.weight", 7, 0xfc00);
+  EXPECT_EQ(half.RefusalOfData(), refused("model.norm.weight", "[7]"));
+  Checkpoint single("v3_f32");
+  single.Change<uint32_t>("lm_head.weight", 0, 0x7f800001);
+  EXPECT_EQ(single.RefusalOfData(), refused("lm_head.weight", "[0, 0]"));
+  const std::string narrow = "model.layers.0.self_attn.o_proj.weight";
+  Checkpoint eight("v3_fp8");
+  ASSERT_EQ(eight.Tensor(narrow).dtype, FileDType::kF8E4m3);
+  eight.Change<uint8_t>(narrow, 1, 0xff);
+  EXPECT_EQ(eight.RefusalOfData(), refused(narrow, "[0, 1]"));
+  Checkpoint scale("v3_fp8");
+  scale.Change<uint32_t>(narrow + "_scale_inv", 0, 0x7fc00000);
+  EXPECT_EQ(scale.RefusalOfData(), refused(narrow + "_scale_inv", "[0, 0]"));
 }
 
 TEST(WeightsTest, AWrongShapeIsRefusedWithBothShapes) {
@@ -151,28 +305,6 @@ TEST(WeightsTest, ABrokenFolderIsRefused) {
   EXPECT_EQ(InvalidArgument([&] { checkpoint.Check(); }, checkpoint.dir().path()),
             "DIR/config.json: cannot open: No such file or directory");
 }
-
-// A model's weights in memory of their own.
-struct Loaded {
-  Loaded(const ModelConfig& config, WeightSource& source, Executor& executor,
-         const LoadProgress& progress = {})
-      : memory("weights", Bytes(config, source)) {
-    Carver carver(memory.bytes());
-    cpu::CpuWeightPacker packer(carver, executor, progress);
-    weights = LoadWeights(config, source, packer);
-    EXPECT_EQ(carver.used(), memory.size());
-  }
-  static ByteOffset Bytes(const ModelConfig& config, WeightSource& source) {
-    SerialExecutor serial;
-    Carver counter;
-    cpu::CpuWeightPacker packer(counter, serial);
-    LoadWeights(config, source, packer);
-    return counter.used();
-  }
-
-  Buffer memory;
-  ModelWeights weights;
-};
 
 std::vector<float> Row(const Weight& weight, int64_t n, int64_t matrix = 0) {
   std::vector<float> row(static_cast<size_t>(weight.shape.inputs));
