@@ -8,6 +8,7 @@ import math
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import struct
@@ -27,6 +28,7 @@ CONTEXT = 512
 TINY_CHAT_CONTEXT = 4096
 TOLERANCE = 1e-4
 # In sanitized builds looking for leaks takes seconds at every exit: one test does it.
+IS_SANITIZED = b"__asan_init" in pathlib.Path(BINARY).read_bytes()
 NO_LEAK_CHECK = {"ASAN_OPTIONS": "detect_leaks=0"}
 
 SCORE_KEYS = ["tokens", "logprobs", "top_logprobs"]
@@ -36,11 +38,16 @@ ROW_KEYS = {
     "percent_of_multiply_add", "ms_per_step_by_part"}
 
 
-def quire(*args, env=None, stdin=""):
-    """Runs the binary in an environment without variables of Quire's but those in `env`."""
+def quire(*args, env=None, stdin="", limit_bytes=None):
+    """Runs the binary in an environment without variables of Quire's but those in `env`, with at most
+    `limit_bytes` of memory (not where a sanitizer maps more than that by itself)."""
+    limit = None
+    if limit_bytes and not IS_SANITIZED:
+        limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
     clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
     return subprocess.run([BINARY, *map(str, args)], env={**NO_LEAK_CHECK, **clean, **(env or {})},
-                          input=stdin, capture_output=True, text=True, timeout=300, check=False)
+                          input=stdin, capture_output=True, text=True, timeout=300, check=False,
+                          preexec_fn=limit)
 
 
 def start_quire(*args):
@@ -496,6 +503,59 @@ class RefusalTest(CliTest):
         file.write_bytes(b"")
         self.assert_score_refused(["model.safetensors"], model)
 
+    def test_weights_that_are_not_there(self):
+        model = self.copy_model()
+        file = model / "model.safetensors"
+        file.write_text("version https://git-lfs.github.com/spec/v1\n"
+                        f"oid sha256:{'0' * 64}\nsize 123456789\n")
+        self.assert_score_refused(["model.safetensors", "Git LFS", "git lfs pull"], model)
+        file.unlink()
+        file.symlink_to("nowhere")
+        self.assert_score_refused(["model.safetensors"], model)
+        file.unlink()
+        file.symlink_to(file.name)
+        self.assert_score_refused(["model.safetensors", "Too many levels"], model)
+
+    def test_weights_that_are_no_numbers_are_refused_by_name(self):
+        model = self.copy_model()
+        file = model / "model.safetensors"
+        content = bytearray(file.read_bytes())
+        length, = struct.unpack_from("<Q", content)
+        header = json.loads(content[8:8 + length])
+        name = "model.layers.1.mlp.gate.weight"
+        self.assertEqual(header[name]["dtype"], "BF16")
+        begin = 8 + length + header[name]["data_offsets"][0]
+        for bits in (0x7f80, 0xffc0):  # infinity, NaN
+            struct.pack_into("<H", content, begin + 6, bits)
+            file.write_bytes(content)
+            self.assert_score_refused([name, "finite", "[0, 3]"], model)
+
+    def test_paths_that_cannot_be_followed(self):
+        loop = self.folder / "loop"
+        loop.symlink_to(loop.name)
+        long = "a" * 5000
+        for path, why in ((loop, "Too many levels"), (long, "too long")):
+            for command in (("score", path, "--tokens", 1), ("inspect", path), ("bench", path),
+                            ("generate", path, "hi"), ("serve", path),
+                            ("score", V2_LITE, "--tokens-file", path),
+                            ("serve", V2_LITE, "--api-key-file", path),
+                            ("generate", TINY_CHAT, "--prompt-file", path),
+                            ("eval", TINY_CHAT, "--data", path)):
+                with self.subTest(command=command[0], flag=command[2:3], why=why):
+                    self.assert_refused([why], *command)
+
+    def test_files_without_an_end_or_that_are_none(self):
+        for command in (("score", V2_LITE, "--tokens-file"), ("eval", TINY_CHAT, "--data"),
+                        ("serve", V2_LITE, "--api-key-file"),
+                        ("generate", TINY_CHAT, "--prompt-file")):
+            with self.subTest(command=command[0]):
+                self.assert_refused([command[-1], "/dev/zero", "bytes, got more"], *command,
+                                    "/dev/zero", limit_bytes=2 << 30)
+                self.assert_refused([command[-1], "cannot read", "Is a directory"], *command,
+                                    self.folder)
+        self.assert_refused(["--tokens-file", "item 0", "integer"], "score", V2_LITE,
+                            "--tokens-file", V2_LITE / "model.safetensors")
+
     def test_missing_shard(self):
         model = self.copy_model(V3_GROUPS)
         (model / "model-00002-of-00003.safetensors").unlink()
@@ -563,6 +623,8 @@ class RefusalTest(CliTest):
                              (["--mem-fraction-static", 0], ["--mem-fraction-static", '"0"']),
                              (["--top", 21], ["--top", "0..20", '"21"']),
                              (["--max-total-tokens", 2], ["--max-total-tokens", "3", "2"]),
+                             (["--max-total-tokens", 2**63 - 1],
+                              ["--max-total-tokens", "1..68719476736", "9223372036854775807"]),
                              (["--disable-cuda-graph", "--step-mode", "graph"],
                               ["--disable-cuda-graph", "--step-mode graph"]),
                              (["--check", "--step-mode", "graph"],

@@ -16,6 +16,9 @@ namespace {
 constexpr const char* kModelGroup = "Model";
 constexpr const char* kMemoryGroup = "Memory and steps";
 
+// So many that their bytes can be counted, whatever the model: 4 KB a token in each of 1024 layers.
+constexpr int64_t kMaxTotalTokens = int64_t{1} << 36;
+
 TokenCount ParseTokens(const std::string& where, const std::string& text) {
   return TokenCount(ParseInt(where, text, 1));
 }
@@ -78,7 +81,9 @@ void AddMemory(FlagReader& reader, ModelFlags& flags) {
       flags.chunked_prefill_size, ParseTokens);
   add({"--max-total-tokens", "TOKENS", "",
        "Tokens that the KV cache holds, of all sequences together"},
-      flags.max_total_tokens, ParseTokens);
+      flags.max_total_tokens, [](const std::string& where, const std::string& text) {
+        return TokenCount(ParseInt(where, text, 1, kMaxTotalTokens));
+      });
   add({"--page-size", "TOKENS", std::to_string(flags.page_size.raw()),
        "Tokens per page of the KV cache, 1 to 256: any value works and gives the same\n"
        "results"},

@@ -5,9 +5,6 @@
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -17,6 +14,7 @@
 #include "cli/answer.h"
 #include "cli/answer_flags.h"
 #include "cli/flags.h"
+#include "cli/input.h"
 #include "cli/interrupt.h"
 #include "cli/local_model.h"
 #include "cli/output.h"
@@ -35,16 +33,6 @@ struct GenerateFlags {
 
 // ---- The prompt ----
 
-std::string ReadAll(std::istream& in) { return {std::istreambuf_iterator<char>(in), {}}; }
-
-std::string ReadPromptFile(const std::string& file) {
-  if (file == "-") return ReadAll(std::cin);
-  std::ifstream in(file, std::ios::binary);
-  Require(in.is_open(), "--prompt-file: expected a file that can be read, got {}",
-          QuoteForMessage(file));
-  return ReadAll(in);
-}
-
 // With one text and no model named, "quire generate 'Once upon a time'" is a prompt for the default
 // one: a text with white space in it that is no path.
 void TakeModelForPrompt(GenerateFlags& flags) {
@@ -61,7 +49,9 @@ std::string ReadPrompt(const GenerateFlags& flags) {
   if (flags.prompt && flags.prompt != "-") return *flags.prompt;
   Require(flags.prompt || !flags.prompt_file.empty() || isatty(STDIN_FILENO) == 0,
           "PROMPT: expected a text, --prompt-file FILE, or a prompt on stdin, got none");
-  std::string text = ReadPromptFile(flags.prompt_file.empty() ? "-" : flags.prompt_file);
+  std::string text = flags.prompt_file.empty()
+                         ? ReadFileOrStdin("PROMPT", "-")
+                         : ReadFileOrStdin("--prompt-file", flags.prompt_file);
   if (text.ends_with('\n')) text.pop_back();
   return text;
 }

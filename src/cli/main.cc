@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -94,6 +95,11 @@ int main(int argc, char** argv) {
     return cli::Run(argc, argv);
   } catch (const Error& error) {
     return cli::Fail(error, error.code() == ErrorCode::kInvalidArgument ? 2 : 1);
+  } catch (const std::filesystem::filesystem_error& error) {
+    // A path that the system cannot follow is a wrong value like any other.
+    return cli::Fail(Error(ErrorCode::kInvalidArgument, "{}: {}",
+                           QuoteForMessage(error.path1().string()), error.code().message()),
+                     2);
   } catch (const std::exception& error) {
     return cli::Fail(error, 1);
   }

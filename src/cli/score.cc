@@ -3,15 +3,13 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "cli/flags.h"
+#include "cli/input.h"
 #include "cli/load.h"
 #include "cli/output.h"
 #include "cli/parse.h"
@@ -48,21 +46,14 @@ struct Scores {
 
 // ---- What to score ----
 
-std::string ReadText(const std::string& file) {
-  if (file == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
-  std::ifstream in(file, std::ios::binary);
-  Require(in.is_open(), "--tokens-file: expected a file that can be read, got {}",
-          QuoteForMessage(file));
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 std::vector<int32_t> ReadTokens(const ScoreFlags& flags, int64_t vocab_size) {
   Require(flags.tokens.empty() != flags.tokens_file.empty(),
           "--tokens, --tokens-file: expected one of them, got {}",
           flags.tokens.empty() ? "neither" : "both");
   const bool from_file = flags.tokens.empty();
   const std::string where = from_file ? "--tokens-file " + flags.tokens_file : "--tokens";
-  const std::string text = from_file ? ReadText(flags.tokens_file) : flags.tokens;
+  const std::string text =
+      from_file ? ReadFileOrStdin("--tokens-file", flags.tokens_file) : flags.tokens;
   std::vector<int32_t> tokens;
   for (const int64_t token : ParseInts(where, text, std::numeric_limits<int64_t>::min())) {
     Require(token >= 0 && token < vocab_size,

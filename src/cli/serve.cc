@@ -8,9 +8,9 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "cli/flags.h"
+#include "cli/input.h"
 #include "cli/local_model.h"
 #include "cli/parse.h"
 #include "io/json.h"
@@ -78,7 +79,8 @@ void AddAccess(FlagReader& reader, ServeFlags& flags) {
           flags.api_keys)
       .Group("Who may ask")
       .Twin();
-  add({"--api-key-file", "FILE", "", "More keys, one a line"}, flags.api_key_file, ParseText);
+  add({"--api-key-file", "FILE", "", "More keys, one a line; lines that begin with # are comments"},
+      flags.api_key_file, ParseText);
   add({"--cors-origin", "ORIGIN", "", "Let pages of this origin ask; * for all"}, flags.cors_origin,
       ParseText);
 }
@@ -156,15 +158,16 @@ void AddServeFlags(FlagReader& reader, ServeFlags& flags) {
 
 // ---- Options from flags ----
 
+// Every request is compared with every key.
+constexpr int64_t kMaxKeyFileBytes = int64_t{1} << 20;
+
 std::vector<std::string> ReadKeys(const ServeFlags& flags) {
   std::vector<std::string> keys = flags.api_keys;
   if (!flags.api_key_file.empty()) {
-    std::ifstream in(flags.api_key_file);
-    Require(in.is_open(), "--api-key-file: expected a file that can be read, got {}",
-            QuoteForMessage(flags.api_key_file));
+    std::istringstream in(ReadFile("--api-key-file", flags.api_key_file, kMaxKeyFileBytes));
     for (std::string line; std::getline(in, line);) {
       if (line.ends_with('\r')) line.pop_back();
-      if (!line.empty()) keys.push_back(line);
+      if (!line.empty() && line.front() != '#') keys.push_back(line);
     }
     Require(!keys.empty(), "--api-key-file: {}: expected a key on a line, got none",
             QuoteForMessage(flags.api_key_file));

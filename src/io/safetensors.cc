@@ -28,7 +28,9 @@ static_assert(std::endian::native == std::endian::little, "tensor bytes are used
 
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kMaxHeaderBytes = 100'000'000;  // the reference library's limit
-constexpr size_t kHeaderAlignment = 8;           // the largest element
+// How the text begins that a repository has in place of a large file.
+constexpr std::string_view kLfsPointer = "version https://git-lfs.github.com/";
+constexpr size_t kHeaderAlignment = 8;  // the largest element
 constexpr int64_t kMaxInt = std::numeric_limits<int64_t>::max();
 constexpr const char* kMetadata = "__metadata__";
 constexpr std::array<std::string_view, 3> kTensorKeys = {"dtype", "shape", "data_offsets"};
@@ -82,6 +84,10 @@ struct Sections {
 };
 
 Sections SplitFile(std::span<const std::byte> file, const std::string& file_name) {
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  Require(!text.starts_with(kLfsPointer),
+          "{}: expected tensors, got a pointer of Git LFS to them: `git lfs pull` gets the file",
+          file_name);
   Require(file.size() >= kLengthBytes, "{}: truncated: expected {} bytes of header length, got {}",
           file_name, kLengthBytes, file.size());
   uint64_t length = 0;

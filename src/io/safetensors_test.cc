@@ -110,6 +110,8 @@ TEST(SafetensorsTest, EveryDTypeIsKnownByNameAndSize) {
 
 TEST(SafetensorsTest, ATruncatedFileIsRefused) {
   EXPECT_EQ(FileRefusal(""), "f: truncated: expected 8 bytes of header length, got 0");
+  EXPECT_EQ(FileRefusal("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 7\n"),
+            "f: expected tensors, got a pointer of Git LFS to them: `git lfs pull` gets the file");
   EXPECT_EQ(FileRefusal("\x02\0\0"), "f: truncated: expected 8 bytes of header length, got 1");
   EXPECT_EQ(FileRefusal(WithLength(3, "{}")), "f: truncated: expected a header of 3 bytes, got 2");
   EXPECT_EQ(EntryRefusal("U8", "[8]", "[0,8]", 7),

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/error.h"
+#include "cli/input.h"
 #include "io/json.h"
 
 namespace quire::cli {
@@ -78,9 +79,7 @@ std::optional<std::string> FindNumber(std::string_view text) {
 }
 
 std::vector<EvalQuestion> ReadQuestions(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  Require(in.is_open(), "--data: expected a file that can be read, got {}",
-          QuoteForMessage(file.string()));
+  std::istringstream in(ReadFile("--data", file));
   std::vector<EvalQuestion> questions;
   int64_t line_number = 0;
   for (std::string line; std::getline(in, line);) {
