@@ -239,6 +239,24 @@ class ScoreTest(CliTest):
                          [["0", "5"], ["1", "6"], ["2", "7"], ["3", "next"]])
         self.assertIn("perplexity", lines[-1])
 
+    def test_a_model_with_longrope_says_which_factors_its_scores_have(self):
+        model = FIXTURES / "minicpm3_long"
+        tokens = ids(range(5, 25))
+        score = lambda *flags: self.run_json("score", model, "--tokens", tokens, "--json", *flags)
+        alone, continued = score(), score("--continue", 12)
+        self.assertEqual(alone["rope_factors"], "short")
+        self.assertEqual(continued["rope_factors"], "short")  # 32 tokens, the original context
+        self.assertEqual(continued["logprobs"], alone["logprobs"])
+        beyond = score("--continue", 13)
+        self.assertEqual(beyond["rope_factors"], "long")
+        self.assertNotEqual(beyond["logprobs"], alone["logprobs"])
+        # The context says it, not what is done in it.
+        in_long = score("--context-length", 33)
+        self.assertEqual((in_long["rope_factors"], in_long["logprobs"]),
+                         ("long", beyond["logprobs"]))
+        table = self.run_ok("score", model, "--tokens", tokens, "--continue", 13)
+        self.assertIn("LongRoPE: long factors", table.splitlines()[-1])
+
     def test_dummy_weights_need_no_files(self):
         model = self.folder / "model"
         model.mkdir()

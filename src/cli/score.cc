@@ -13,6 +13,7 @@
 #include "cli/load.h"
 #include "cli/output.h"
 #include "cli/parse.h"
+#include "model/rope_table.h"
 
 namespace quire::cli {
 namespace {
@@ -42,6 +43,9 @@ struct Scores {
   std::vector<int32_t> tokens = {};
   std::vector<ScoredToken> places = {};  // of token 1, 2, ... and of the one that would follow
   std::vector<int32_t> continuation = {};
+  // LongRoPE has two sets of factors, and the context that there is room for decides for all tokens:
+  // the same tokens have other scores with other factors. "short" or "long"; empty: no such model.
+  std::string rope_factors = {};
 };
 
 // ---- What to score ----
@@ -78,6 +82,11 @@ RunnerOptions OptionsFor(const ScoreFlags& flags, const ModelConfig& config,
   RunnerOptions room{.context = length, .max_seqs = 1, .pool_tokens = length};
   room.max_step_tokens = Min(room.max_step_tokens, length);
   return MakeRoom(flags.model, room);
+}
+
+std::string RopeFactors(const ModelConfig& config, TokenCount context) {
+  if (config.rope.scaling != RopeScaling::kLongRope) return "";
+  return UsesLongFactors(config.rope, context) ? "long" : "short";
 }
 
 ScoredToken Copy(const StepToken& token) {
@@ -135,6 +144,7 @@ Scores Score(const ScoreFlags& flags) {
   const RunnerOptions options = OptionsFor(flags, *model.config, TokenCount(scores.tokens.size()));
   const std::unique_ptr<MeteredRunner> runner =
       LoadRunner(model, flags.model.device, options, PrintLoading());
+  scores.rope_factors = RopeFactors(*model.config, runner->limits().context);
   PagePool pool = MakePagePool(runner->limits());
   const std::vector<PageList> pages =
       TakeSequences(pool, 1, TokenCount(scores.tokens.size()) + TokenCount(flags.num_continued));
@@ -164,6 +174,7 @@ std::string ToJson(const Scores& scores, const ScoreFlags& flags) {
   json["logprobs"] = std::move(logprobs);
   json["top_logprobs"] = std::move(tops);
   if (flags.num_continued > 0) json["continuation"] = scores.continuation;
+  if (!scores.rope_factors.empty()) json["rope_factors"] = scores.rope_factors;
   return json.dump() + "\n";
 }
 
@@ -193,6 +204,12 @@ std::string ToTable(const Scores& scores, const ScoreFlags& flags) {
   }
   if (flags.num_continued > 0) {
     table += fmt::format("\ncontinuation {}\n", fmt::join(scores.continuation, ","));
+  }
+  if (!scores.rope_factors.empty()) {
+    table += fmt::format(
+        "\nLongRoPE: {} factors; --context-length, and tokens to continue with, choose for all "
+        "tokens\n",
+        scores.rope_factors);
   }
   return table;
 }
@@ -230,7 +247,9 @@ void AddScore(CLI::App& quire) {
        "Example:\n"
        "  quire score models/DeepSeek-V2-Lite --tokens 100000,549,6077,280 --top 5\n"
        "\n"
-       "The KV cache and the steps are made as large as the tokens need, unless flags say more.\n"},
+       "The KV cache and the steps are made as large as the tokens need, unless flags say more.\n"
+       "A model with LongRoPE has other scores in a longer context: the output says which factors\n"
+       "were used, and --context-length chooses them.\n"},
       AddScoreFlags, RunScore);
 }
 

@@ -60,7 +60,7 @@ float YarnFrequency(const ModelConfig& config, const Ramp& ramp, int32_t pair) {
 std::vector<float> Frequencies(const ModelConfig& config, TokenCount context) {
   const RopeConfig& rope = config.rope;
   const Ramp ramp = rope.scaling == RopeScaling::kYarn ? YarnRamp(config) : Ramp{0, 1};
-  const bool is_long = context > TokenCount(rope.original_context);
+  const bool is_long = UsesLongFactors(rope, context);
   const std::vector<double>& factors = is_long ? rope.long_factor : rope.short_factor;
   std::vector<float> frequencies;
   for (int32_t pair = 0; pair < config.rope_dim / 2; ++pair) {

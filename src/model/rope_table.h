@@ -13,6 +13,11 @@
 
 namespace quire {
 
+// Of LongRoPE: whether sequences of a context of this length are computed with the long factors.
+inline bool UsesLongFactors(const RopeConfig& rope, TokenCount context) {
+  return context > TokenCount(rope.original_context);
+}
+
 class RopeTable {
  public:
   // `context` is the longest sequence that will be served: LongRoPE has one set of factors up to
