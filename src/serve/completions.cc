@@ -158,6 +158,8 @@ Completions::Job Completions::PrepareCompletion(const std::string& body,
   CheckModelName(request.generation.model, options_.model_name);
   Job job{.shape = MakeAnswerShape(request), .stream = request.generation.stream};
   for (const CompletionPrompt& prompt : request.prompts) {
+    // Equal prompts are drawn apart: seeds that differ by one have nothing in common.
+    const Arrival of_prompt{.now = arrival.now, .seed = arrival.seed + job.requests.size()};
     AnswerPrompt answer_prompt;
     if (const auto* text = std::get_if<std::string>(&prompt)) {
       answer_prompt.text = *text;
@@ -168,7 +170,7 @@ Completions::Job Completions::PrepareCompletion(const std::string& body,
           answer_prompt.tokens, {.skip_special_tokens = request.generation.skip_special_tokens});
     }
     job.requests.push_back(
-        MakeTextRequest(request.generation, answer_prompt.tokens, std::nullopt, arrival));
+        MakeTextRequest(request.generation, answer_prompt.tokens, std::nullopt, of_prompt));
     job.shape.prompts.push_back(std::move(answer_prompt));
   }
   return job;

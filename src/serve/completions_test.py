@@ -1,9 +1,6 @@
-"""What lm-eval reads from /v1/completions, against a live `quire serve`: `echo`, `logprobs` and one token.
+"""What clients read from the answers of a live `quire serve`.
 
-usage: loglikelihood_test.py BINARY MODEL [unittest arguments]
-
-lm-eval scores a continuation by sending context + continuation with `max_tokens: 1`, and adding up
-token_logprobs[context tokens:-1]: the last entry is taken for the token that was drawn, whatever it is.
+usage: completions_test.py BINARY MODEL [unittest arguments]
 """
 
 import json
@@ -26,6 +23,10 @@ def loglikelihood(choice, num_context, end=-1):
 
 
 class LoglikelihoodTest(ServerCase):
+    """lm-eval scores a continuation by sending context + continuation with `echo`, `logprobs` and
+    `max_tokens: 1`, and adding up token_logprobs[context tokens:-1]: the last entry is taken for the
+    token that was drawn, whatever it is."""
+
     def tokens(self, text):
         return self.server.post("/tokenize", {"content": text}).json()["tokens"]
 
@@ -85,6 +86,23 @@ class LoglikelihoodTest(ServerCase):
                 for choice in json.loads(line[len("data: "):])["choices"]:
                     entries += (choice["logprobs"] or {}).get("content", [])
         self.assertEqual(entries, content)
+
+
+class DrawTest(ServerCase):
+    def texts(self, **fields):
+        answer = self.server.complete(["Hello"] * 4, temperature=1, max_tokens=12, ignore_eos=True,
+                                      **fields).json()
+        return [choice["text"] for choice in answer["choices"]]
+
+    def test_equal_prompts_without_a_seed_are_drawn_apart(self):
+        texts = self.texts()
+        self.assertEqual(len(set(texts)), 4, texts)
+        self.assertEqual(len(set(self.texts(n=3))), 12)
+
+    def test_a_seed_that_is_given_holds_for_every_prompt(self):
+        texts = self.texts(seed=7)
+        self.assertEqual(len(set(texts)), 1, texts)
+        self.assertEqual(texts, self.texts(seed=7))
 
 
 if __name__ == "__main__":
