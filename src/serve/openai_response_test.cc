@@ -2,14 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "serve/response_logprobs.h"
 #include "serve/test_tokenizer.h"
+#include "text/detokenizer.h"
 
 namespace quire {
 namespace {
@@ -125,6 +129,26 @@ TEST(OpenaiResponseTest, ReasoningStandsApart) {
   EXPECT_EQ(deltas, (std::vector<std::string>{
                         R"({"role":"assistant","content":""})", R"({"reasoning_content":"Hi"})",
                         R"({"reasoning_content":"!"})", R"({"content":"€"})", "{}"}));
+}
+
+TEST(OpenaiResponseTest, OffsetsAreThoseOfTheAnswersTextWithEveryKindOfTokenizer) {
+  for (const char* name : {"minicpm3", "metaspace", "deepseek_v3"}) {
+    const auto tokenizer = OpenTokenizer(std::filesystem::path(QUIRE_TOKENIZERS) / name);
+    const auto encode = [&](std::string_view text, bool add) {
+      return tokenizer->Encode(text, {.add_special_tokens = add});
+    };
+    // Behind a prompt that is text, behind one that is a begin token alone, and behind none.
+    for (const std::vector<int32_t>& prompt :
+         {encode("Once upon", true), encode("", true), std::vector<int32_t>()}) {
+      AnswerOffsets offsets(*tokenizer, prompt, 10, true);
+      Detokenizer text(*tokenizer, prompt);
+      int64_t begun = 10;
+      for (const int32_t token : encode(" a time there was\n a wolf", false)) {
+        EXPECT_EQ(offsets.Next(token), begun) << name << ", behind " << prompt.size();
+        begun += CountCharacters(text.Put(token));
+      }
+    }
+  }
 }
 
 TEST(OpenaiResponseTest, AStreamedChatAnswer) {

@@ -16,8 +16,9 @@ Choices::Choices(AnswerShape shape)
   QUIRE_CHECK(shape_.endpoint == Endpoint::kCompletion || shape_.prompts.size() == 1);
   if (shape_.endpoint == Endpoint::kChat || !shape_.logprobs) return;
   for (size_t i = 0; i < choices_.size(); ++i) {
-    choices_[i].offsets.emplace(*shape_.tokenizer, AnswerStart(i / static_cast<size_t>(shape_.n)),
-                                shape_.skip_special_tokens);
+    const size_t prompt = i / static_cast<size_t>(shape_.n);
+    choices_[i].offsets.emplace(*shape_.tokenizer, shape_.prompts[prompt].tokens,
+                                AnswerStart(prompt), shape_.skip_special_tokens);
   }
 }
 

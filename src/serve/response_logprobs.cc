@@ -87,9 +87,21 @@ std::vector<int64_t> PromptOffsets(const Tokenizer& tokenizer, std::string_view 
   return offsets;
 }
 
+AnswerOffsets::AnswerOffsets(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                             int64_t start, bool skip_special_tokens)
+    : tokenizer_(&tokenizer), characters_(start), skip_special_tokens_(skip_special_tokens) {
+  begins_text_ = std::ranges::all_of(prompt, [&](int32_t token) {
+    return !IsKnown(tokenizer, token) || (skip_special_tokens && tokenizer.IsSpecial(token));
+  });
+}
+
 int64_t AnswerOffsets::Next(int32_t token) {
   if (skip_special_tokens_ && tokenizer_->IsSpecial(token)) return characters_;
-  const std::string_view bytes = tokenizer_->TokenBytes(token);
+  std::string_view bytes = tokenizer_->TokenBytes(token);
+  if (std::exchange(begins_text_, false) && bytes.starts_with(' ') &&
+      !tokenizer_->Decode(std::span(&token, 1)).starts_with(' ')) {
+    bytes.remove_prefix(1);
+  }
   const bool inside = !bytes.empty() && IsContinuation(bytes.front()) && characters_ > 0;
   const int64_t offset = characters_ - (inside ? 1 : 0);
   characters_ += CountCharacters(bytes);

@@ -33,9 +33,10 @@ std::vector<int64_t> PromptOffsets(const Tokenizer& tokenizer, std::string_view 
 // Where the tokens of an answer begin, as they come.
 class AnswerOffsets {
  public:
-  // `start`: characters before the answer.
-  AnswerOffsets(const Tokenizer& tokenizer, int64_t start, bool skip_special_tokens)
-      : tokenizer_(&tokenizer), characters_(start), skip_special_tokens_(skip_special_tokens) {}
+  // `start`: characters before the answer. `prompt` is what the answer continues: behind one that has
+  // no text, a tokenizer may leave out the first token's space.
+  AnswerOffsets(const Tokenizer& tokenizer, std::span<const int32_t> prompt, int64_t start,
+                bool skip_special_tokens);
 
   // A token that begins inside a character begins where that does.
   int64_t Next(int32_t token);
@@ -44,6 +45,7 @@ class AnswerOffsets {
   const Tokenizer* tokenizer_;
   int64_t characters_;  // begun so far
   bool skip_special_tokens_;
+  bool begins_text_;  // no token of prompt and answer has been text yet
 };
 
 // {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, lists of one length.

@@ -3,6 +3,7 @@
 #define QUIRE_TEXT_DETOKENIZER_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "text/token_decoder.h"
@@ -20,6 +21,11 @@ class Detokenizer {
  public:
   // `tokenizer` must outlive this.
   explicit Detokenizer(const Tokenizer& tokenizer, const DecodeOptions& options = {});
+  // Of a text that continues that of the tokens `before`, such as an answer: it keeps the space that
+  // some tokenizers leave out at the start of a text. The pieces are what Decode of all tokens has more
+  // than Decode of those before, where these end with a character.
+  Detokenizer(const Tokenizer& tokenizer, std::span<const int32_t> before,
+              const DecodeOptions& options = {});
 
   // The text that this token completes; often empty.
   std::string Put(int32_t id);

@@ -92,5 +92,38 @@ TEST(DetokenizerTest, MetaspaceIsLeftOutOfTheFirstToken) {
   EXPECT_EQ(Stream(decoder, {0, 0, 1}), (Pieces{"ab", " a b", " ", ""}));
 }
 
+// What Continue makes of the tokens behind the first `count`.
+std::string Continued(const TokenDecoder& decoder, const std::vector<int32_t>& ids, size_t count) {
+  TokenDecoder::Stream stream(decoder, {});
+  stream.Continue(std::span(ids).first(count));
+  std::string text;
+  for (const int32_t id : std::span(ids).subspan(count)) text += stream.Put(id);
+  return text + stream.Flush();
+}
+
+TEST(DetokenizerTest, AContinuationIsTheRestOfTheWholeText) {
+  const TokenDecoder metaspace({{.id = 0, .spelling = "▁a▁b"},
+                                {.id = 3, .spelling = "▁"},
+                                {.id = 4, .spelling = "</s>", .special = true}},
+                               {.joining = DecodeRules::Joining::kText,
+                                .metaspace = "▁",
+                                .first_token_without_metaspace = true});
+  const TokenDecoder byte_tokens = ByteTokens();
+  const TokenDecoder byte_level = ByteLevel();
+  for (const TokenDecoder* decoder : {&metaspace, &byte_tokens, &byte_level}) {
+    for (const std::vector<int32_t>& ids :
+         {std::vector<int32_t>{4, 4, 0, 0, 3, 0}, {0, 0}, {3, 3, 0}, {4, 3, 0}, {9, 0, 0}}) {
+      const std::string whole = Continued(*decoder, ids, 0);
+      for (size_t count = 0; count <= ids.size(); ++count) {
+        const std::vector<int32_t> before(ids.begin(), ids.begin() + static_cast<int64_t>(count));
+        EXPECT_EQ(Continued(*decoder, before, 0) + Continued(*decoder, ids, count), whole) << count;
+      }
+    }
+  }
+  EXPECT_EQ(Continued(byte_tokens, {0, 0}, 1), " a");
+  EXPECT_EQ(Continued(byte_tokens, {1, 2, 0}, 2), " a");  // the prompt is a run of bytes
+  EXPECT_EQ(Continued(metaspace, {0, 0}, 1), " a b");
+}
+
 }  // namespace
 }  // namespace quire

@@ -75,6 +75,16 @@ std::string_view TokenDecoder::Bytes(int32_t id) const {
   return IsToken(id) ? std::string_view(tokens_[id].bytes) : std::string_view();
 }
 
+void TokenDecoder::Stream::Continue(std::span<const int32_t> before) {
+  // Mostly the first token says it.
+  for (const int32_t id : before) {
+    if (!is_first_ && strip_left_ == 0) break;
+    Put(id);
+  }
+  if (!pending_.empty()) Strip(pending_);
+  pending_.clear();  // bytes without an end end with their text
+}
+
 std::string TokenDecoder::Stream::Put(int32_t id) {
   if (!decoder_->IsToken(id)) return {};
   if (options_.skip_special_tokens && decoder_->IsSpecial(id)) return {};

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,6 +61,10 @@ class TokenDecoder {
    public:
     Stream(const TokenDecoder& decoder, const DecodeOptions& options)
         : decoder_(&decoder), options_(options), strip_left_(decoder.strip_count_) {}
+
+    // What is put from now on continues the text of these: only a text's first token is without
+    // the space that others have. To be called before anything else.
+    void Continue(std::span<const int32_t> before);
 
     std::string Put(int32_t id);
     std::string Flush();  // and begin anew

@@ -4,8 +4,9 @@
 
 namespace quire {
 
-AnswerText::AnswerText(const Tokenizer& tokenizer, AnswerTextOptions options)
-    : detokenizer_(tokenizer, {.skip_special_tokens = options.skip_special_tokens}),
+AnswerText::AnswerText(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                       AnswerTextOptions options)
+    : detokenizer_(tokenizer, prompt, {.skip_special_tokens = options.skip_special_tokens}),
       stops_(std::move(options.stop)),
       tokens_before_search_(options.min_tokens) {
   if (options.reasoning) splitter_.emplace(*options.reasoning);

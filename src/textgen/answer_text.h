@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,9 @@ struct AnswerTextOptions {
 
 class AnswerText {
  public:
-  // `tokenizer` must outlive this.
-  AnswerText(const Tokenizer& tokenizer, AnswerTextOptions options);
+  // `prompt` is what the answer continues. `tokenizer` must outlive this.
+  AnswerText(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
+             AnswerTextOptions options);
 
   // The text that this token makes clear; often empty.
   ReasoningPieces Put(int32_t token);

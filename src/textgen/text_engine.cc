@@ -22,7 +22,7 @@ class TextAnswers {
                                     .skip_special_tokens = request.skip_special_tokens,
                                     .reasoning = request.reasoning};
     for (int32_t i = 0; i < request.tokens.num_samples; ++i) {
-      answers_.push_back({.text = AnswerText(tokenizer, options)});
+      answers_.push_back({.text = AnswerText(tokenizer, request.tokens.prompt, options)});
     }
   }
 

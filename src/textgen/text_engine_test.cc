@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <future>
 #include <string>
 #include <vector>
@@ -76,6 +77,32 @@ TEST_F(TextEngineTest, TheTextIsThatOfTheTokens) {
   EXPECT_EQ(answers[0].text.reasoning, "");
   EXPECT_EQ(answers[0].output_tokens, 50);
   EXPECT_STREQ(FinishReasonName(answers[0].finish), "length");
+}
+
+// Where a text begins, tokenizers of this kind leave out a space; an answer is not such a place.
+TEST_F(TextEngineTest, AnAnswerContinuesItsPrompt) {
+  for (const char* name : {"minicpm3", "metaspace", "deepseek_v3"}) {
+    const TextModel model = OpenTextModel(std::filesystem::path(QUIRE_TOKENIZERS) / name);
+    RunnerLimits limits = Limits();
+    limits.vocab_size = model.tokenizer->vocab_size();
+    FakeRunner runner(limits);
+    Engine tokens(runner, {});
+    TextEngine engine(tokens, model);
+    int num_spaces = 0;
+    for (int i = 0; i < 100; ++i) {
+      TextRequest request;
+      request.tokens.prompt = EncodePrompt(model, "Once " + std::to_string(i));
+      request.tokens.max_tokens = 3;
+      request.ignore_eos = true;
+      std::vector<int32_t> whole = request.tokens.prompt;
+      const std::string prompt = model.tokenizer->Decode(whole);
+      for (int j = 0; j < 3; ++j) whole.push_back(ExpectedToken(whole, 0, limits.vocab_size));
+      const std::string text = GenerateText(engine, request)[0].text.content;
+      EXPECT_EQ(prompt + text, model.tokenizer->Decode(whole)) << name;
+      num_spaces += text.starts_with(' ') ? 1 : 0;
+    }
+    EXPECT_GT(num_spaces, 10) << name;
+  }
 }
 
 TEST_F(TextEngineTest, EveryTokenGivesAnEventWithItsScore) {
