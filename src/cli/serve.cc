@@ -41,6 +41,7 @@ struct ServeFlags {
   std::string api_key_file = {};
   std::string cors_origin = {};
   int64_t max_queued_requests = SchedulerOptions().max_waiting;
+  int32_t max_priority = SchedulerOptions().max_priority;
   bool disable_radix_cache = false;
   Milliseconds drain_timeout = ServerOptions().drain_timeout;
   AccessLog access_log = AccessLog::kText;
@@ -96,6 +97,11 @@ void AddLimits(FlagReader& reader, ServeFlags& flags) {
        "Requests that may wait; more are answered 429"},
       flags.max_queued_requests,
       [](const std::string& where, const std::string& text) { return ParseInt(where, text, 1); });
+  add({"--max-priority", "N", std::to_string(flags.max_priority),
+       "Requests may have a \"priority\" of -N to N; others are refused"},
+      flags.max_priority, [](const std::string& where, const std::string& text) {
+        return static_cast<int32_t>(ParseInt(where, text, 0, 1'000'000));
+      });
   add({"--max-output-tokens", "N", "", "The most tokens of one answer"},
       flags.completions.limits.max_output_tokens,
       [](const std::string& where, const std::string& text) { return ParseInt(where, text, 1); });
@@ -269,6 +275,7 @@ void RunServe(const ServeFlags& flags) {
   fmt::print(stderr, "quire: listening on {}; loading the model\n", server.endpoint());
   LocalModelOptions local{.defaults = OptionsForMany};
   local.scheduler.max_waiting = flags.max_queued_requests;
+  local.scheduler.max_priority = flags.max_priority;
   if (flags.disable_radix_cache) local.scheduler.prefix_cache = PrefixCache::kOff;
   ServeFlags named = flags;
   named.model.model = folder;

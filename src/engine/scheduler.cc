@@ -98,6 +98,8 @@ Scheduler::Scheduler(const RunnerLimits& limits, SchedulerOptions options)
           limits.max_seqs, limits.max_samples);
   Require(options_.max_waiting >= 1, "scheduler: max_waiting: expected at least 1, got {}",
           options_.max_waiting);
+  Require(options_.max_priority >= 0, "scheduler: max_priority: expected 0 or more, got {}",
+          options_.max_priority);
 }
 
 Scheduler::~Scheduler() = default;
@@ -121,6 +123,10 @@ void Scheduler::CheckRequest(const Request& request) const {
   Require(request.min_tokens >= 0 && request.min_tokens <= request.max_tokens,
           "min_tokens: expected 0..{} (max_tokens), got {}", request.max_tokens,
           request.min_tokens);
+  const int64_t priority = request.priority;
+  Require(priority >= -options_.max_priority && priority <= options_.max_priority,
+          "priority: expected {}..{}, got {}", -options_.max_priority, options_.max_priority,
+          priority);
   // Together they are biases of one step until there are min_tokens, and must fit there.
   Require(std::ssize(request.logit_bias) <= kMaxRequestBiases,
           "logit_bias: expected at most {} biases, got {}", kMaxRequestBiases,

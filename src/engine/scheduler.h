@@ -38,8 +38,10 @@ namespace quire {
 struct SchedulerOptions {
   int64_t max_waiting = 1024;  // requests beyond the running ones; more are refused
   PrefixCache prefix_cache = PrefixCache::kOn;
-  // How many places in the queue one unit of priority is worth.
+  // How many places in the queue one unit of priority is worth. Priorities are -max_priority to
+  // max_priority: a request waits for at most 2 * max_priority * priority_weight that came after it.
   int64_t priority_weight = 16;
+  int32_t max_priority = 16;
 };
 
 // Everything one would graph. Counts since the start, but for the last block.

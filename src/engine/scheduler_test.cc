@@ -2,12 +2,14 @@
 // its tokens alone, and the scheduler's invariants are checked after every step: see Harness.
 #include "engine/scheduler.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -628,6 +630,46 @@ TEST(SchedulerTest, LowPriorityWaitsForSoManyOthersOnly) {
   }
   EXPECT_TRUE(harness.HasEnded(low));
   EXPECT_LE(num_before, 3 * 4);
+}
+
+TEST(SchedulerTest, AHighPriorityBehindLongLowOnesGoesWithTheFirstPlace) {
+  Harness harness(Limits({.max_seqs = 2}));
+  std::vector<RequestId> low;
+  for (int32_t i = 0; i < 8; ++i) low.push_back(harness.Add(MakeRequest(Prompt(6, i), 30 + 5 * i)));
+  harness.Steps(10);  // two of them run
+  Request urgent = MakeRequest(Prompt(6, 50), 3);
+  urgent.priority = 16;
+  const RequestId high = harness.Add(urgent);
+  harness.RunAll();
+  EXPECT_EQ(*harness.heard(high).first_step, *harness.heard(low[0]).ended_in);  // the next step
+  for (size_t i = 2; i < low.size(); ++i) {
+    EXPECT_GT(*harness.heard(low[i]).first_step, *harness.heard(high).first_step) << i;
+  }
+}
+
+TEST(SchedulerTest, NobodyStarvesWhateverPrioritiesOthersSend) {
+  const SchedulerOptions options{.priority_weight = 3, .max_priority = 4};
+  Harness harness(Limits({.max_seqs = 1}), options);
+  Request patient = MakeRequest(Prompt(4), 2);
+  patient.priority = -4;
+  const RequestId low = harness.Add(patient);
+  int64_t num_before = 0;
+  for (int32_t i = 1; !harness.HasEnded(low) && i < 1000; ++i) {
+    Request request = MakeRequest(Prompt(4, i % 90), 2);
+    request.priority = 4;
+    const RequestId id = harness.Add(request);
+    harness.Steps(2);
+    if (harness.HasEnded(id)) ++num_before;
+  }
+  EXPECT_TRUE(harness.HasEnded(low));
+  EXPECT_LE(num_before, 2 * 4 * 3);
+  for (const int32_t priority :
+       {5, -5, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()}) {
+    Request request = MakeRequest(Prompt(4), 2);
+    request.priority = priority;
+    EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { harness.Add(request); }),
+              fmt::format("priority: expected -4..4, got {}", priority));
+  }
 }
 
 TEST(SchedulerTest, TheQueueIsBounded) {

@@ -88,6 +88,20 @@ class LoglikelihoodTest(ServerCase):
         self.assertEqual(entries, content)
 
 
+class PriorityTest(ServerCase):
+    flags = ("--max-priority", 3)
+
+    def test_a_priority_beyond_the_limit_is_refused(self):
+        for priority in (-3, 0, 3):
+            self.assertEqual(self.server.complete(max_tokens=1, priority=priority).status, 200)
+        for priority in (4, -4, 2**31 - 1, -2**31):
+            with self.subTest(priority=priority):
+                answer = self.server.complete(max_tokens=1, priority=priority)
+                self.assertEqual(answer.status, 400)
+                self.assertEqual(answer.error["param"], "priority")
+                self.assertIn(f"expected -3..3, got {priority}", answer.error["message"])
+
+
 class DrawTest(ServerCase):
     def texts(self, **fields):
         answer = self.server.complete(["Hello"] * 4, temperature=1, max_tokens=12, ignore_eos=True,

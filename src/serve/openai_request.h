@@ -16,7 +16,8 @@
 //   min_p 0..1                     presence_penalty, frequency_penalty -2..2
 //   repetition_penalty 0.0001..10000                          seed any int64; absent: drawn
 //   n 1..RequestLimits::max_n      timeout above 0, up to 86400 seconds
-//   logit_bias {"token id": -100..100}, at most 1024          priority any int32; higher goes first
+//   logit_bias {"token id": -100..100}, at most 1024          priority as the engine allows;
+//                                                             higher goes first
 //   stop: a text or up to 16, each of 1..1024 bytes           cache_salt 1..1024 bytes
 //   stop_token_ids: up to 1024
 //   max_tokens, or max_completion_tokens: 1 or more; both only if equal. Absent: for chat up
