@@ -353,7 +353,11 @@ TEST_F(ServerTest, AskForAKeyWhereThereIsOne) {
         Ask("GET", "/v1/models", "", {{"Authorization", fmt::format("Bearer {}", key)}}).status,
         200);
   }
-  for (const char* bad : {"Bearer first-ke", "Bearer first-key2", "Bearer ", "first-key"}) {
+  for (const char* scheme : {"bearer first-key", "BEARER first-key", "bEarer second-key"}) {
+    EXPECT_EQ(Ask("GET", "/v1/models", "", {{"Authorization", scheme}}).status, 200) << scheme;
+  }
+  for (const char* bad :
+       {"Bearer First-key", "Bearer first-ke", "Bearer first-key2", "Bearer ", "first-key"}) {
     EXPECT_EQ(Ask("GET", "/v1/models", "", {{"Authorization", bad}}).status, 401) << bad;
   }
 }
