@@ -46,7 +46,9 @@ void ReasoningSplitter::Advance(ReasoningPieces* out) {
 // False while it is open whether the text begins with <think>.
 bool ReasoningSplitter::AdvanceBeforeThink() {
   const std::string_view held = held_;
-  const std::string_view text = held.substr(std::min(held.find_first_not_of(kSpace), held.size()));
+  // White space that was there before is not looked at again: there may be much of it.
+  num_space_ = std::min(held.find_first_not_of(kSpace, num_space_), held.size());
+  const std::string_view text = held.substr(num_space_);
   if (text.size() < kOpen.size() && kOpen.starts_with(text)) return false;
   if (!text.starts_with(kOpen)) {
     state_ = State::kContent;

@@ -3,6 +3,7 @@
 #ifndef QUIRE_TEXT_REASONING_H_
 #define QUIRE_TEXT_REASONING_H_
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -39,6 +40,8 @@ class ReasoningSplitter {
 
   State state_;
   std::string held_;  // not yet given out: whitespace before the text, or the beginning of a tag
+  size_t num_space_ =
+      0;  // kBeforeThink: bytes of whitespace that held_ begins with, as far as known
 };
 
 }  // namespace quire

@@ -54,6 +54,19 @@ std::string RandomText(std::mt19937& random) {
   return text;
 }
 
+// White space before the text is kept back however long it is. A look at all of it with every piece
+// would take hours here.
+TEST(ReasoningTest, MuchWhiteSpaceIsLookedAtOnce) {
+  constexpr size_t kMuch = 3 << 20;
+  ReasoningSplitter splitter(ReasoningStart::kContent);
+  ReasoningPieces all;
+  for (size_t i = 0; i < kMuch; ++i) Append(splitter.Put("\n"), &all);
+  EXPECT_EQ(all.content + all.reasoning, "");
+  for (const char* piece : {"<th", "ink", ">why</think>", "so"}) Append(splitter.Put(piece), &all);
+  Append(splitter.Flush(), &all);
+  ExpectEqual(all, {"why", "so"}, "");
+}
+
 TEST(ReasoningTest, ReasoningAndAnswerAreToldApart) {
   using enum ReasoningStart;
   ExpectEqual(SplitWhole(kContent, {"<think>why</think>because"}), {"why", "because"}, "");

@@ -4,10 +4,10 @@
 #define QUIRE_TEXTGEN_ANSWER_TEXT_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "text/detokenizer.h"
 #include "text/reasoning.h"
@@ -17,8 +17,9 @@
 namespace quire {
 
 struct AnswerTextOptions {
-  std::vector<std::string> stop = {};  // looked for in all of the text, reasoning and its tags too
-  int64_t min_tokens = 0;              // the text of so many tokens is not searched
+  // Looked for in all of the text, reasoning and its tags too; null: none.
+  std::shared_ptr<const StopAutomaton> stop = {};
+  int64_t min_tokens = 0;  // the text of so many tokens is not searched
   bool skip_special_tokens = true;
   std::optional<ReasoningStart> reasoning = {};  // nullopt: all is content
 };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -23,7 +24,7 @@ struct Outcome {
 };
 
 Outcome Feed(const std::vector<std::string>& stops, const std::vector<std::string>& pieces) {
-  StopStrings matcher(stops);
+  StopStrings matcher(std::make_shared<const StopAutomaton>(stops));
   Outcome outcome;
   for (const std::string& piece : pieces) outcome.text += matcher.Put(piece);
   outcome.text += matcher.Flush();
@@ -48,6 +49,7 @@ TEST(StopStringsTest, EndBeforeTheFirst) {
   EXPECT_EQ(Feed({"###"}, {"one #", "#", "# two"}), (Outcome{"one ", "###"}));
   EXPECT_EQ(Feed({"###"}, {"one ##"}), (Outcome{"one ##", {}}));
   EXPECT_EQ(Feed({}, {"one", " two"}), (Outcome{"one two", {}}));
+  EXPECT_EQ(StopStrings(nullptr).Put("one"), "one");
 }
 
 TEST(StopStringsTest, TheOneThatBeginsFirstWinsThoughItEndsLater) {
@@ -57,7 +59,7 @@ TEST(StopStringsTest, TheOneThatBeginsFirstWinsThoughItEndsLater) {
 }
 
 TEST(StopStringsTest, WhatCannotBeAStopStringIsNotKeptBack) {
-  StopStrings matcher({"END"});
+  StopStrings matcher(std::make_shared<const StopAutomaton>(std::vector<std::string>{"END"}));
   EXPECT_EQ(matcher.Put("text E"), "text ");
   EXPECT_EQ(matcher.Put("xEN"), "Ex");
   EXPECT_EQ(matcher.Put("E"), "EN");
@@ -70,7 +72,7 @@ TEST(StopStringsTest, WhatCannotBeAStopStringIsNotKeptBack) {
 TEST(StopStringsTest, AnEmptyOneIsRefused) {
   EXPECT_EQ(testing::ErrorMessage(ErrorCode::kInvalidArgument,
                                   [] {
-                                    StopStrings({"a", ""});
+                                    StopAutomaton({"a", ""});
                                   }),
             "stop: expected a text, got an empty one");
 }
@@ -98,6 +100,24 @@ TEST(StopStringsTest, TheCutsDoNotMatter) {
   }
   EXPECT_GT(num_found, 1000);
   EXPECT_LT(num_found, 4900);
+}
+
+// Texts that begin like many stop strings, and become none.
+TEST(StopStringsTest, TheWorkGrowsWithTheTextAlone) {
+  std::vector<std::string> stops;
+  for (size_t i = 0; i < 16; ++i) {
+    stops.push_back(std::string(1023 - i, 'a') + static_cast<char>('b' + i));
+  }
+  for (const char* piece : {"a", "ab", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaz"}) {
+    StopStrings matcher(std::make_shared<const StopAutomaton>(stops));
+    const std::string_view text = piece;
+    std::string out;
+    for (int i = 0; i < 100'000; ++i) out += matcher.Put(text);
+    out += matcher.Flush();
+    EXPECT_EQ(std::ssize(out), 100'000 * std::ssize(text));
+    EXPECT_EQ(matcher.found(), std::nullopt);
+    EXPECT_LE(matcher.num_visited(), 2 * std::ssize(out));
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "textgen/answer_text.h"
+#include "textgen/stop_strings.h"
 
 namespace quire {
 namespace {
@@ -17,10 +18,12 @@ class TextAnswers {
   TextAnswers(Engine& engine, const Tokenizer& tokenizer, const TextRequest& request,
               TextEngine::Listener listener)
       : engine_(engine), listener_(std::move(listener)) {
-    const AnswerTextOptions options{.stop = request.stop,
-                                    .min_tokens = request.tokens.min_tokens,
-                                    .skip_special_tokens = request.skip_special_tokens,
-                                    .reasoning = request.reasoning};
+    const AnswerTextOptions options{
+        .stop =
+            request.stop.empty() ? nullptr : std::make_shared<const StopAutomaton>(request.stop),
+        .min_tokens = request.tokens.min_tokens,
+        .skip_special_tokens = request.skip_special_tokens,
+        .reasoning = request.reasoning};
     for (int32_t i = 0; i < request.tokens.num_samples; ++i) {
       answers_.push_back({.text = AnswerText(tokenizer, request.tokens.prompt, options)});
     }
