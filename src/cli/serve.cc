@@ -125,6 +125,9 @@ void AddLimits(FlagReader& reader, ServeFlags& flags) {
   add({"--idle-timeout", "SECONDS", seconds(flags.http.idle_timeout),
        "Closes a connection on which nothing is asked"},
       flags.http.idle_timeout, ParseSeconds);
+  add({"--body-timeout", "SECONDS", seconds(flags.http.body_timeout),
+       "Answers 408 a request whose body takes longer to come"},
+      flags.http.body_timeout, ParseSeconds);
   add({"--write-timeout", "SECONDS", seconds(flags.http.write_timeout),
        "Closes a connection whose client takes nothing of its answer"},
       flags.http.write_timeout, ParseSeconds);

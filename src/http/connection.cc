@@ -140,6 +140,8 @@ asio::awaitable<bool> HttpConnection::ReadRequest(HttpRequestParser& parser, Htt
     if (!in_body && parser.header_done()) {
       in_body = true;
       deadline = after(options.body_timeout);
+      if (options.check_header) refusal.answer = options.check_header(parser.partial());
+      if (refusal.answer) co_return true;
       if (parser.expects_continue()) {
         co_await Write("HTTP/1.1 100 Continue\r\n\r\n");
         continue;  // what came meanwhile woke nobody
@@ -170,7 +172,7 @@ asio::awaitable<HttpConnection::Next> HttpConnection::ServeOne() {
                            [&share](size_t bytes) { return share.Resize(bytes); });
   HttpRefusal refusal;
   if (!co_await ReadRequest(parser, refusal)) co_return Next::kClose;
-  if (refusal.status != 0) {
+  if (refusal.status != 0 || refusal.answer) {
     HttpRequest request = parser.partial();
     request.remote = remote_;
     co_await Refuse(request, refusal);
@@ -240,9 +242,11 @@ asio::awaitable<void> HttpConnection::Refuse(const HttpRequest& request,
                                              const HttpRefusal& refusal) {
   HttpExchange exchange(*this, request, /*is_http_1_0=*/false, /*keep_alive=*/false);
   exchange.record.outcome = HttpOutcome::kRefused;
-  exchange.record.error = refusal.message;
+  exchange.record.error = refusal.answer ? refusal.answer->error : refusal.message;
+  if (refusal.answer) exchange.record.note = refusal.answer->note;
   try {
-    HttpResponse response = server_->MakeError(refusal.status, refusal.message);
+    HttpResponse response = refusal.answer ? refusal.answer->response
+                                           : server_->MakeError(refusal.status, refusal.message);
     co_await exchange.Send(std::move(response));
   } catch (const std::exception&) {
     transport_->Close();

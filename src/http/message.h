@@ -49,6 +49,13 @@ struct HttpResponse {
 // "Not Found" for 404; "Unknown" for a status that has no phrase.
 std::string_view HttpReason(int status);
 
+// An answer to a request of which only the header has come.
+struct HttpEarlyAnswer {
+  HttpResponse response{};
+  std::string note{};   // as HttpResponder::set_note
+  std::string error{};  // why, for the log
+};
+
 }  // namespace quire
 
 #endif  // QUIRE_HTTP_MESSAGE_H_

@@ -58,7 +58,7 @@ size_t HttpRequestParser::Put(std::string_view bytes) {
     } else if (in_header && parser_.is_header_done()) {
       TakeHeader();
       CheckHeader();
-      if (!refusal_) CheckRoom(0);  // before a client is told to go on
+      if (!refusal_) CheckLength();  // before a client is told to go on
       parser_.eager(true);
     }
   }
@@ -80,14 +80,26 @@ void HttpRequestParser::RefuseError(const boost::beast::error_code& error) {
   }
 }
 
-void HttpRequestParser::CheckRoom(size_t next_bytes) {
+void HttpRequestParser::CheckLength() {
   const auto length = parser_.content_length();
-  const size_t needed =
-      length ? static_cast<size_t>(*length) : parser_.get().body().size() + next_bytes;
-  if (!admit_body_ || admit_body_(needed)) return;
+  if (!length || !admit_body_) return;
+  if (!admit_body_(static_cast<size_t>(*length))) {
+    return RefuseForRoom(static_cast<size_t>(*length), "");
+  }
+  (void)admit_body_(0);
+}
+
+void HttpRequestParser::CheckRoom(size_t next_bytes) {
+  const auto remaining = parser_.content_length_remaining();
+  if (remaining) next_bytes = std::min(next_bytes, static_cast<size_t>(*remaining));
+  const size_t needed = parser_.get().body().size() + next_bytes;
+  if (admit_body_ && !admit_body_(needed)) RefuseForRoom(needed, " or more");
+}
+
+void HttpRequestParser::RefuseForRoom(size_t needed, std::string_view more) {
   Refuse(503, fmt::format("there is no room for a body of {}{} bytes beside those of the other "
                           "requests: ask again later",
-                          needed, length ? "" : " or more"));
+                          needed, more));
 }
 
 void HttpRequestParser::TakeHeader() {

@@ -17,13 +17,15 @@ namespace quire::internal {
 struct HttpRefusal {
   int status = 0;
   std::string message;
+  std::optional<HttpEarlyAnswer> answer = {};  // in place of what is made from these
 };
 
 // One request.
 class HttpRequestParser {
  public:
-  // Asked, before bytes of a body are taken, whether the body may be so long: as long as it says it
-  // is, or as it may be with the next bytes. False is a refusal with 503.
+  // Asked, before bytes of a body are taken, whether there is room for it with these; and once, with its
+  // header, for as many as it says it will have, which 0 takes back: only what has come is held. False
+  // is a refusal with 503.
   using AdmitBody = std::function<bool(size_t bytes)>;
 
   HttpRequestParser(size_t max_header_bytes, size_t max_body_bytes, AdmitBody admit_body = {});
@@ -50,7 +52,9 @@ class HttpRequestParser {
  private:
   void Refuse(int status, std::string message) { refusal_ = {status, std::move(message)}; }
   void RefuseError(const boost::beast::error_code& error);
+  void CheckLength();
   void CheckRoom(size_t next_bytes);
+  void RefuseForRoom(size_t needed, std::string_view more);
   void TakeHeader();
   void CheckHeader();
   void CheckTransferEncoding();

@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -80,7 +81,7 @@ using HttpHandler = std::function<asio::awaitable<void>(const HttpRequest&, Http
 
 enum class HttpOutcome {
   kAnswered,       // in full, by the handler
-  kRefused,        // by make_error, before a handler was called
+  kRefused,        // by make_error or check_header, before a handler was called
   kHandlerFailed,  // it threw, or did not answer in full
   kClientGone,     // before the answer was complete
   kWriteTimedOut,  // the client took nothing for write_timeout
@@ -112,8 +113,8 @@ struct HttpServerOptions {
 
   size_t max_header_bytes = size_t{32} << 10;  // request line and headers
   size_t max_body_bytes = size_t{16} << 20;
-  // Of all requests together, from the headers of each to the end of its handler, or DropBody. A
-  // body counts as long as its Content-Length says, or as far as its chunks have come.
+  // Of all requests together, to the end of each one's handler, or DropBody. A body counts as far as it
+  // has come; one that says it is longer than what is left is refused with its headers.
   size_t max_total_body_bytes = size_t{256} << 20;
   int max_connections = 1024;
 
@@ -125,6 +126,9 @@ struct HttpServerOptions {
   // with what the client still sends.
   std::chrono::milliseconds linger_timeout{1'000};
 
+  // Asked once the headers of a request are here and its body is not: an answer refuses it, and the body
+  // is not read. A handler checks again, since what has no body, or all of it, is not asked about.
+  std::function<std::optional<HttpEarlyAnswer>(const HttpRequest&)> check_header{};
   // Shapes the server's own errors. Empty: the message as plain text.
   std::function<HttpResponse(int status, std::string_view message)> make_error{};
   // Called once for each request, after its end.

@@ -7,6 +7,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -232,6 +233,56 @@ TEST(HttpLimitsTest, BodiesOfAllRequestsHaveALimit) {
   EXPECT_TRUE(holds.ReadResponse().ends_with("released"));
   fits.Send(PostOf("/echo", 1000));
   EXPECT_TRUE(fits.ReadResponse().ends_with("xx"));
+}
+
+TEST(HttpLimitsTest, ABodyThatDoesNotComeTakesNoRoom) {
+  TestServer test(WithBodyBudget(1000));
+  std::vector<std::unique_ptr<RawClient>> idle;
+  for (int i = 0; i < 16; ++i) {
+    idle.push_back(std::make_unique<RawClient>(test.port()));
+    idle.back()->Send(PostHeader("/echo", "Content-Length: 1000\r\n"));
+  }
+  RawClient client(test.port());
+  for (int i = 0; i < 3; ++i) {
+    client.Send(PostOf("/echo", 1000));
+    EXPECT_TRUE(client.ReadResponse().ends_with("xx"));
+  }
+  // What has come does.
+  idle.front()->Send(std::string(600, 'x'));
+  EXPECT_TRUE(Eventually([&] {
+    RawClient other(test.port());
+    other.Send(PostOf("/echo", 401));
+    return other.ReadResponse().starts_with("HTTP/1.1 503");
+  }));
+  idle.front()->Send(std::string(400, 'x'));
+  EXPECT_TRUE(idle.front()->ReadResponse().ends_with("xx"));
+}
+
+TEST(HttpLimitsTest, WhatTheHeaderDecidesIsAnsweredBeforeTheBody) {
+  HttpServerOptions options = Shaped();
+  options.check_header = [](const HttpRequest& request) -> std::optional<HttpEarlyAnswer> {
+    if (request.path != "/forbidden") return std::nullopt;
+    HttpEarlyAnswer answer;
+    answer.response.status = 401;
+    answer.response.body = "shaped: no";
+    answer.note = "the note";
+    answer.error = "the reason";
+    return answer;
+  };
+  TestServer test(std::move(options));
+  for (const char* more : {"Content-Length: 1000\r\n", "Transfer-Encoding: chunked\r\n",
+                           "Content-Length: 1000\r\nExpect: 100-continue\r\n"}) {
+    RawClient refused(test.port());
+    refused.Send(PostHeader("/forbidden", more));
+    EXPECT_EQ(RefusedWith(refused), 401) << more;
+  }
+  const AccessRecord record = test.record(0);
+  EXPECT_EQ(record.outcome, HttpOutcome::kRefused);
+  EXPECT_EQ(record.status, 401);
+  EXPECT_EQ(record.note + ", " + record.error, "the note, the reason");
+  RawClient fine(test.port());
+  fine.Send(PostOf("/echo", 100));
+  EXPECT_TRUE(fine.ReadResponse().ends_with("xx"));
 }
 
 TEST(HttpLimitsTest, AChunkedBodyCountsAsItGrows) {

@@ -354,6 +354,17 @@ class KeyTest(BadInputTest):
                     self.assertNotIn(b"sk-test", response.body)
         self.assertNotIn("sk-test", self.server.log)
 
+    def test_without_a_key_a_body_is_not_waited_for(self):
+        head = b"Host: x\r\nContent-Length: 1000\r\n\r\n"
+        for path in (CHAT, COMPLETIONS, "/tokenize"):
+            answer = self.raw_answer(f"POST {path} HTTP/1.1\r\n".encode() + head)
+            self.assertRegex(answer, rb"^HTTP/1\.1 401 (?s:.)*WWW-Authenticate: Bearer")
+            self.assertIn(b"X-Request-Id: req-", answer)
+            self.assertIn(b"invalid_api_key", answer)
+        self.assertRegex(self.raw_answer(b"POST /nowhere HTTP/1.1\r\n" + head), rb"^HTTP/1\.1 404 ")
+        self.assertRegex(self.raw_answer(b"PUT /health HTTP/1.1\r\n" + head),
+                         rb"^HTTP/1\.1 405 (?s:.)*Allow: GET, HEAD")
+
     def test_health_needs_none(self):
         headers = {"Authorization": ""}
         self.assertEqual(self.server.ask("GET", "/health", headers=headers).status, 200)

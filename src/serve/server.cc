@@ -20,6 +20,9 @@ HttpServerOptions MakeHttpOptions(HttpServerOptions options, Service& service) {
   options.make_error = [&service](int status, std::string_view message) {
     return service.MakeError(status, message);
   };
+  options.check_header = [&service](const HttpRequest& request) {
+    return service.CheckHeader(request);
+  };
   options.on_access = [&service, log = std::move(options.on_access)](const AccessRecord& record) {
     if (record.status != 0) service.metrics().CountResponse(record.status);
     if (log) log(record);

@@ -606,7 +606,8 @@ TEST_F(ServerTest, BodiesThatDoNotFitTogetherAreAskedToComeAgain) {
   asio::ip::tcp::socket sending(io);
   sending.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server_->port())});
   asio::write(sending, asio::buffer(std::string_view("POST /tokenize HTTP/1.1\r\nHost: h\r\n"
-                                                     "Content-Length: 1000\r\n\r\n{")));
+                                                     "Content-Length: 1000\r\n\r\n")));
+  asio::write(sending, asio::buffer(std::string(950, ' ')));
   HttpResponse refused;
   EXPECT_TRUE(Eventually([&] {
     refused = Post("/tokenize", large);

@@ -174,13 +174,15 @@ std::string Service::AllowedMethods(const Route& route) const {
   return methods;
 }
 
-HttpHeaders Service::CommonHeaders(const HttpRequest& request, HttpResponder& responder) {
+// The client's own, if it is a proper one.
+std::string Service::RequestId(const HttpRequest& request) {
   const std::optional<std::string_view> given = request.headers.Find("X-Request-Id");
-  std::string id =
-      given && IsProperId(*given) ? std::string(*given) : fmt::format("req-{:016x}", random_());
-  responder.set_note(id);
+  return given && IsProperId(*given) ? std::string(*given) : fmt::format("req-{:016x}", random_());
+}
+
+HttpHeaders Service::CommonHeaders(const std::string& id) const {
   HttpHeaders headers;
-  headers.Add("X-Request-Id", std::move(id));
+  headers.Add("X-Request-Id", id);
   AddCors(headers);
   return headers;
 }
@@ -213,23 +215,45 @@ void Service::CheckAccess(const HttpRequest& request, Access access) const {
                                                               : "the server is shutting down");
 }
 
+// Path, method, key and state: all that a header says. Throws ApiError.
+const Service::Route& Service::CheckRoute(const HttpRequest& request, HttpHeaders& headers) const {
+  const Route& route = FindRoute(request.path);
+  const bool is_head = request.method == "HEAD" && route.method == "GET";
+  if (request.method != route.method && !is_head) {
+    headers.Add("Allow", AllowedMethods(route));
+    throw ErrorOfStatus(405, fmt::format("{}: expected the method {}, got {}", request.path,
+                                         AllowedMethods(route), request.method));
+  }
+  CheckAccess(request, route.access);
+  return route;
+}
+
+std::optional<HttpEarlyAnswer> Service::CheckHeader(const HttpRequest& request) {
+  CheckEngine();
+  const std::string id = RequestId(request);
+  HttpHeaders headers = CommonHeaders(id);
+  try {
+    const bool is_preflight = request.method == "OPTIONS" && !options_.cors_origin.empty();
+    if (!is_preflight) CheckRoute(request, headers);
+    return std::nullopt;
+  } catch (const ApiError& error) {
+    return HttpEarlyAnswer{
+        .response = ErrorResponse(error, std::move(headers)), .note = id, .error = error.what()};
+  }
+}
+
 asio::awaitable<void> Service::Handle(const HttpRequest& request, HttpResponder& responder) {
   CheckEngine();
-  HttpHeaders headers = CommonHeaders(request, responder);
+  const std::string id = RequestId(request);
+  responder.set_note(id);
+  HttpHeaders headers = CommonHeaders(id);
   std::optional<ApiError> refusal;
   try {
     if (request.method == "OPTIONS" && !options_.cors_origin.empty()) {
       co_await Preflight(request, responder, headers);
       co_return;
     }
-    const Route& route = FindRoute(request.path);
-    const bool is_head = request.method == "HEAD" && route.method == "GET";
-    if (request.method != route.method && !is_head) {
-      headers.Add("Allow", AllowedMethods(route));
-      throw ErrorOfStatus(405, fmt::format("{}: expected the method {}, got {}", request.path,
-                                           AllowedMethods(route), request.method));
-    }
-    CheckAccess(request, route.access);
+    const Route& route = CheckRoute(request, headers);
     co_await (this->*route.handle)(request, responder, headers);
   } catch (const ApiError& error) {
     refusal = error;
@@ -251,16 +275,23 @@ HttpResponse Service::MakeError(int status, std::string_view message) const {
   return response;
 }
 
-asio::awaitable<void> Service::SendError(HttpResponder& responder, const ApiError& error,
-                                         HttpHeaders headers) {
-  if (responder.started()) throw error;  // too late: the connection is closed
+HttpResponse Service::ErrorResponse(const ApiError& error, HttpHeaders headers) {
   if (error.status() == 401) headers.Add("WWW-Authenticate", "Bearer");
   // OpenAI's clients would ask again what has just taken too long.
   if (error.code() == "deadline_exceeded") headers.Add("X-Should-Retry", "false");
   if (error.status() == 429 || error.status() == 503) {
     headers.Add("Retry-After", std::string(kRetrySeconds));
   }
-  co_await SendJson(responder, headers, error.ToJson(), error.status());
+  return {.status = error.status(),
+          .content_type = std::string(kJsonContentType),
+          .body = error.ToJson(),
+          .headers = std::move(headers)};
+}
+
+asio::awaitable<void> Service::SendError(HttpResponder& responder, const ApiError& error,
+                                         HttpHeaders headers) {
+  if (responder.started()) throw error;  // too late: the connection is closed
+  co_await responder.Send(ErrorResponse(error, std::move(headers)));
 }
 
 asio::awaitable<void> Service::SendJson(HttpResponder& responder, const HttpHeaders& headers,

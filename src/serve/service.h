@@ -58,6 +58,8 @@ class Service {
   // The handler of an HttpServer.
   asio::awaitable<void> Handle(const HttpRequest& request, HttpResponder& responder);
   // Its make_error: what HTTP itself refuses, in the API's shape.
+  // The answer to a request that can be refused without its body.
+  std::optional<HttpEarlyAnswer> CheckHeader(const HttpRequest& request);
   HttpResponse MakeError(int status, std::string_view message) const;
 
   int64_t num_open() const { return completions_ ? completions_->num_open() : 0; }
@@ -80,7 +82,10 @@ class Service {
   void CheckEngine();
 
   void AddCors(HttpHeaders& headers) const;
-  HttpHeaders CommonHeaders(const HttpRequest& request, HttpResponder& responder);
+  std::string RequestId(const HttpRequest& request);
+  HttpHeaders CommonHeaders(const std::string& id) const;
+  const Route& CheckRoute(const HttpRequest& request, HttpHeaders& headers) const;
+  static HttpResponse ErrorResponse(const ApiError& error, HttpHeaders headers);
   void CheckAccess(const HttpRequest& request, Access access) const;
   asio::awaitable<void> SendError(HttpResponder& responder, const ApiError& error,
                                   HttpHeaders headers);
