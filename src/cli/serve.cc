@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -14,13 +15,13 @@
 #include <stop_token>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #include "base/error.h"
 #include "cli/flags.h"
 #include "cli/input.h"
 #include "cli/local_model.h"
+#include "cli/log_writer.h"
 #include "cli/parse.h"
 #include "io/json.h"
 #include "serve/server.h"
@@ -216,13 +217,8 @@ std::string LogLine(const AccessRecord& record, AccessLog format) {
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// A log that cannot be written is no reason to stop serving.
-void WriteLog(const std::string& line) {
-  const std::string with_end = line + "\n";
-  std::ignore = std::fwrite(with_end.data(), 1, with_end.size(), stderr);
-}
-
-ServerOptions MakeServerOptions(const ServeFlags& flags, const std::filesystem::path& folder) {
+ServerOptions MakeServerOptions(const ServeFlags& flags, const std::filesystem::path& folder,
+                                LogWriter& log) {
   ServerOptions options{.http = flags.http, .drain_timeout = flags.drain_timeout};
   Require(flags.http.max_total_body_bytes >= flags.http.max_body_bytes,
           "--max-total-body-bytes: expected {} or more, as --max-body-bytes is, got {}",
@@ -237,11 +233,13 @@ ServerOptions MakeServerOptions(const ServeFlags& flags, const std::filesystem::
   options.service.completions.limits.max_bytes =
       ByteOffset(static_cast<int64_t>(flags.http.max_body_bytes));
   if (flags.access_log != AccessLog::kOff) {
-    options.http.on_access = [format = flags.access_log](const AccessRecord& record) {
-      WriteLog(LogLine(record, format));
+    options.http.on_access = [&log, format = flags.access_log](const AccessRecord& record) {
+      log.Put(LogLine(record, format));
     };
   }
-  options.on_message = [](std::string_view message) { fmt::print(stderr, "quire: {}\n", message); };
+  options.on_message = [&log](std::string_view message) {
+    log.Put(fmt::format("quire: {}", message));
+  };
   return options;
 }
 
@@ -262,11 +260,12 @@ std::string DescribeModel(const LocalModel& model, const ServeFlags& flags) {
 }
 
 // A lost device comes back to a new process only: whoever looks after this one is to start it again.
-void StopWithoutDevice(const Engine& engine, Server& server, const std::stop_token& stop) {
+void StopWithoutDevice(const Engine& engine, Server& server, LogWriter& log,
+                       const std::stop_token& stop) {
   constexpr Milliseconds kLook{100};
   while (!stop.stop_requested() && !engine.lost_device()) std::this_thread::sleep_for(kLook);
   if (!engine.lost_device()) return;
-  fmt::print(stderr, "quire: the device is lost: {}\n", *engine.failure());
+  log.Put(fmt::format("quire: the device is lost: {}", *engine.failure()));
   server.Stop();
 }
 
@@ -274,7 +273,8 @@ void RunServe(const ServeFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);  // whoever read the log may go
   const std::filesystem::path folder =
       flags.model.model.empty() ? DefaultModel() : flags.model.model;
-  Server server(MakeServerOptions(flags, folder));
+  LogWriter log(STDERR_FILENO);  // once there are clients, all that is said goes through it
+  Server server(MakeServerOptions(flags, folder, log));
   fmt::print(stderr, "quire: listening on {}; loading the model\n", server.endpoint());
   LocalModelOptions local{.defaults = OptionsForMany};
   local.scheduler.max_waiting = flags.max_queued_requests;
@@ -289,11 +289,11 @@ void RunServe(const ServeFlags& flags) {
   if (!model.text->chat) fmt::print(stderr, "quire: no chat: {}\n", model.text->no_chat);
   server.SetReady(*model.answers, DescribeModel(model, flags));
   const std::jthread watch(
-      [&](const std::stop_token& stop) { StopWithoutDevice(*model.engine, server, stop); });
+      [&](const std::stop_token& stop) { StopWithoutDevice(*model.engine, server, log, stop); });
   server.StopOnSignals();
   fmt::print(stderr, "quire: ready: {}\n", server.endpoint());
   server.Wait();
-  fmt::print(stderr, "quire: all requests have ended\n");
+  log.Put("quire: all requests have ended");
   if (const auto failure = model.answers->engine().failure()) {
     throw InternalError("the engine has failed: " + *failure);
   }

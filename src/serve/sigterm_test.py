@@ -4,6 +4,7 @@ usage: sigterm_test.py BINARY MODEL [unittest arguments]
 """
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -220,6 +221,28 @@ class SignalTest(unittest.TestCase):
                     process.send_signal(number)
                     # There is nothing to end properly.
                     self.assertEqual(process.wait(serve_client.WAIT_S), -number)
+
+    def test_a_log_that_nobody_reads_stops_nothing(self):
+        read, write = os.pipe()
+        self.addCleanup(os.close, read)
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+        with tempfile.TemporaryDirectory() as folder:
+            address = f"{folder}/socket"
+            process = subprocess.Popen(
+                [serve_client.BINARY, "serve", self.model, "--load-format", "dummy",
+                 "--unix-socket", address],
+                env=serve_client.environment(), stdin=subprocess.DEVNULL, stderr=write)
+            os.close(write)
+            self.addCleanup(process.kill)
+            wait_for(lambda: b"ready: " in os.read(read, 4096), "the server to be ready")
+            # Lines of 3 KB each: more than the pipe and all that may wait for it.
+            for _ in range(500):
+                connection = serve_client.UnixConnection(address)
+                connection.request("GET", "/" + "x" * 3000)
+                self.assertEqual(connection.getresponse().status, 404)
+                connection.close()
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(serve_client.WAIT_S), 0)
 
 
 if __name__ == "__main__":
