@@ -13,7 +13,7 @@ MODEL_BENCH_FLAGS = $(filter-out --benchmark_%,$(BENCH_FLAGS))
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help quire serve test asan tsan load fuzz bench eval-matrix cuda test-cuda sanitize-cuda bench-cuda install format format-check tidy clean
+.PHONY: help quire serve test test-clients asan tsan load fuzz bench eval-matrix cuda test-cuda sanitize-cuda bench-cuda install format format-check tidy clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -27,6 +27,13 @@ serve: quire  ## serve the bundled model, or MODEL=folder, on http://127.0.0.1:8
 test: build/dev/.configured build/browser.tried  ## install what is missing, build, run every test
 	cmake --build --preset dev -j $(JOBS)
 	ctest --preset dev -j $(JOBS)
+
+# Real clients, of the versions that tools/clients.txt names. Here a test that is skipped has failed.
+CLIENTS = build/clients/bin/python
+test-clients: build/dev/.configured build/clients/.installed  ## real clients (openai, lm-eval) against the server
+	cmake --build --preset dev -j $(JOBS) --target quire
+	$(CLIENTS) src/serve/client_test.py build/dev/quire src/testing/testdata/tiny_chat build/clients
+	$(CLIENTS) src/serve/lm_eval_test.py build/dev/quire models/quire-grade-school
 
 # Without those that are about the build, or put faults back.
 asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -104,6 +111,11 @@ clean:  ## remove build/
 build/%.installed: tools/%.txt tools/install_packages.sh
 	tools/install_packages.sh $<
 	@mkdir -p build && touch $@
+
+build/clients/.installed: tools/clients.txt
+	python3 -m venv --clear build/clients
+	build/clients/bin/pip install --disable-pip-version-check --quiet -r $<
+	@touch $@
 
 # The page is tested in a browser where one can be had.
 build/browser.tried: tools/packages-browser.txt tools/install_packages.sh
