@@ -185,6 +185,14 @@ inline constexpr int kMaxTileRows = 12;
 inline constexpr int kMaxTileRows = 6;
 #endif
 
+// Inputs that a tile multiplies between two tests of its loop. Most of the code under a sanitizer is
+// its checks, and clang takes minutes over four inputs of them.
+#ifdef QUIRE_SANITIZED
+inline constexpr int kUnrolledInputs = 1;
+#else
+inline constexpr int kUnrolledInputs = 4;
+#endif
+
 // Pairs whose sums are held together: the more, the fewer loads of x, but they must leave registers
 // for the weights, and more of them where those are widened.
 constexpr int TilePairs(int rows, WeightFormat format) {
@@ -243,7 +251,7 @@ struct Tile<kRows, std::index_sequence<kPair...>> {
                                    const uint8_t* ahead, int64_t ahead_step, Sums& low,
                                    Sums& high) {
     constexpr auto kEach = std::make_index_sequence<kQuads>();
-#pragma GCC unroll 4
+#pragma GCC unroll kUnrolledInputs
     for (int64_t k = 0; k < inputs; ++k, ahead += ahead_step) {
       hwy::Prefetch(ahead);
       AddInput<W>(w + k * W::kInputBytes, x + k * kQuad, low, high, kEach);
