@@ -43,7 +43,7 @@ asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedB
 # What runs loops on threads, or threads of its own; the server as a whole runs under `make load`.
 THREADED = device_test attn_test interop_test kernels_test engine_test model_test runner_test \
   runner_invariants_test hf_test invariants_test engine_invariants_test http_test textgen_test \
-  server_test
+  server_test allocation_count_test
 EMPTY :=
 THREADED_REGEX = ^($(subst $(EMPTY) $(EMPTY),|,$(THREADED)))$$
 # setarch -R: some kernels place mappings where ThreadSanitizer's shadow has to be.
@@ -126,6 +126,6 @@ build/browser.tried: tools/packages-browser.txt tools/install_packages.sh
 build/%/.configured: CMakePresets.json | build/packages.installed
 	cmake --preset $*
 	@touch $@
-build/asan/.configured build/fuzz/.configured: | build/packages-clang.installed
+build/asan/.configured build/tsan/.configured build/fuzz/.configured: | build/packages-clang.installed
 
 .PRECIOUS: build/%/.configured build/%.installed

@@ -4,9 +4,29 @@
 #include <cstdlib>
 #include <new>
 
+#if defined(__clang__)
+#define QUIRE_CLANG_TSAN __has_feature(thread_sanitizer)
+#else
+#define QUIRE_CLANG_TSAN 0
+#endif
+
 namespace {
 
 std::atomic<int64_t> allocations = 0;
+
+}  // namespace
+
+#if QUIRE_CLANG_TSAN
+
+// This runtime's operators cannot be replaced (they are linked in whole, before anything else), but it
+// tells whoever wants to know of all that it hands out.
+extern "C" void __sanitizer_malloc_hook(const volatile void*, size_t) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+}
+
+#else
+
+namespace {
 
 // malloc and free, and not the replaced operators: those belong to the sanitizers in a sanitized
 // build, and they see malloc just as well.
@@ -61,6 +81,8 @@ void operator delete(void* memory, std::align_val_t, const std::nothrow_t&) noex
 void operator delete[](void* memory, std::align_val_t, const std::nothrow_t&) noexcept {
   std::free(memory);
 }
+
+#endif  // QUIRE_CLANG_TSAN
 
 namespace quire::testing {
 
