@@ -736,6 +736,23 @@ TEST(SchedulerTest, ASequenceWithAFaultEndsAloneAndNothingOfItIsKept) {
   ExpectFinish(harness.answer(well), FinishReason::kLength);
 }
 
+// Otherwise a request cancelled before its last chunk would leave the others to whoever comes next.
+TEST(SchedulerTest, AChunkWithAFaultEndsItsRequestBeforeTheNextOneAndNothingOfItIsKept) {
+  Harness harness(Limits({.step_tokens = 8}));
+  Request request = MakeRequest(Prompt(40), 5);
+  request.num_samples = 2;
+  harness.runner().PoisonToken(request.prompt[10]);
+  const RequestId id = harness.Add(request);
+  harness.Step();
+  EXPECT_FALSE(harness.HasEnded(id));
+  harness.Step();
+  for (size_t i = 0; i < 2; ++i) ExpectFinish(harness.answer(id, i), FinishReason::kFailed);
+  EXPECT_EQ(harness.answer(id).error,
+            "request 1, answer 0: logits that are not finite behind 16 tokens");
+  EXPECT_EQ(harness.counters().pages_cached, 0);
+  EXPECT_EQ(harness.counters().pages_free, harness.counters().pages_total);
+}
+
 TEST(SchedulerTest, ScoresWithAFaultEndTheirRequest) {
   Harness harness(Limits({.step_tokens = 8}));
   Request request = MakeRequest(Prompt(30), 5);

@@ -216,6 +216,28 @@ TEST(CpuRunnerTest, ARowWithNaNNamesItselfAndTheOthersKeepTheirBits) {
   ExpectARowWithNaNNamesItself(*MakeFaulty(kOptions), kFaultyId);
 }
 
+TEST(CpuRunnerTest, AChunkNamesNaNThatAnyOfItsTokensLeftInTheCache) {
+  const auto runner = MakeFaulty(kOptions);
+  const std::vector<PageId> pages = FirstPages(2);
+  const auto fault_of = [&](const std::vector<int32_t>& tokens, TokenCount position) {
+    const StepSequence seqs[] = {
+        {.tokens = tokens, .position = position, .pages = std::span(pages).first(1)},
+        {.tokens = {&tokens[0], 1},
+         .pages = std::span(pages).subspan(1),
+         .want = Want::kNextToken,
+         .sampling = {.temperature = 0}}};
+    const StepResult& result = runner->Step({.sequences = seqs});
+    EXPECT_TRUE(result.sequences[0].answers.empty());
+    EXPECT_EQ(result.sequences[1].fault, RowFault::kNone);
+    EXPECT_EQ(result.sequences[1].answers.size(), 1u);
+    return result.sequences[0].fault;
+  };
+  EXPECT_EQ(fault_of({1, 2, 3, 4}, TokenCount(0)), RowFault::kNone);
+  EXPECT_EQ(fault_of({5, 6}, TokenCount(4)), RowFault::kNone);
+  EXPECT_EQ(fault_of({1, kFaultyId, 3, 4}, TokenCount(0)), RowFault::kLogitsNotFinite);
+  EXPECT_EQ(fault_of({5, 6}, TokenCount(4)), RowFault::kLogitsNotFinite);
+}
+
 TEST(CpuRunnerTest, PagesThatHeldNaNAreAsGoodAsOthers) {
   const auto runner = MakeFaulty(kOptions);
   const std::vector<PageId> pages = FirstPages(2);

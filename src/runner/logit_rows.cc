@@ -15,9 +15,13 @@ int64_t MaxAnswers(const RunnerLimits& limits) {
   return int64_t{limits.max_seqs} + limits.max_samples;
 }
 
+int64_t MaxNextItems(const RunnerLimits& limits) {
+  return int64_t{limits.max_samples} + limits.max_seqs;
+}
+
 int32_t MaxNextRows(const RunnerLimits& limits) {
   if (limits.max_tree_nodes == TokenCount(0)) return limits.max_seqs;
-  return static_cast<int32_t>(std::min<int64_t>(limits.max_samples, limits.max_step_tokens.raw()));
+  return static_cast<int32_t>(std::min(MaxNextItems(limits), limits.max_step_tokens.raw()));
 }
 
 int32_t NumAnswers(const StepSequence& seq) {
@@ -26,11 +30,14 @@ int32_t NumAnswers(const StepSequence& seq) {
 }
 
 int32_t TokensPerAnswer(const StepSequence& seq) {
-  const bool is_last_only = seq.want == Want::kNextToken && seq.tree_parents.empty();
+  const bool is_last_only =
+      seq.want == Want::kNothing || (seq.want == Want::kNextToken && seq.tree_parents.empty());
   return is_last_only ? 1 : static_cast<int32_t>(seq.tokens.size());
 }
 
-int32_t NumResults(const StepSequence& seq) { return NumAnswers(seq) * TokensPerAnswer(seq); }
+int32_t NumResults(const StepSequence& seq) {
+  return std::max(NumAnswers(seq), 1) * TokensPerAnswer(seq);
+}
 
 int32_t NextGiven(const StepSequence& seq, int32_t token) {
   const auto next = static_cast<size_t>(token) + 1;
@@ -52,7 +59,7 @@ int32_t PickLogitRows(const StepBatch& batch, std::span<LogitRow> rows) {
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const StepSequence& seq = batch.sequences[i];
     const auto q_len = static_cast<int32_t>(seq.tokens.size());
-    const int32_t first = seq.want == Want::kNothing ? q_len : q_len - TokensPerAnswer(seq);
+    const int32_t first = q_len - TokensPerAnswer(seq);
     for (int32_t token = first; token < q_len; ++token) {
       rows[static_cast<size_t>(num_rows++)] = {
           .seq = static_cast<int32_t>(i),
@@ -73,7 +80,7 @@ void FillAnswers(const StepBatch& batch, std::span<const StepToken> results,
     const StepSequence& seq = batch.sequences[i];
     const auto num_answers = static_cast<size_t>(NumAnswers(seq));
     const auto num_tokens = static_cast<size_t>(TokensPerAnswer(seq));
-    const std::span<const StepToken> own = results.first(num_answers * num_tokens);
+    const std::span<const StepToken> own = results.first(static_cast<size_t>(NumResults(seq)));
     results = results.subspan(own.size());
     const bool is_faulty = std::ranges::any_of(
         own, [](const StepToken& token) { return std::isnan(token.chosen.logprob); });

@@ -24,14 +24,18 @@ struct LogitRow {
 // enough that a vocabulary of 160k takes 40 MiB.
 inline constexpr int64_t kLogitBlock = 64;
 
-// Results that one step can have: a token per sample, or one per token scored.
+// Results that one step can have: a token per sample, or at most one per token of the sequences that
+// draw none.
 int64_t MaxResults(const RunnerLimits& limits);
 // Answers: one per sample, or one per sequence scored.
 int64_t MaxAnswers(const RunnerLimits& limits);
-// Rows of which one step can draw tokens.
+// Tokens to draw and sequences that want nothing.
+int64_t MaxNextItems(const RunnerLimits& limits);
+// Rows of which one step can draw tokens, or only look for NaN.
 int32_t MaxNextRows(const RunnerLimits& limits);
 
-// What a sequence asks for.
+// What a sequence asks for. One that wants nothing has a result, but no answer: it says whether the
+// logits of its last token are numbers.
 int32_t NumAnswers(const StepSequence& seq);
 int32_t TokensPerAnswer(const StepSequence& seq);
 int32_t NumResults(const StepSequence& seq);

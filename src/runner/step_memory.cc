@@ -74,7 +74,7 @@ BucketInputs LayOutInputs(const Bucket& bucket, const RunnerLimits& limits, cons
           .live_tokens = carver.Take<int32_t>(1),
           .logit_rows = carver.Take<int32_t>(bucket.head_rows),
           .sampling = {.counts = carver.Take<SampleCounts>(1),
-                       .items = carver.Take<SampleItem>(limits.max_samples),
+                       .items = carver.Take<SampleItem>(MaxNextItems(limits)),
                        .biases = rare.biases,
                        .text = rare.text}};
 }

@@ -60,7 +60,7 @@ struct RareInputs {
 // What comes back, in one piece of memory: up to the last score block that was used.
 struct StepOutputs {
   std::span<int32_t> experts_used = {};  // [num_layers]
-  SampleResults next = {};               // [max_samples]
+  SampleResults next = {};               // [MaxNextItems]
   std::vector<SampleResults> scores;     // [score blocks], kLogitBlock each
   std::vector<ByteOffset> ends;          // [score blocks + 1]: where the piece before ends
   std::span<std::byte> bytes = {};

@@ -20,7 +20,7 @@ StepToken TokenOf(const SampleResults& results, size_t item, int32_t num_top) {
 SampleCapacity NextCapacity(const RunnerLimits& limits) {
   return {.vocab_size = limits.vocab_size,
           .rows = MaxNextRows(limits),
-          .items = limits.max_samples,
+          .items = static_cast<int32_t>(MaxNextItems(limits)),
           .adjusted = limits.max_samples,
           .biases = kMaxStepBiases * limits.max_seqs,
           .text = std::min<int64_t>((limits.context * limits.max_seqs).raw(), INT32_MAX)};
@@ -66,13 +66,17 @@ void StepResults::Pick(const StepBatch& batch, SampledRows& next, std::span<Samp
 
 void StepResults::AddNext(const LogitRow& row, SampledRows& next) {
   const StepSequence& seq = batch_.sequences[static_cast<size_t>(row.seq)];
-  next.packer.Add({.row = num_next_rows_,
-                   .params = seq.sampling,
-                   .prompt = seq.prompt,
-                   .output = seq.output,
-                   .position = row.next_position,
-                   .first_sample = seq.first_sample,
-                   .num_samples = seq.num_samples});
+  if (seq.want == Want::kNothing) {
+    next.packer.AddScore(num_next_rows_, kNoToken, 0);
+  } else {
+    next.packer.Add({.row = num_next_rows_,
+                     .params = seq.sampling,
+                     .prompt = seq.prompt,
+                     .output = seq.output,
+                     .position = row.next_position,
+                     .first_sample = seq.first_sample,
+                     .num_samples = seq.num_samples});
+  }
   next.rows[static_cast<size_t>(num_next_rows_++)] = row.row;
 }
 
@@ -90,14 +94,15 @@ const StepResult& StepResults::Fill(const SampleResults& next,
   size_t score = 0;
   for (const LogitRow& row : logit_rows_.first(static_cast<size_t>(num_rows()))) {
     const StepSequence& seq = batch_.sequences[static_cast<size_t>(row.seq)];
-    const int32_t num_top = seq.sampling.top_logprobs;
+    const bool wants_nothing = seq.want == Want::kNothing;
+    const int32_t num_top = wants_nothing ? 0 : seq.sampling.top_logprobs;
     StepToken* const tokens = tokens_.data() + row.result;
     if (seq.want == Want::kScores) {
       *tokens = TokenOf(scores[score / kBlock], score % kBlock, num_top);
       ++score;
       continue;
     }
-    for (int32_t i = 0; i < seq.num_samples; ++i) {
+    for (int32_t i = 0; i < (wants_nothing ? 1 : seq.num_samples); ++i) {
       tokens[i * TokensPerAnswer(seq)] = TokenOf(next, next_item++, num_top);
     }
   }

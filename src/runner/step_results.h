@@ -14,7 +14,8 @@
 
 namespace quire {
 
-// Of the tokens to draw in a step, and of kLogitBlock rows of scores.
+// Of the tokens to draw in a step and the rows only to be looked at, and of kLogitBlock rows of
+// scores.
 SampleCapacity NextCapacity(const RunnerLimits& limits);
 SampleCapacity ScoreCapacity(const RunnerLimits& limits);
 // Blocks that the scores of one step can need.
@@ -34,8 +35,9 @@ class StepResults {
   // Sizes, or takes, the memory of the results of steps within these limits.
   StepResults(const RunnerLimits& limits, Carver& carver);
 
-  // Picks the rows that need logits, and adds what is wanted of them: tokens to draw to `next`, of
-  // NextCapacity, and scores to `scores`, MaxScoreBlocks of ScoreCapacity. The batch stays as it is
+  // Picks the rows that need logits, and adds what is wanted of them: tokens to draw, and rows only
+  // to be looked at, to `next`, of NextCapacity, and scores to `scores`, MaxScoreBlocks of
+  // ScoreCapacity. The batch stays as it is
   // until Fill. Throws as SamplePacker does; then there is nothing to fill.
   void Pick(const StepBatch& batch, SampledRows& next, std::span<SampledRows> scores);
 

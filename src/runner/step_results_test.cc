@@ -84,17 +84,20 @@ TEST_F(StepResultsTest, RowsAreThoseOfTheHiddenStateAndItemsSayWhatIsWanted) {
   const StepSequence seqs[] = {Sequence(5, Want::kNothing), sampled, scored,
                                Sequence(1, Want::kNextToken)};
   Pick(seqs);
-  EXPECT_EQ(results_.num_rows(), 72);
+  EXPECT_EQ(results_.num_rows(), 73);
   EXPECT_EQ(results_.num_score_blocks(), 2u);
   EXPECT_EQ((std::vector<int32_t>(next_[0].rows.begin(), next_[0].rows.end())),
-            (std::vector<int32_t>{7, 78, 0, 0}));
+            (std::vector<int32_t>{4, 7, 78, 0}));
   const std::span<const SampleItem> items = next_[0].packer.inputs().items;
-  ASSERT_EQ(next_[0].packer.num_items(), 3);
-  EXPECT_EQ(next_[0].packer.num_rows(), 2);
-  EXPECT_EQ(items[1].row, 0);
-  EXPECT_EQ(items[1].sample, 6);
-  EXPECT_EQ(items[1].position, 13);
+  ASSERT_EQ(next_[0].packer.num_items(), 4);
+  EXPECT_EQ(next_[0].packer.num_rows(), 3);
+  EXPECT_EQ(items[0].row, 0);  // of which nothing is wanted but that it has no NaN
+  EXPECT_EQ(items[0].kind, SampleKind::kGiven);
+  EXPECT_EQ(items[0].given, kNoToken);
   EXPECT_EQ(items[2].row, 1);
+  EXPECT_EQ(items[2].sample, 6);
+  EXPECT_EQ(items[2].position, 13);
+  EXPECT_EQ(items[3].row, 2);
   EXPECT_EQ(scores_[0].packer.num_rows(), 64);
   EXPECT_EQ(scores_[1].packer.num_rows(), 6);
   EXPECT_EQ(scores_[0].rows[0], 8);
@@ -127,7 +130,29 @@ TEST_F(StepResultsTest, ResultsComeBackInTheOrderOfTheBatch) {
   EXPECT_EQ(scores[65].top.size(), 3u);
   EXPECT_EQ(result.sequences[2].answers.size(), 0u);
   ASSERT_EQ(result.sequences[3].answers.size(), 1u);
-  EXPECT_EQ(result.sequences[3].answers[0].tokens[0].chosen.token, 3);
+  EXPECT_EQ(result.sequences[3].answers[0].tokens[0].chosen.token, 4);
+}
+
+// As many samples as there may be, and sequences that want nothing besides.
+TEST_F(StepResultsTest, ASequenceThatWantsNothingTakesNoSampleAndSaysOnlyWhetherItHasNaN) {
+  StepSequence sampled = Sequence(2, Want::kNextToken);
+  sampled.num_samples = 6;
+  StepSequence chunk = Sequence(4, Want::kNothing);
+  chunk.num_samples = 9;  // what nobody asks for does not count
+  chunk.sampling.top_logprobs = 3;
+  const StepSequence seqs[] = {chunk, sampled, chunk, chunk};
+  Pick(seqs);
+  EXPECT_EQ(next_[0].packer.num_items(), 9);
+  EXPECT_EQ(next_[0].packer.inputs().items[0].num_top, 0);
+  next_results_.chosen[7].logprob = std::numeric_limits<float>::quiet_NaN();
+  const StepResult& result = Fill();
+  for (const size_t i : {0u, 2u, 3u}) EXPECT_TRUE(result.sequences[i].answers.empty()) << i;
+  EXPECT_EQ(result.sequences[0].fault, RowFault::kNone);
+  EXPECT_EQ(result.sequences[1].fault, RowFault::kNone);
+  EXPECT_EQ(result.sequences[1].answers.size(), 6u);
+  EXPECT_EQ(result.sequences[1].answers[5].tokens[0].chosen.token, 6);
+  EXPECT_EQ(result.sequences[2].fault, RowFault::kLogitsNotFinite);
+  EXPECT_EQ(result.sequences[3].fault, RowFault::kNone);
 }
 
 TEST_F(StepResultsTest, SamplesOfATreeHaveATokenForEveryNode) {

@@ -23,7 +23,7 @@ struct StepPageCopy {
 };
 
 enum class Want {
-  kNothing,    // a prefill chunk that is not the last
+  kNothing,    // a prefill chunk that is not the last: only whether it came out well
   kNextToken,  // what follows the last token; in a tree, what follows every token
   // What follows every token: the log-probability of the next one given, which in a tree is that of
   // the token's first child. `chosen` is kNoToken where none is given.
@@ -93,7 +93,9 @@ struct StepAnswer {
 // What went wrong with one sequence of a step and with no other.
 enum class RowFault {
   kNone,
-  kLogitsNotFinite,  // NaN among the logits; kNextToken: or none above -inf
+  // NaN among the logits that were asked for, or with kNothing among those of the last token, which
+  // has seen all before it; kNextToken: or none above -inf.
+  kLogitsNotFinite,
 };
 
 // "logits that are not finite".

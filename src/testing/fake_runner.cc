@@ -305,7 +305,7 @@ void FakeRunner::Answer(size_t index, const StepSequence& seq) {
     AddToken(hash, next < seq.tokens.size() ? seq.tokens[next] : seq.next_token,
              seq.sampling.top_logprobs);
   }
-  if (is_poisoned && seq.want != Want::kNothing) {
+  if (is_poisoned) {
     sequences_.push_back({.answers = {}, .fault = RowFault::kLogitsNotFinite});
     return;
   }
