@@ -258,6 +258,36 @@ TEST_P(CudaHfTest, LogProbabilitiesAreThoseOfTransformersWithinBf16) {
 INSTANTIATE_TEST_SUITE_P(Fixtures, CudaHfTest, ::testing::ValuesIn(Fixtures()),
                          [](const auto& name) { return name.param; });
 
+// Whether the device chose the CPU's token at a place, with about its log-probability.
+bool IsTheCpus(const testing::TokenReport& found, const testing::TokenReport& expected) {
+  return found.top[0].token == expected.top[0].token &&
+         std::abs(found.top[0].logprob - expected.top[0].logprob) < 0.05;
+}
+
+// Where the device chose another token than the CPU, the CPU is unsure of its own; or an expert's choice
+// is a near tie, so that other sums on the same device (`other`) give the CPU's token and probability.
+void ExpectTheCpusChoices(const std::vector<JobReport>& expected,
+                          const std::vector<JobReport>& found,
+                          const std::vector<JobReport>& other) {
+  int64_t places = 0, misses = 0, flips = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(found[i].tokens.size(), expected[i].tokens.size());
+    for (size_t t = 0; t < expected[i].tokens.size(); ++t) {
+      const auto& top = expected[i].tokens[t].top;
+      ++places;
+      if (found[i].tokens[t].top[0].token == top[0].token) continue;
+      ++misses;
+      if (top[0].logprob - top[1].logprob < 0.05) continue;
+      ++flips;
+      EXPECT_TRUE(IsTheCpus(other[i].tokens[t], expected[i].tokens[t]))
+          << "job " << i << " at " << t << ", gap " << top[0].logprob - top[1].logprob;
+    }
+  }
+  ASSERT_GT(places, 1600);
+  EXPECT_LE(misses, places / 200);
+  EXPECT_LE(flips, places / 800);
+}
+
 // On what the bundled model says itself, so that most places are as sure as those of real text.
 TEST(CudaParity, TheMostLikelyTokensAreTheCpusButForNearTies) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
@@ -279,23 +309,12 @@ TEST(CudaParity, TheMostLikelyTokensAreTheCpusButForNearTies) {
     jobs[i].sampling = {.temperature = 0, .top_logprobs = 2};
   }
   const std::vector<JobReport> expected = RunJobs(*cpu, jobs);
-  const auto runner = MakeDeviceRunner(folder, options);
-  const std::vector<JobReport> found = RunJobs(*runner, jobs);
-  int64_t places = 0, same = 0;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    ASSERT_EQ(found[i].tokens.size(), expected[i].tokens.size());
-    for (size_t t = 0; t < expected[i].tokens.size(); ++t) {
-      const auto& top = expected[i].tokens[t].top;
-      const bool agrees = found[i].tokens[t].top[0].token == top[0].token;
-      ++places;
-      same += agrees ? 1 : 0;
-      if (!agrees) {
-        EXPECT_LT(top[0].logprob - top[1].logprob, 0.05) << "job " << i << " at " << t;
-      }
-    }
-  }
-  ASSERT_GT(places, 1600);
-  EXPECT_GE(static_cast<double>(same), 0.995 * static_cast<double>(places));
+  RunnerOptions exact_options = options;
+  exact_options.deterministic = true;
+  const std::vector<JobReport> fast = RunJobs(*MakeDeviceRunner(folder, options), jobs);
+  const std::vector<JobReport> exact = RunJobs(*MakeDeviceRunner(folder, exact_options), jobs);
+  ExpectTheCpusChoices(expected, fast, exact);
+  ExpectTheCpusChoices(expected, exact, fast);
 }
 
 std::string CaseName(const ::testing::TestParamInfo<ModelCase>& info) {
