@@ -23,5 +23,10 @@ function(quire_install_headers source destination)
     file(WRITE $ENV{DESTDIR}${destination}/quire/${header} "${text}")
     list(APPEND CMAKE_INSTALL_MANIFEST_FILES ${destination}/quire/${header})
   endwhile()
+  # file(WRITE) obeys the umask; what is installed is for everyone.
+  file(CHMOD_RECURSE $ENV{DESTDIR}${destination}/quire
+    FILE_PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ
+    DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE
+                          WORLD_READ WORLD_EXECUTE)
   set(CMAKE_INSTALL_MANIFEST_FILES ${CMAKE_INSTALL_MANIFEST_FILES} PARENT_SCOPE)
 endfunction()

@@ -21,17 +21,21 @@ OpenedModel OpenNamedModel(const fs::path& model, LoadFormat format) {
   return OpenModel(model, format);
 }
 
-LoadEvents PrintLoading(LoadMessages messages) {
+void SayOnStderr(const std::string& text) { fmt::print(stderr, "{}\n", text); }
+
+LoadEvents PrintLoading(LoadMessages messages, const SayLine& say) {
   LoadEvents events;
-  events.warning = [](const std::string& text) { fmt::print(stderr, "warning: {}\n", text); };
+  events.warning = [say](const std::string& text) { say("warning: " + text); };
   if (messages == LoadMessages::kHidden) return events;
   const auto bar = std::make_shared<std::optional<LoadingBar>>();
-  events.planned = [bar](const MemoryPlan& plan) {
-    fmt::print(stderr, "{}", ToTable(plan));
+  events.planned = [bar, say](const MemoryPlan& plan) {
+    std::string table = ToTable(plan);
+    if (table.ends_with('\n')) table.pop_back();
+    say(table);
     bar->emplace(plan.weights);
   };
   events.loaded = [bar](ByteOffset loaded) { (*bar)->Update(loaded); };
-  events.ready = [bar] { (*bar)->Finish(); };
+  events.ready = [bar, say] { say((*bar)->Finish()); };
   return events;
 }
 

@@ -3,6 +3,8 @@
 #define QUIRE_CLI_LOAD_H_
 
 #include <filesystem>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "base/units.h"
@@ -17,9 +19,15 @@ namespace quire::cli {
 // Throws Error(kInvalidArgument) if no model was named, and as OpenModel does.
 OpenedModel OpenNamedModel(const std::filesystem::path& model, LoadFormat format);
 
-// Whether loading prints the memory plan and its progress to stderr. Warnings are always printed.
+// Takes lines, without their last end.
+using SayLine = std::function<void(const std::string& text)>;
+void SayOnStderr(const std::string& text);
+
+// Whether loading says the memory plan and its progress. Warnings are always said. Progress is a bar on
+// stderr if that is a terminal, and nothing otherwise.
 enum class LoadMessages { kShown, kHidden };
-LoadEvents PrintLoading(LoadMessages messages = LoadMessages::kShown);
+LoadEvents PrintLoading(LoadMessages messages = LoadMessages::kShown,
+                        const SayLine& say = SayOnStderr);
 
 // The pages of the runner's KV cache.
 PagePool MakePagePool(const RunnerLimits& limits);

@@ -40,7 +40,7 @@ LocalModel LoadLocalModel(const ModelFlags& flags, const LocalModelOptions& opti
       OpenModel(flags.model.empty() ? DefaultModel() : flags.model, flags.load_format);
   LocalOptions local = MakeLocalOptions(flags, options.defaults(*opened.config));
   local.scheduler = options.scheduler;
-  local.events = PrintLoading(options.messages);
+  local.events = PrintLoading(options.messages, options.say);
   return StartLocalModel(std::move(opened), local);
 }
 

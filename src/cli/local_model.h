@@ -31,6 +31,7 @@ struct LocalModelOptions {
   std::function<RunnerOptions(const ModelConfig& config)> defaults = OptionsForOne;
   SchedulerOptions scheduler = {};
   LoadMessages messages = LoadMessages::kShown;
+  SayLine say = SayOnStderr;
 };
 
 // OpenLocalModel for the model that the flags name, or the bundled one.

@@ -66,7 +66,9 @@ void LogWriter::Write(std::string_view text) const {
   int num_looks = 0;
   while (!text.empty()) {
     pollfd file{.fd = fd_, .events = POLLOUT, .revents = 0};
-    if (::poll(&file, 1, kLookMs) == 0) {
+    const int ready = ::poll(&file, 1, kLookMs);
+    if (ready < 0 && errno != EINTR) return;
+    if (ready <= 0) {
       if (stopping_ && ++num_looks >= kPatience) return;
       continue;
     }

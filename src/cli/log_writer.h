@@ -17,7 +17,8 @@ class LogWriter {
  public:
   static constexpr size_t kMaxBytes = size_t{1} << 20;
 
-  // `fd` stays open, and is the caller's. At most `max_bytes` of lines wait.
+  // `fd` stays open, and is the caller's. At most `max_bytes` of lines wait,
+  // beside those that are being written.
   explicit LogWriter(int fd, size_t max_bytes = kMaxBytes);
   // Writes what waits, but gives up a log that takes nothing for a second.
   ~LogWriter();

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/error.h"
@@ -82,8 +83,20 @@ int Run(int argc, char** argv) {
 }
 
 int Fail(const std::exception& error, int code) {
-  fmt::print(stderr, "quire: error: {}\n", error.what());
+  // Whoever read stderr may have gone, which is no error of its own.
+  std::fputs(fmt::format("quire: error: {}\n", error.what()).c_str(), stderr);
   return code;
+}
+
+// A path that the system cannot follow is a wrong value like any other.
+bool IsWrongPath(const std::error_code& code) {
+  for (const std::errc wrong :
+       {std::errc::no_such_file_or_directory, std::errc::not_a_directory,
+        std::errc::permission_denied, std::errc::too_many_symbolic_link_levels,
+        std::errc::filename_too_long, std::errc::is_a_directory}) {
+    if (code == wrong) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -96,7 +109,7 @@ int main(int argc, char** argv) {
   } catch (const Error& error) {
     return cli::Fail(error, error.code() == ErrorCode::kInvalidArgument ? 2 : 1);
   } catch (const std::filesystem::filesystem_error& error) {
-    // A path that the system cannot follow is a wrong value like any other.
+    if (!cli::IsWrongPath(error.code())) return cli::Fail(error, 1);
     return cli::Fail(Error(ErrorCode::kInvalidArgument, "{}: {}",
                            QuoteForMessage(error.path1().string()), error.code().message()),
                      2);

@@ -45,10 +45,10 @@ void LoadingBar::Update(ByteOffset loaded) {
                          FormatBytes(loaded), FormatBytes(total_), GigabytesPerSecond(loaded)));
 }
 
-void LoadingBar::Finish() {
+std::string LoadingBar::Finish() {
   line_.Clear();
-  fmt::print(stderr, "loaded {} of weights in {:.1f} s, {:.2f} GB/s\n", FormatBytes(total_),
-             Seconds(), GigabytesPerSecond(total_));
+  return fmt::format("loaded {} of weights in {:.1f} s, {:.2f} GB/s", FormatBytes(total_),
+                     Seconds(), GigabytesPerSecond(total_));
 }
 
 double LoadingBar::Seconds() const {

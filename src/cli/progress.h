@@ -34,7 +34,8 @@ class LoadingBar {
  public:
   explicit LoadingBar(ByteOffset total);
   void Update(ByteOffset loaded);
-  void Finish();
+  // Clears the bar, and returns how long it took.
+  std::string Finish();
 
  private:
   double Seconds() const;

@@ -273,10 +273,11 @@ void RunServe(const ServeFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);  // whoever read the log may go
   const std::filesystem::path folder =
       flags.model.model.empty() ? DefaultModel() : flags.model.model;
-  LogWriter log(STDERR_FILENO);  // once there are clients, all that is said goes through it
+  LogWriter log(STDERR_FILENO);  // all that is said from here on goes through it
+  const SayLine say = [&log](const std::string& text) { log.Put(text); };
   Server server(MakeServerOptions(flags, folder, log));
-  fmt::print(stderr, "quire: listening on {}; loading the model\n", server.endpoint());
-  LocalModelOptions local{.defaults = OptionsForMany};
+  say(fmt::format("quire: listening on {}; loading the model", server.endpoint()));
+  LocalModelOptions local{.defaults = OptionsForMany, .say = say};
   local.scheduler.max_waiting = flags.max_queued_requests;
   local.scheduler.max_priority = flags.max_priority;
   if (flags.disable_radix_cache) local.scheduler.prefix_cache = PrefixCache::kOff;
@@ -284,14 +285,14 @@ void RunServe(const ServeFlags& flags) {
   named.model.model = folder;
   const LocalModel model = LoadLocalModel(named.model, local);
   if (flags.model.load_format == LoadFormat::kDummy) {
-    fmt::print(stderr, "quire: the weights are made up, and so are the answers\n");
+    say("quire: the weights are made up, and so are the answers");
   }
-  if (!model.text->chat) fmt::print(stderr, "quire: no chat: {}\n", model.text->no_chat);
+  if (!model.text->chat) say("quire: no chat: " + model.text->no_chat);
   server.SetReady(*model.answers, DescribeModel(model, flags));
   const std::jthread watch(
       [&](const std::stop_token& stop) { StopWithoutDevice(*model.engine, server, log, stop); });
   server.StopOnSignals();
-  fmt::print(stderr, "quire: ready: {}\n", server.endpoint());
+  say(fmt::format("quire: ready: {}", server.endpoint()));
   server.Wait();
   log.Put("quire: all requests have ended");
   if (const auto failure = model.answers->engine().failure()) {

@@ -2,9 +2,11 @@
 #ifndef QUIRE_HTTP_REQUEST_PARSER_H_
 #define QUIRE_HTTP_REQUEST_PARSER_H_
 
+#include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
+#include <boost/optional.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -18,6 +20,32 @@ struct HttpRefusal {
   int status = 0;
   std::string message;
   std::optional<HttpEarlyAnswer> answer = {};  // in place of what is made from these
+};
+
+// A body that takes the memory of what has come of it. Beast's string_body takes that of Content-Length at
+// the first byte.
+struct GrowingBody {
+  using value_type = std::string;
+
+  class reader {
+   public:
+    template <bool kIsRequest, class Fields>
+    reader(boost::beast::http::header<kIsRequest, Fields>&, value_type& body) : body_(body) {}
+    void init(const boost::optional<uint64_t>&, boost::beast::error_code& error) { error = {}; }
+    template <class Buffers>
+    size_t put(const Buffers& buffers, boost::beast::error_code& error) {
+      error = {};
+      const size_t before = body_.size();
+      for (const auto buffer : boost::beast::buffers_range_ref(buffers)) {
+        body_.append(static_cast<const char*>(buffer.data()), buffer.size());
+      }
+      return body_.size() - before;
+    }
+    void finish(boost::beast::error_code& error) { error = {}; }
+
+   private:
+    value_type& body_;
+  };
 };
 
 // One request.
@@ -62,7 +90,7 @@ class HttpRequestParser {
   size_t max_header_bytes_;
   size_t max_body_bytes_;
   AdmitBody admit_body_;
-  boost::beast::http::request_parser<boost::beast::http::string_body> parser_;
+  boost::beast::http::request_parser<GrowingBody> parser_;
   size_t header_bytes_ = 0;
   bool begun_ = false;
   bool expects_continue_ = false;

@@ -79,6 +79,11 @@ std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind d
 
 // What answers, and what it is made of: each member uses those above it.
 struct LocalModel {
+  LocalModel() = default;
+  LocalModel(LocalModel&&) = default;
+  // Members would be replaced in the order they stand, while what is behind them still uses them.
+  LocalModel& operator=(LocalModel&&) = delete;
+
   std::filesystem::path folder;
   DeviceKind device = DeviceKind::kCpu;
   std::unique_ptr<const ModelConfig> config;

@@ -98,9 +98,10 @@ AnswerOffsets::AnswerOffsets(const Tokenizer& tokenizer, std::span<const int32_t
 int64_t AnswerOffsets::Next(int32_t token) {
   if (skip_special_tokens_ && tokenizer_->IsSpecial(token)) return characters_;
   std::string_view bytes = tokenizer_->TokenBytes(token);
-  if (std::exchange(begins_text_, false) && bytes.starts_with(' ') &&
-      !tokenizer_->Decode(std::span(&token, 1)).starts_with(' ')) {
-    bytes.remove_prefix(1);
+  std::string first;  // as it stands at the beginning of a text, where spaces may go
+  if (std::exchange(begins_text_, false) && bytes.starts_with(' ')) {
+    first = tokenizer_->Decode(std::span(&token, 1));
+    bytes = first;
   }
   const bool inside = !bytes.empty() && IsContinuation(bytes.front()) && characters_ > 0;
   const int64_t offset = characters_ - (inside ? 1 : 0);

@@ -57,9 +57,9 @@ class Service {
 
   // The handler of an HttpServer.
   asio::awaitable<void> Handle(const HttpRequest& request, HttpResponder& responder);
-  // Its make_error: what HTTP itself refuses, in the API's shape.
   // The answer to a request that can be refused without its body.
   std::optional<HttpEarlyAnswer> CheckHeader(const HttpRequest& request);
+  // Its make_error: what HTTP itself refuses, in the API's shape.
   HttpResponse MakeError(int status, std::string_view message) const;
 
   int64_t num_open() const { return completions_ ? completions_->num_open() : 0; }

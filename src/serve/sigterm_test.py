@@ -8,6 +8,8 @@ import fcntl
 import http.client
 import json
 import os
+import pathlib
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -208,19 +210,37 @@ class SignalTest(unittest.TestCase):
     def test_while_it_loads(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             with self.subTest(number=number.name):
-                with tempfile.TemporaryDirectory() as folder, full_pipe() as log:
-                    # It says that it loads, and comes no further: nobody reads that.
+                with tempfile.TemporaryDirectory() as folder:
+                    # So many weights that they take a while to make up.
+                    model = f"{folder}/model"
+                    shutil.copytree(self.model, model)
+                    config = pathlib.Path(model, "config.json")
+                    wide = {**json.loads(config.read_text()), "intermediate_size": 1 << 20}
+                    config.write_text(json.dumps(wide))
                     address = f"{folder}/socket"
                     process = subprocess.Popen(
-                        [serve_client.BINARY, "serve", self.model, "--load-format", "dummy",
+                        [serve_client.BINARY, "serve", model, "--load-format", "dummy",
                          "--unix-socket", address, "--access-log", "off"],
-                        env=serve_client.environment(), stdin=subprocess.DEVNULL, stderr=log)
+                        env=serve_client.environment(), stdin=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL)
                     self.addCleanup(process.kill)
                     self.assertEqual(wait_for(lambda: health_at(address), "the server to listen"),
                                      {"status": "loading"})
                     process.send_signal(number)
                     # There is nothing to end properly.
                     self.assertEqual(process.wait(serve_client.WAIT_S), -number)
+
+    def test_a_log_that_is_full_from_the_beginning_stops_nothing(self):
+        with tempfile.TemporaryDirectory() as folder, full_pipe() as log:
+            address = f"{folder}/socket"
+            process = subprocess.Popen(
+                [serve_client.BINARY, "serve", self.model, "--load-format", "dummy",
+                 "--unix-socket", address],
+                env=serve_client.environment(), stdin=subprocess.DEVNULL, stderr=log)
+            self.addCleanup(process.kill)
+            wait_for(lambda: (health_at(address) or {}).get("status") == "ok", "the server to be ready")
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(serve_client.WAIT_S), 0)
 
     def test_a_log_that_nobody_reads_stops_nothing(self):
         read, write = os.pipe()

@@ -79,7 +79,8 @@ std::optional<std::string> FindNumber(std::string_view text) {
 }
 
 std::vector<EvalQuestion> ReadQuestions(const std::filesystem::path& file) {
-  std::istringstream in(ReadFile("--data", file));
+  constexpr int64_t kMaxBytes = int64_t{128} << 20;  // GSM8K has 5 MB
+  std::istringstream in(ReadFile("--data", file, kMaxBytes));
   std::vector<EvalQuestion> questions;
   int64_t line_number = 0;
   for (std::string line; std::getline(in, line);) {

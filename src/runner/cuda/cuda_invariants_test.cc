@@ -272,6 +272,7 @@ void ExpectTheCpusChoices(const std::vector<JobReport>& expected,
   int64_t places = 0, misses = 0, flips = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
     ASSERT_EQ(found[i].tokens.size(), expected[i].tokens.size());
+    ASSERT_EQ(other[i].tokens.size(), expected[i].tokens.size());
     for (size_t t = 0; t < expected[i].tokens.size(); ++t) {
       const auto& top = expected[i].tokens[t].top;
       ++places;

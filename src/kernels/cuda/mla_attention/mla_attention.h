@@ -25,7 +25,7 @@ enum class MlaKernel { kPlain, kTensorCore };
 enum class MlaStep { kDecode, kAny };
 
 // How the kernels want their work cut, for a store of this format on a device of num_sms
-// multiprocessors: a worker for every CTA that runs at once. A step of another kind is computed right
+// multiprocessors: a worker for every CTA, or cluster of CTAs, that runs at once. A step of another kind is computed right
 // as well, only more slowly.
 WorkShape MlaWorkShape(const MlaShape& shape, KvFormat format, int32_t num_sms, MlaStep step,
                        bool exact);

@@ -16,7 +16,7 @@ inline constexpr int32_t kMlaRows = 64;
 // Rows that a cluster of two CTAs of warpgroups holds.
 inline constexpr int32_t kMlaClusterRows = 128;
 // Rows for which there is a kernel that takes half of a multiprocessor, but for fp8 rows: those lie
-// in shared memory twice, as the store holds them and as bf16, and one CTA has 189 of its 228 KiB.
+// in shared memory twice, as the store holds them and as bf16, and one CTA has 196 of its 228 KiB.
 inline constexpr int32_t kMlaFewRows = 16;
 constexpr int32_t MlaFewRowsCtas(KvFormat format) { return format == KvFormat::kLatentFp8 ? 1 : 2; }
 
