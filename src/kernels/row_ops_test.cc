@@ -24,6 +24,7 @@ namespace quire {
 namespace {
 
 using namespace testing;  // the cases
+using testing::MadeUpValues;
 
 // Rows that stand apart in a wider array between guards.
 class GappedRows {
