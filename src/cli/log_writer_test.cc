@@ -15,12 +15,12 @@
 namespace quire::cli {
 namespace {
 
-struct Pipe {
-  Pipe() {
+struct LogPipe {
+  LogPipe() {
     EXPECT_EQ(::pipe(ends.data()), 0);
     EXPECT_GT(::fcntl(ends[1], F_SETPIPE_SZ, 4096), 0);
   }
-  ~Pipe() {
+  ~LogPipe() {
     ::close(ends[0]);
     CloseWriter();
   }
@@ -40,7 +40,7 @@ struct Pipe {
 };
 
 TEST(LogWriterTest, LinesOfManyThreadsComeWholeAndAllOfThem) {
-  Pipe pipe;
+  LogPipe pipe;
   std::string text;
   std::thread reader([&] { text = pipe.Read(); });
   {
@@ -63,7 +63,7 @@ TEST(LogWriterTest, LinesOfManyThreadsComeWholeAndAllOfThem) {
 }
 
 TEST(LogWriterTest, ALogThatNobodyReadsDropsLinesAndCountsThem) {
-  Pipe pipe;
+  LogPipe pipe;
   std::optional<LogWriter> log;
   log.emplace(pipe.ends[1], 10'000);
   constexpr int kLines = 2000;
@@ -80,7 +80,7 @@ TEST(LogWriterTest, ALogThatNobodyReadsDropsLinesAndCountsThem) {
 }
 
 TEST(LogWriterTest, TheEndComesThoughNobodyReads) {
-  Pipe pipe;
+  LogPipe pipe;
   LogWriter log(pipe.ends[1]);
   for (int i = 0; i < 200; ++i) log.Put(std::string(100, 'x'));
 }
