@@ -448,9 +448,16 @@ template <class Block>
 QUIRE_HD ScheduleCounts WriteWorkers(const ScheduleBuild& build, const ScheduleReads& reads,
                                      int32_t num_tiles, Block& block) {
   const int32_t num_workers = build.work.num_workers;
+  const int64_t total_cost = reads.cost_before[num_tiles];
+  bool is_cut = false;
+  for (int32_t t = block.thread(); t < num_tiles; t += block.threads()) {
+    is_cut |= !IsBetterWhole(reads.tiles[t], total_cost, num_tiles, build.work);
+  }
+  is_cut = block.Any(is_cut);
   for (int32_t w = block.thread(); w <= num_workers; w += block.threads()) {
     build.workers[w] = reads.workers[w] =
-        WorkerStartAt(w, reads.tiles, reads.cost_before, num_tiles, build.work);
+        is_cut ? WorkerStartAt(w, reads.tiles, reads.cost_before, num_tiles, build.work)
+               : WholeWorkerStartAt(w, num_tiles, build.work);
   }
   block.Sync();  // a worker's partials depend on where the next one begins
   ScheduleCounts counts{.num_tiles = num_tiles};

@@ -11,6 +11,7 @@
 #include "attn/capacity.h"
 #include "attn/sequence_step.h"
 #include "base/host_device.h"
+#include "base/maths.h"
 #include "base/units.h"
 
 namespace quire {
@@ -183,6 +184,24 @@ QUIRE_HD constexpr int32_t NumSplits(TokenCount kv_end, const WorkShape& shape) 
 // packing and writing, so that empty rows cost something too.
 QUIRE_HD constexpr int64_t TileCost(const QueryTile& tile) {
   return int64_t{tile.q_count} * (1 + CeilDiv(tile.kv_end, kKeyTile));
+}
+
+// What it costs that a tile is cut, in key tiles: another start, and partials to write and fold.
+inline constexpr int64_t kCutCost = 4;
+
+// Whether a tile of this cost is better left whole, where no tile is cut: workers have so many tiles of
+// like cost that theirs take hardly longer than an equal share of all.
+QUIRE_HD constexpr bool IsBetterWhole(const QueryTile& tile, int64_t total, int32_t num_tiles,
+                                      const WorkShape& shape) {
+  const int64_t share = total / shape.num_workers;
+  return CeilDiv(num_tiles, shape.num_workers) * TileCost(tile) <= share + kCutCost * tile.q_count;
+}
+
+// Where worker `worker` begins if no tile is cut: all have equally many.
+QUIRE_HD constexpr WorkerStart WholeWorkerStartAt(int32_t worker, int32_t num_tiles,
+                                                  const WorkShape& shape) {
+  const int64_t tile = int64_t{worker} * CeilDiv(num_tiles, shape.num_workers);
+  return {.tile = static_cast<int32_t>(tile < num_tiles ? tile : num_tiles)};
 }
 
 // Where worker `worker` begins, given the running cost before each tile (num_tiles + 1 entries):

@@ -204,6 +204,33 @@ TEST(PlanTest, WorkersCoverEverySplitOnceAndEvenly) {
   }
 }
 
+// Sequences of like length are not cut where equally many a worker take hardly longer than equal shares.
+TEST(PlanTest, TilesOfLikeCostStayWhole) {
+  const std::vector<PageId> pages = Pages(1, 999);
+  SerialExecutor executor;
+  const auto cuts = [&](const std::vector<int64_t>& lengths, int32_t num_workers, bool exact) {
+    std::vector<SequenceStep> seqs;
+    for (const int64_t length : lengths) {
+      seqs.push_back({.q_len = TokenCount(1), .kv_len = TokenCount(length), .pages = pages});
+    }
+    const WorkShape work{
+        .split = TokenCount(exact ? 1024 : 64), .num_workers = num_workers, .exact = exact};
+    PlanStorage storage(CapacityOf(seqs, PageSize(16), PageCount(1000)), work);
+    const Plan& plan = storage.Make(seqs, executor);
+    plan.CheckInvariants();
+    return std::ssize(plan.merges);
+  };
+  for (const bool exact : {false, true}) {
+    SCOPED_TRACE(exact);
+    EXPECT_EQ(cuts(std::vector<int64_t>(128, 4096), 132, exact), 0);  // one a worker, four idle
+    EXPECT_EQ(cuts(std::vector<int64_t>(128, 4096), 66, exact), 0);   // two a worker
+    EXPECT_GT(cuts(std::vector<int64_t>(100, 4096), 132, exact), 0);  // 32 would be idle
+    EXPECT_GT(cuts({4096, 4096, 8192, 4096}, 4, exact), 0);           // one takes twice as long
+  }
+  EXPECT_EQ(cuts({4096, 4000, 3950, 4032}, 4, false), 0);  // lengths differ by less than a cut costs
+  EXPECT_GT(cuts({4096, 3000, 3000, 3000}, 4, false), 0);
+}
+
 // ---- Bad input ----
 
 // Copies of what a plan views.
