@@ -81,6 +81,7 @@ cuda: build/cuda/.configured  ## build/cuda/quire, and the tests and benchmarks 
 test-cuda: build/cuda/.configured  ## the tests of the CUDA targets (skipped without a Hopper GPU)
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda_tests
 	ctest --preset cuda -L cuda
+	tools/sanitize_cuda.py --list
 
 sanitize-cuda: build/cuda/.configured  ## the same under compute-sanitizer (ten minutes; needs a Hopper GPU)
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda_tests

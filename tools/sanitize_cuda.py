@@ -2,10 +2,12 @@
 """Runs the CUDA tests under compute-sanitizer, and prints a table of what it said.
 
 usage: tools/sanitize_cuda.py [--build build/cuda] [--jobs 7] [--limit 600] [--only TEXT] [--log FILE]
+       tools/sanitize_cuda.py --list
 
 memcheck and synccheck see every test but those that LEFT_OUT and SUITES name; racecheck and
 initcheck a small case of each kernel. Parts of a test binary run as processes of their own, so that
-a long one holds up no other. Fails if a tool found something or did not finish.
+a long one holds up no other. Fails if a tool found something or did not finish. --list says how many
+tests each job has, runs none, needs no GPU, and fails where a name stands for no test any more.
 """
 
 import argparse
@@ -45,8 +47,8 @@ SUITES = (
           "*/CudaMlaBitsTest.ATreeRow*/TensorCore:CudaMlaAttentionTest.WhereNothing*:"
           "CudaMlaAttentionTest.AKeyThat*:CudaMhaPrefillTest.AKeyThat*", 4),
     Suite("sampling", "decode/cuda_decode_test", "*", 2,
-          "CudaSamplingTest.TheHighestAnd*:CudaSamplingTest.Bias*:CudaSamplingTest.ALarge*:"
-          "CudaSamplingTest.Logprobs*:CudaSamplingTest.RowsThat*", 5),
+          "*/SampleItemsTest/*.TheHighestAnd*:*/SampleItemsTest/*.Bias*:*/SampleItemsTest/*.ALarge*:"
+          "*/SampleItemsTest/*.Logprobs*:*/SampleItemsTest/*.RowsThat*", 5),
     Suite("runner", "runner/cuda_runner_test", "*", 1, "CudaRunnerTest.CopiedPages*", 1),
     Suite("runner: bits, parity", "runner/cuda_runner_invariants_test", "*", 6, "", 0),
     # Page sizes differ in the engine's bookkeeping, and have no kernels of their own.
@@ -73,6 +75,29 @@ def jobs_of(only):
             jobs += [Job(suite, tool, part, parts) for part in range(parts)]
     jobs.sort(key=lambda job: job.tool != "racecheck")  # the longest first
     return [job for job in jobs if only in f"{job.tool} {job.suite.name}"]
+
+
+def list_tests(suite, patterns, build):
+    """How many tests a filter of a suite stands for; 0 too if one of its patterns stands for none."""
+    def count(pattern):
+        done = subprocess.run([build / "src" / suite.binary, "--gtest_list_tests",
+                               f"--gtest_filter={pattern}"], capture_output=True, text=True, check=True)
+        return sum(line.startswith("  ") for line in done.stdout.splitlines())
+    if not all(count(pattern) for pattern in patterns.split(":")):
+        return 0
+    return count(f"{patterns}-{LEFT_OUT}")
+
+
+def list_all(build):
+    missing = 0
+    for suite in SUITES:
+        for kind, patterns in (("tests", suite.tests), ("small cases", suite.small)):
+            if not patterns:
+                continue
+            count = list_tests(suite, patterns, build)
+            print(f"{suite.name}: {count} {kind}" + ("" if count else f"; nothing for a part of {patterns}"))
+            missing += count == 0
+    return 1 if missing else 0
 
 
 def run(job, options):
@@ -134,10 +159,13 @@ def main():
     parser.add_argument("--limit", type=positive, default=600, help="seconds for each")
     parser.add_argument("--only", default="", help="jobs with this in 'tool suite'")
     parser.add_argument("--log", type=pathlib.Path, help="where to write what the tools print")
+    parser.add_argument("--list", action="store_true", help="count the tests of each job, run none")
     options = parser.parse_args()
     jobs = jobs_of(options.only)
     if not jobs:
         parser.error(f"--only: no 'tool suite' has '{options.only}' in it")
+    if options.list:
+        return list_all(options.build)
     if not shutil.which("compute-sanitizer"):
         parser.error("compute-sanitizer: not found; it comes with the CUDA toolkit")
     missing = sorted({str(options.build / "src" / job.suite.binary) for job in jobs
