@@ -91,7 +91,7 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
   };
   const int64_t logit_rows = std::max<int64_t>(kLogitBlock, MaxNextRows(limits));
   const auto work = [&](const BucketSize& size) {
-    return MlaWorkShape(AttentionShape(config), options.kv_format, num_sms,
+    return MlaWorkShape(AttentionShape(config), num_sms,
                         size.is_decode ? MlaStep::kDecode : MlaStep::kAny, options.deterministic);
   };
   const auto attention = [](const OpLimits& ops) {

@@ -2,18 +2,21 @@
 #ifndef QUIRE_KERNELS_CUDA_MHA_PREFILL_MHA_PREFILL_TILE_CUH_
 #define QUIRE_KERNELS_CUDA_MHA_PREFILL_MHA_PREFILL_TILE_CUH_
 
-#include "kernels/cuda/mla_attention/mla_attention_tile.cuh"
+#include "kernels/cuda/mla_attention/mla_attention_work.cuh"
 
 namespace quire::cuda::mha {
 
-using mla::kLine;
-using mla::PackBf16;
-using mla::Permuted;
+inline constexpr uint32_t kLine = 128;  // bytes within which chunks are permuted
+
+// Offset of chunk `chunk` (of the line it lies in: 0..7) of a row whose number is `row` mod 8.
+__device__ inline uint32_t Permuted(uint32_t chunk, uint32_t row) {
+  return ((chunk ^ row) & 7) * 16;
+}
 
 inline constexpr int kThreads = 128;
 inline constexpr int kQueries = 64;  // of a CTA
 
-// Tiles of rows of kDim values, chunks permuted as in latent attention; zeros behind the dims that a
+// Tiles of rows of kDim values, chunks permuted so that eight rows lie in different banks; zeros behind the dims that a
 // model has.
 template <int kKeyDim, int kValueDim>
 struct Shared {

@@ -10,8 +10,8 @@
 namespace quire::cuda {
 namespace {
 
-// Keys per split. In exact mode every split is folded (64 rows of sums are read and written), which
-// costs a few percent of its 16 tiles; 132 multiprocessors share a sequence of 128k. Otherwise a
+// Keys per split. In exact mode every split is folded (64 rows of sums are read and written); 132
+// multiprocessors share a sequence of 128k. Otherwise a
 // split is no more than where a worker may begin.
 constexpr TokenCount kExactSplitKeys{1024};
 constexpr TokenCount kSplitKeys{64};
@@ -46,8 +46,7 @@ const char* TensorCoreProblem(const MlaAttentionArgs& args) {
 
 }  // namespace
 
-WorkShape MlaWorkShape(const MlaShape& shape, KvFormat format, int32_t num_sms, MlaStep step,
-                       bool exact) {
+WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, bool exact) {
   quire::Validate(shape);
   Require(num_sms >= 1, "num_sms: expected >= 1, got {}", num_sms);
   const bool decodes = step == MlaStep::kDecode;
@@ -55,17 +54,10 @@ WorkShape MlaWorkShape(const MlaShape& shape, KvFormat format, int32_t num_sms, 
                  .split = exact ? kExactSplitKeys : kSplitKeys,
                  .num_workers = 1,
                  .exact = exact};
-  if (decodes && shape.num_heads <= kMlaFewRows) {
-    work.num_workers = MlaFewRowsCtas(format) * num_sms;
-    return work;
-  }
-  // Otherwise a CTA fills a multiprocessor. A tile of more rows than a CTA of warps, or a cluster of two
-  // CTAs of warpgroups, holds takes several, side by side so that they read the same keys at about the
-  // same time.
-  const bool has_warpgroups = format == KvFormat::kLatentBf16;
-  const int32_t rows = has_warpgroups ? kMlaClusterRows : kMlaRows;
-  const int32_t ctas = CeilDiv(shape.num_heads, rows) * (has_warpgroups ? 2 : 1);
-  if (!decodes) work.query_tile = TokenCount(std::max(1, rows / shape.num_heads));
+  // A CTA fills a multiprocessor. A tile of more rows than it holds takes several, side by side so that
+  // they read the same keys at about the same time.
+  const int32_t ctas = CeilDiv(shape.num_heads, kMlaRows);
+  if (!decodes) work.query_tile = TokenCount(std::max(1, kMlaRows / shape.num_heads));
   work.num_workers = std::max(1, num_sms / ctas);
   return work;
 }
@@ -105,11 +97,7 @@ void MlaAttention(const MlaAttentionArgs& args, MlaKernel kernel, const Stream& 
   }
   const char* problem = TensorCoreProblem(args);
   Require(problem == nullptr, "mla attention on tensor cores: expected {}", problem);
-  if (args.store.read_layout().format() == KvFormat::kLatentBf16 && rows > kMlaFewRows) {
-    LaunchMlaWarpgroup(args, stream, status);
-  } else {
-    LaunchMlaWarps(args, stream, status);
-  }
+  LaunchMlaWarpgroup(args, stream, status);
   LaunchMlaMerge(args, MlaExponent::kBase2, stream, status);
 }
 

@@ -2,9 +2,7 @@
 //
 // Spans and views hold device pointers, and so does the plan (attn/cuda). The kernels:
 //   kTensorCore  bf16 queries, 512 + 64 values, bf16 or fp8 rows: tensor cores, f32 sums, weights
-//                rounded to bf16 before they meet the values (docs/numerics.md). Over bf16 rows, tiles of
-//                more than 16 query rows run on warpgroups (mla_attention_warpgroup.cu), others and fp8
-//                rows on warps (mla_attention_mma.cu), with the same bits.
+//                rounded to bf16 before they meet the values (docs/numerics.md)
 //   kPlain       anything else, in f32 throughout: right for any shape, not fast
 // The order of summation is the plan's in both, so a row's bits depend on its own sequence and
 // position, the split and the kernel, and on nothing else. A page outside the pool is reported
@@ -20,15 +18,12 @@ namespace quire::cuda {
 
 enum class MlaKernel { kPlain, kTensorCore };
 
-// What a step is like. kDecode: every sequence has one query token at most, so no two of them share
-// keys, and with 16 heads a multiprocessor has room for two CTAs, or for one where rows are fp8.
+// What a step is like. kDecode: every sequence has one query token at most, so no two of them share keys.
 enum class MlaStep { kDecode, kAny };
 
-// How the kernels want their work cut, for a store of this format on a device of num_sms
-// multiprocessors: a worker for every CTA, or cluster of CTAs, that runs at once. A step of another kind is computed right
-// as well, only more slowly.
-WorkShape MlaWorkShape(const MlaShape& shape, KvFormat format, int32_t num_sms, MlaStep step,
-                       bool exact);
+// How the kernels want their work cut on a device of num_sms multiprocessors: a worker for every CTA, or
+// CTAs of a tile, that runs at once. A step of another kind is computed right as well, only more slowly.
+WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, bool exact);
 
 // Enough for any plan of this capacity.
 ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& work,

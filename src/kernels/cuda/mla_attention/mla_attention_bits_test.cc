@@ -63,7 +63,7 @@ TEST_P(CudaMlaBitsTest, PageSizesChangeNoBit) {
                            {.page_size = PageSize(1), .format = format, .num_heads = num_heads});
       const AttentionResult expected = Attend(one);
       const AttentionResult loose = Attend(one, 40, nullptr, /*exact=*/false);
-      for (int page_size : {2, 3, 16, 61, 64, 128, 256}) {
+      for (int page_size : {2, 3, 8, 16, 32, 48, 61, 64, 96, 128, 256}) {
         const PagedBatch batch(MixedSequences(), {.page_size = PageSize(page_size),
                                                   .format = format,
                                                   .num_heads = num_heads,
@@ -79,7 +79,7 @@ TEST_P(CudaMlaBitsTest, PageSizesChangeNoBit) {
 }
 
 TEST_P(CudaMlaBitsTest, WorkersChangeNoBit) {
-  for (int32_t num_heads : {16, 128}) {
+  for (int32_t num_heads : {16, 128, 160}) {
     const PagedBatch batch(MixedSequences(), {.num_heads = num_heads});
     const AttentionResult expected = Attend(batch, 1);
     for (int workers : {2, 3, 7, 32, 132}) {

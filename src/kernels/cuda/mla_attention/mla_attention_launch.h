@@ -11,14 +11,8 @@
 
 namespace quire::cuda {
 
-// Rows (query heads) that a CTA of warps, or one warpgroup, holds.
+// Rows (query heads) that a CTA on tensor cores holds.
 inline constexpr int32_t kMlaRows = 64;
-// Rows that a cluster of two CTAs of warpgroups holds.
-inline constexpr int32_t kMlaClusterRows = 128;
-// Rows for which there is a kernel that takes half of a multiprocessor, but for fp8 rows: those lie
-// in shared memory twice, as the store holds them and as bf16, and one CTA has 196 of its 228 KiB.
-inline constexpr int32_t kMlaFewRows = 16;
-constexpr int32_t MlaFewRowsCtas(KvFormat format) { return format == KvFormat::kLatentFp8 ? 1 : 2; }
 
 // A state of running softmax in the workspace: m [rows], l [rows], o [rows, MlaStateStride].
 QUIRE_HD constexpr int64_t MlaStateStride(int64_t latent_dim) { return (latent_dim + 3) / 4 * 4; }
@@ -31,8 +25,6 @@ QUIRE_HD constexpr int64_t MlaStateFloats(int64_t rows, int64_t latent_dim) {
 enum class MlaExponent { kNatural, kBase2 };
 
 void LaunchMlaPlain(const MlaAttentionArgs& args, const Stream& stream, StatusWord status);
-// Products of a warp and of a warpgroup.
-void LaunchMlaWarps(const MlaAttentionArgs& args, const Stream& stream, StatusWord status);
 void LaunchMlaWarpgroup(const MlaAttentionArgs& args, const Stream& stream, StatusWord status);
 // Folds the partials of cut tiles and writes their rows.
 void LaunchMlaMerge(const MlaAttentionArgs& args, MlaExponent exponent, const Stream& stream,

@@ -1,13 +1,11 @@
 // Shared memory of the warpgroup kernel, and how rows get there.
 //
-// The two CTAs of a cluster have the same rows and keys, and half of the columns each: CTA 0 latent
-// values [0, 256) and rope values [0, 32), CTA 1 the others. So a tile of 64 keys takes 36 KiB of a
-// multiprocessor's shared memory, and is read from memory once. 64 rows (keys or query heads) of a
-// half are five panels (ptx/warpgroup.cuh): four of 64 latent values, one of 32 rope values.
-#ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_HALVES_CUH_
-#define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_HALVES_CUH_
+// 64 rows (keys or query heads) of 512 + 64 values are nine panels (ptx/warpgroup.cuh) of 64 values: eight
+// of the latent part, one of the rope's.
+#ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_PANELS_CUH_
+#define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_PANELS_CUH_
 
-#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "device/cuda/tensor_map.h"
 #include "kernels/cuda/mla_attention/mla_attention_work.cuh"
@@ -16,148 +14,218 @@
 
 namespace quire::cuda::mla {
 
-inline constexpr int kHalfLatent = 256, kHalfRope = 32;  // values
-inline constexpr uint32_t kPanels = kHalfLatent / 64;
-inline constexpr uint32_t kPanelBytes = kMlaRows * 128;
-inline constexpr uint32_t kHalfRopeBytes = kMlaRows * 2 * kHalfRope;
-inline constexpr uint32_t kRowBytes = 2 * (512 + 64), kLatentRowBytes = 2 * 512;  // in bf16
+inline constexpr uint32_t kPanels = 9, kPanelValues = 64;
+inline constexpr uint32_t kPanelBytes = kMlaRows * 2 * kPanelValues;
+// Panels that come together, so that products may begin before a tile is whole.
+inline constexpr uint32_t kParts = 3, kPartPanels = kPanels / kParts;
 
-struct alignas(1024) HalfRows {
-  std::byte latent[kPanels][kPanelBytes];
-  std::byte rope[kHalfRopeBytes];
+inline constexpr int kStages = 2;  // tiles of keys that there is room for
+
+struct alignas(1024) PanelRows {
+  std::byte panels[kPanels][kPanelBytes];
 };
-inline constexpr uint32_t kRopePanel = offsetof(HalfRows, rope);
+// Weights of a tile lie where its rope values were: scores alone read those.
+inline constexpr uint32_t kWeightsPanel = 8 * kPanelBytes;
 
-// One pass of the producer's, as the consumers are told of it.
+// One pass of the producer's, as the others are told of it.
 struct Turn {
   Pass pass;
-  bool keeps_others;  // a value is not finite: rows of other tokens must not meet it
-  bool ends_split;
-  bool by_engine = false;  // copied by the copy engine, not by threads
+  bool is_seen_by_all = false;  // every row sees every key
+  bool keeps_others = false;    // a value is not finite: rows of other tokens must not meet it
+  bool ends_split = false;
+  bool needs_fence =
+      false;  // copies of threads that did not wait for them: products see it after one
 };
 
-// What one CTA's consumer threads hand to the same threads of the other CTA. A thread has sums of two
-// rows, g and g + 8 of its warp's sixteen, and makes weights of one: CTA 0 of g, CTA 1 of g + 8.
-struct Mail {
-  float4 scores[4][kWarpgroup];     // sums over the other half of the columns, of our row
-  uint4 weights[2][kWarpgroup];     // of the other row, as bf16
-  float alpha[kWarpgroup / 4];      // of the other row: what older sums are multiplied with
-  float2 stats[2][kWarpgroup / 4];  // m and l of the other row, when a split ends; by turns
-  PhaseBarrier scores_in, weights_in, stats_in;
-
-  static constexpr uint32_t kScoresBytes = kWarpgroup * 64;
-  static constexpr uint32_t kWeightsBytes = kWarpgroup * (32 + 1);
-  static constexpr uint32_t kStatsBytes = kWarpgroup / 4 * 8;
+// A piece, as the others are told of it.
+struct Order {
+  Piece piece;
+  RowBlock block;             // without rows: there are no more pieces
+  int32_t visible[kMlaRows];  // keys that a row sees; 0 behind the last row
 };
+inline constexpr int kOrders = kStages;  // at hand at once
 
-// With kGroups groups of 64 rows, a consumer warpgroup each.
-template <int kGroups>
-struct SharedHalves {
-  static constexpr int kRowGroups = kGroups;
-  static constexpr int kStages = kGroups == 1 ? 4 : 3;
-
-  HalfRows q[kGroups];
-  HalfRows keys[kStages];
-  Mail mail[kGroups];
+struct SharedTiles {
+  PanelRows q;
+  PanelRows keys[kStages];
+  float alpha[kStages][kMlaRows];  // what sums before a tile are multiplied with
+  float2 stats[kMlaRows];          // m and l of a split that has ended
   Turn turns[kStages];
-  PhaseBarrier full[kStages], empty[kStages];
-  Piece pieces[kGroups];
-  RowBlock blocks[kGroups];
-  RowBlock all_rows;
-  float4 folded[kGroups][kWarpgroup];  // m and l of a thread's two rows, of the splits before
-  int64_t slots[2][kTileKeys];         // of the tile at hand and of the next; -1: no key, zeros
-  uint32_t found_there[2];  // whether the other CTA's half holds a value that is not finite
-  PhaseBarrier found_in;
+  Order orders[kOrders];
+  PhaseBarrier full[kStages][kParts];          // keys have come
+  PhaseBarrier weighted[kStages];              // their weights are written
+  PhaseBarrier empty[kStages];                 // their values are added
+  PhaseBarrier ended, taken;                   // stats are written; are read
+  PhaseBarrier given[kOrders], done[kOrders];  // an order is written; nobody reads it any more
+  int64_t slots[2][kTileKeys];  // of the tile at hand and the one before; -1: no key, zeros
 };
-static_assert(sizeof(SharedHalves<1>) <= 232448 && sizeof(SharedHalves<2>) <= 232448,
-              "227 KiB a CTA");
+static_assert(sizeof(SharedTiles) <= 232448, "227 KiB a CTA");
 
 // How whole tiles come, where page sizes allow: boxes of `rows` keys, 0 where they do not.
 struct KeyBoxes {
-  CUtensorMap latent, rope;
+  CUtensorMap map;
   int32_t rows;
 };
-
-// Where chunk `chunk` of a row's half lies in the store's row, for CTA `rank`: 32 chunks of latent
-// values, then 4 of the rope's.
-__device__ inline uint32_t HalfSource(uint32_t rank, uint32_t chunk) {
-  return chunk < 32 ? rank * 512 + chunk * 16 : kLatentRowBytes + rank * 64 + (chunk - 32) * 16;
-}
-__device__ inline uint32_t HalfChunk(uint32_t row, uint32_t chunk) {
-  if (chunk < 32) {
-    return chunk / 8 * kPanelBytes + PanelChunk<PanelRow::k128Bytes>(row, chunk % 8);
-  }
-  return kRopePanel + PanelChunk<PanelRow::k64Bytes>(row, chunk - 32);
-}
-
-__device__ inline uint32_t PackBf16(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  uint32_t bits;
-  memcpy(&bits, &pair, sizeof(bits));
-  return bits;
-}
-
-// Whether one of eight bf16 values is infinite or NaN.
-__device__ inline bool HasNonFinite(uint4 v) {
-  auto bad = [](uint32_t pair) {
-    return (pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u;
-  };
-  return bad(v.x) || bad(v.y) || bad(v.z) || bad(v.w);
-}
-
-// ---- bf16 rows: eight threads a row, 128 bytes at a time; each thread has four rows ----
 
 struct SourceRow {
   const std::byte* from;
   bool is_row;  // or zeros
 };
 
-// Begins to copy the halves of 64 rows; source(row) says from where.
-template <class Source>
-__device__ inline void CopyHalfRows(uint32_t rank, uint32_t to, int thread, Source source) {
+// ---- bf16 rows: eight threads a row, 128 bytes at a time; each of 128 threads has four rows ----
+
+// Begins to copy 64 rows; source(row) says from where. Calls copied(part) behind each part.
+template <class Source, class Copied>
+__device__ inline void CopyRows(uint32_t tile, int thread, Source source, Copied copied) {
   const uint32_t chunk = static_cast<uint32_t>(thread) % 8;
+  SourceRow rows[4];
 #pragma unroll
-  for (uint32_t i = 0; i < 4; ++i) {
-    const uint32_t row = static_cast<uint32_t>(thread) / 8 + 16 * i;
-    const SourceRow of = source(row);
-    const int bytes = of.is_row ? 16 : 0;
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = source(thread / 8 + 16 * i);
+    rows[i].from += chunk * 16;
+  }
 #pragma unroll
-    for (uint32_t panel = 0; panel < kPanels; ++panel) {
-      const uint32_t c = panel * 8 + chunk;
-      CopyAsync16(to + HalfChunk(row, c), of.from + HalfSource(rank, c), bytes);
+  for (uint32_t part = 0; part < kParts; ++part) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t row = static_cast<uint32_t>(thread / 8 + 16 * i);
+      const uint32_t to = tile + PanelChunk<PanelRow::k128Bytes>(row, chunk);
+#pragma unroll
+      for (uint32_t panel = part * kPartPanels; panel < (part + 1) * kPartPanels; ++panel) {
+        CopyAsync16(to + panel * kPanelBytes, rows[i].from + panel * 128, rows[i].is_row ? 16 : 0);
+      }
     }
-    if (chunk < 4) {
-      CopyAsync16(to + HalfChunk(row, 32 + chunk), of.from + HalfSource(rank, 32 + chunk), bytes);
-    }
+    copied(part);
   }
 }
 
-struct CopyBf16 {
-  // Begins to copy the keys of `slots`.
-  static __device__ void Issue(const StoreView& store, const int64_t* slots, uint32_t rank,
-                               uint32_t to, int thread) {
-    CopyHalfRows(rank, to, thread, [&](uint32_t row) {
-      // Without a key nothing is read; the address must be one of the pool all the same.
-      const int64_t slot = slots[row];
-      return SourceRow{reinterpret_cast<const std::byte*>(store.LatentRow(slot >= 0 ? slot : 0)),
-                       slot >= 0};
-    });
+// A store's rows in bf16, copied as they are: by the copy engine where it can, and without waiting.
+struct Bf16Keys {
+  static constexpr bool kAreCopied = true;
+
+  // Calls copied(part) behind the copies of each part, which are under way.
+  template <class Source, class Copied>
+  static __device__ void Copy(uint32_t tile, int thread, Source source, Copied copied) {
+    CopyRows(tile, thread, source, copied);
   }
 
-  // Whether this thread copied a value that is not finite. Its own copies have ended.
-  static __device__ bool FoundNonFinite(uint32_t at, int thread) {
+  // Copies, and waits; whether this thread copied a latent value that is not finite.
+  template <class Source>
+  static __device__ bool CopyAndLook(uint32_t tile, int thread, Source source) {
+    CopyRows(tile, thread, source, [](uint32_t) {});
+    CommitCopies();
+    WaitForCopies<0>();
     const uint32_t chunk = static_cast<uint32_t>(thread) % 8;
     bool found = false;
-    for (uint32_t i = 0; i < 4; ++i) {
-      const uint32_t row = static_cast<uint32_t>(thread) / 8 + 16 * i;
-      for (uint32_t panel = 0; panel < kPanels; ++panel) {
-        found |= HasNonFinite(LoadShared16(at + HalfChunk(row, panel * 8 + chunk)));
+    for (uint32_t row = static_cast<uint32_t>(thread) / 8; row < kMlaRows; row += 16) {
+#pragma unroll 1
+      for (uint32_t panel = 0; panel < kPanels - 1; ++panel) {
+        found |= HasNonFinite(
+            LoadShared16(tile + panel * kPanelBytes + PanelChunk<PanelRow::k128Bytes>(row, chunk)));
       }
     }
     return found;  // the rope part meets no weight
   }
 };
 
+// ---- fp8 rows: 512 codes, four scales, 64 bf16 values; they become bf16 on their way ----
+
+// Four threads a row, 64 codes at a time, which are a panel's; each of 128 threads has two rows, an even
+// and an odd one beside each other, so that what eight threads store lies in different banks.
+struct Fp8Keys {
+  static constexpr uint32_t kRowBytes = 656, kScales = 512, kRope = 528;
+  static constexpr bool kAreCopied = false;
+
+  // Calls copied(part) behind each part that is whole.
+  template <class Source, class Copied>
+  static __device__ void Copy(uint32_t tile, int thread, Source source, Copied copied) {
+    Convert(tile, thread, source, copied, [](const uint32_t(&)[4]) {});
+  }
+  // Whether this thread copied a latent value that is not finite.
+  template <class Source>
+  static __device__ bool CopyAndLook(uint32_t tile, int thread, Source source) {
+    bool found = false;
+    Convert(
+        tile, thread, source, [](uint32_t) {},
+        [&](const uint32_t(&v)[4]) {
+          found |= HasNonFinite({v[0], v[1], v[2], v[3]});
+        });
+    return found;
+  }
+
+ private:
+  template <class Source, class Copied, class Look>
+  static __device__ void Convert(uint32_t tile, int thread, Source source, Copied copied,
+                                 Look look) {
+    const uint32_t lane = static_cast<uint32_t>(thread) % 4;
+    const uint32_t swap = static_cast<uint32_t>(thread) / 4 % 8;  // both rows', modulo 8
+    const uint32_t at = tile + static_cast<uint32_t>(thread) / 4 * 128;
+    SourceRow rows[2];
+    float4 scales[2];
+#pragma unroll
+    for (uint32_t i = 0; i < 2; ++i) {
+      rows[i] = source(thread / 4 + 32 * static_cast<int>(i));
+      scales[i] =
+          rows[i].is_row ? *reinterpret_cast<const float4*>(rows[i].from + kScales) : float4{};
+#pragma unroll
+      for (uint32_t j = 0; j < 2; ++j) {  // the rope's chunks
+        CopyAsync16(at + i * 32 * 128 + (kPanels - 1) * kPanelBytes + ((lane + 4 * j) ^ swap) * 16,
+                    rows[i].from + kRope + (lane + 4 * j) * 16, rows[i].is_row ? 16 : 0);
+      }
+      rows[i].from += lane * 16;
+    }
+    CommitCopies();
+    uint4 codes[kPartPanels][2];  // of the next panels
+    const auto load = [&](uint32_t panel) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        codes[panel % kPartPanels][i] =
+            rows[i].is_row ? *reinterpret_cast<const uint4*>(rows[i].from + panel * kPanelValues)
+                           : uint4{};
+      }
+    };
+#pragma unroll
+    for (uint32_t panel = 0; panel < kPartPanels; ++panel) load(panel);
+#pragma unroll
+    for (uint32_t panel = 0; panel < kPanels - 1; ++panel) {
+#pragma unroll
+      for (uint32_t i = 0; i < 2; ++i) {
+        const float4& four = scales[i];
+        const float scale = panel < 2 ? four.x : panel < 4 ? four.y : panel < 6 ? four.z : four.w;
+        uint32_t low[4], high[4];
+        Dequantise(codes[panel % kPartPanels][i], scale, low, high);
+        look(low);
+        look(high);
+        const uint32_t row = at + i * 32 * 128 + panel * kPanelBytes;
+        StoreShared16(row + (2 * lane ^ swap) * 16, low);
+        StoreShared16(row + ((2 * lane + 1) ^ swap) * 16, high);
+      }
+      if (panel + kPartPanels < kPanels - 1) load(panel + kPartPanels);
+      if (panel % kPartPanels == kPartPanels - 1) copied(panel / kPartPanels);
+    }
+    WaitForCopies<0>();
+    copied(kParts - 1);
+  }
+
+  // Sixteen codes times their scale, rounded to bf16: `low` the first eight, `high` the rest.
+  static __device__ void Dequantise(uint4 codes, float scale, uint32_t (&low)[4],
+                                    uint32_t (&high)[4]) {
+    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t pairs[2];
+      WidenToF16(words[i], pairs[0], pairs[1]);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        __half2 narrow;
+        memcpy(&narrow, &pairs[j], sizeof(narrow));
+        const float2 wide = __half22float2(narrow);
+        (i < 2 ? low : high)[i % 2 * 2 + j] = PackBf16(wide.x * scale, wide.y * scale);
+      }
+    }
+  }
+};
+
 }  // namespace quire::cuda::mla
 
-#endif  // QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_HALVES_CUH_
+#endif  // QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_PANELS_CUH_

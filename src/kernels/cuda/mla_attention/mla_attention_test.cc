@@ -213,8 +213,7 @@ TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) 
   SerialExecutor executor;
   for (MlaKernel kernel : kKernels) {
     for (int32_t page : {-7, static_cast<int32_t>(batch.pool_pages().raw())}) {
-      const WorkShape work =
-          MlaWorkShape({.num_heads = 16}, KvFormat::kLatentBf16, 4, MlaStep::kAny, true);
+      const WorkShape work = MlaWorkShape({.num_heads = 16}, 4, MlaStep::kAny, true);
       PlanStorage storage(batch.Capacity(), work);
       Plan plan = storage.Make(batch.seqs(), executor);
       std::vector<PageId> rows(plan.page_rows.begin(), plan.page_rows.end());
@@ -248,8 +247,7 @@ TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) 
 TEST(CudaMlaAttentionTest, TheKernelFollowsShapeTypesAndAlignment) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{3, 150, {}, 3}}, {.num_heads = 4});
-  PlanStorage storage(batch.Capacity(), MlaWorkShape({.num_heads = 4}, KvFormat::kLatentBf16, 4,
-                                                     MlaStep::kAny, true));
+  PlanStorage storage(batch.Capacity(), MlaWorkShape({.num_heads = 4}, 4, MlaStep::kAny, true));
   SerialExecutor executor;
   const Plan& plan = storage.Make(batch.seqs(), executor);
   DeviceArrays arrays;
@@ -275,37 +273,26 @@ TEST(CudaMlaAttentionTest, BadArgumentsAreNamed) {
   const PagedBatch batch({{3, 150, {}, 3}}, {.format = KvFormat::kLatentF32, .num_heads = 4});
   EXPECT_EQ(ErrorMessage([&] { Attend(batch, MlaKernel::kTensorCore); }),
             "mla attention on tensor cores: expected a bf16 or fp8 store");
-  EXPECT_EQ(ErrorMessage([] {
-              (void)MlaWorkShape({.num_heads = 0}, KvFormat::kLatentBf16, 2, MlaStep::kAny, true);
-            }),
+  EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 0}, 2, MlaStep::kAny, true); }),
             "shape.num_heads: expected >= 1, got 0");
-  EXPECT_EQ(ErrorMessage([] {
-              (void)MlaWorkShape({.num_heads = 1}, KvFormat::kLatentBf16, 0, MlaStep::kAny, true);
-            }),
+  EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 1}, 0, MlaStep::kAny, true); }),
             "num_sms: expected >= 1, got 0");
 }
 
-TEST(CudaMlaWorkShapeTest, TilesFillClustersAndWorkersTheDevice) {
-  const auto shape = [](int32_t num_heads, MlaStep step, KvFormat format = KvFormat::kLatentBf16) {
-    return MlaWorkShape({.num_heads = num_heads}, format, 132, step, true);
+TEST(CudaMlaWorkShapeTest, TilesFillCtasAndWorkersTheDevice) {
+  const auto shape = [](int32_t num_heads, MlaStep step) {
+    return MlaWorkShape({.num_heads = num_heads}, 132, step, true);
   };
-  // 128 rows are a cluster's, of two multiprocessors.
-  EXPECT_EQ(shape(16, MlaStep::kAny).query_tile, TokenCount(8));
-  EXPECT_EQ(shape(16, MlaStep::kAny).num_workers, 66);
-  EXPECT_EQ(shape(20, MlaStep::kAny).query_tile, TokenCount(6));
+  // 64 rows are a CTA's, of one multiprocessor.
+  EXPECT_EQ(shape(16, MlaStep::kAny).query_tile, TokenCount(4));
+  EXPECT_EQ(shape(16, MlaStep::kAny).num_workers, 132);
+  EXPECT_EQ(shape(20, MlaStep::kAny).query_tile, TokenCount(3));
   EXPECT_EQ(shape(128, MlaStep::kAny).query_tile, TokenCount(1));
   EXPECT_EQ(shape(128, MlaStep::kAny).num_workers, 66);
-  EXPECT_EQ(shape(160, MlaStep::kAny).num_workers, 33);
-  EXPECT_EQ(shape(20, MlaStep::kDecode).query_tile, TokenCount(1));
-  EXPECT_EQ(shape(20, MlaStep::kDecode).num_workers, 66);
-  EXPECT_EQ(shape(128, MlaStep::kDecode).num_workers, 66);
-  // Of few rows a multiprocessor holds two tiles, over fp8 keys one.
+  EXPECT_EQ(shape(160, MlaStep::kAny).num_workers, 44);
   EXPECT_EQ(shape(16, MlaStep::kDecode).query_tile, TokenCount(1));
-  EXPECT_EQ(shape(16, MlaStep::kDecode).num_workers, 264);
-  EXPECT_EQ(shape(16, MlaStep::kDecode, KvFormat::kLatentFp8).query_tile, TokenCount(1));
-  EXPECT_EQ(shape(16, MlaStep::kDecode, KvFormat::kLatentFp8).num_workers, 132);
-  EXPECT_EQ(shape(16, MlaStep::kAny, KvFormat::kLatentFp8).query_tile, TokenCount(4));
-  EXPECT_EQ(shape(128, MlaStep::kDecode, KvFormat::kLatentFp8).num_workers, 66);
+  EXPECT_EQ(shape(16, MlaStep::kDecode).num_workers, 132);
+  EXPECT_EQ(shape(128, MlaStep::kDecode).num_workers, 66);
 }
 
 }  // namespace

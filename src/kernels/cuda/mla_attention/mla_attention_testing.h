@@ -153,7 +153,7 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
   const testing::PagedBatchShape& shape = batch.shape();
   const MlaShape mla{.num_heads = shape.num_heads, .dims = shape.dims};
   const StepCapacity capacity = run.capacity != nullptr ? *run.capacity : batch.Capacity();
-  WorkShape work = MlaWorkShape(mla, shape.format, run.num_workers, run.step, run.exact);
+  WorkShape work = MlaWorkShape(mla, run.num_workers, run.step, run.exact);
   work.num_workers = run.num_workers;
   SerialExecutor executor;
   PlanStorage storage(capacity, work);

@@ -3,6 +3,8 @@
 #ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_WORK_CUH_
 #define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_WORK_CUH_
 
+#include <cuda_bf16.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -103,6 +105,8 @@ struct Base2Exponent {
   static __device__ float Exp(float x) { return Exp2Approx(x); }
   static __device__ float LogSumExp(float m, float l) { return (m + log2f(l)) * 0x1.62e43p-1f; }
 };
+
+inline constexpr float kLog2E = 0x1.715476p0f;
 
 // What a row's sums are multiplied with in the end: 1 / l, 0 where nothing was seen.
 __device__ inline float ShareOfOne(float l) { return l == 0.0f ? 0.0f : __frcp_rn(l); }
@@ -213,6 +217,23 @@ struct RowBlock {
     return offset;  // of the scratch page
   }
 };
+
+// ---- bf16 values ----
+
+__device__ inline uint32_t PackBf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof(bits));
+  return bits;
+}
+
+// Whether one of eight bf16 values is infinite or NaN.
+__device__ inline bool HasNonFinite(uint4 v) {
+  auto bad = [](uint32_t pair) {
+    return (pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u;
+  };
+  return bad(v.x) || bad(v.y) || bad(v.z) || bad(v.w);
+}
 
 // ---- Results ----
 

@@ -22,6 +22,10 @@ __device__ inline void CopyAsync16(uint32_t to, const std::byte* from, int bytes
                "r"(bytes)
                : "memory");
 }
+// Begins to bring the line of an address into L2.
+__device__ inline void PrefetchLine(const std::byte* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most kPending of this thread's newest groups are under way.
 template <int kPending>
@@ -71,6 +75,15 @@ __device__ inline void LoadMatricesTransposed(uint32_t from, uint32_t& m0, uint3
                : "=r"(m0), "=r"(m1), "=r"(m2), "=r"(m3)
                : "r"(from)
                : "memory");
+}
+
+// `yes` or `no`, of which both are at hand: no branch is made of it, before which much would be loaded.
+__device__ inline float Select(bool condition, float yes, float no) {
+  float chosen;
+  asm("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\nselp.f32 %0, %1, %2, p;\n}\n"
+      : "=f"(chosen)
+      : "f"(yes), "f"(no), "r"(static_cast<int>(condition)));
+  return chosen;
 }
 
 // 2^x within 2 ulp for x <= 0, and a single instruction.

@@ -117,6 +117,15 @@ __device__ inline void MultiplyRows(float (&sum)[128], const uint32_t (&a)[4], u
       : QUIRE_SUMS128(sum, 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
+// The same with a in shared memory, as MultiplyPanels'.
+__device__ inline void MultiplyValues(float (&sum)[64], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" QUIRE_NAMES64
+      "}, %64, %65, p, 1, 1, 0, 1;\n}\n"
+      : QUIRE_SUMS64(sum, 0)
+      : "l"(a), "l"(b));
+}
 #undef QUIRE_MULTIPLY_PANELS
 #undef QUIRE_SUMS128
 #undef QUIRE_SUMS64
@@ -194,6 +203,17 @@ struct PhaseBarrier {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(Address())
                  : "memory");
   }
+  // Whether the phase of this parity has ended.
+  __device__ bool HasEnded(uint32_t parity) const {
+    int ended;
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.b32 %0, 1, 0, p;\n}\n"
+        : "=r"(ended)
+        : "r"(Address()), "r"(parity)
+        : "memory");
+    return ended != 0;
+  }
   // Until the phase of this parity (0, 1, 0, ...) has ended.
   __device__ void Wait(uint32_t parity) const {
     asm volatile(
@@ -237,6 +257,11 @@ __device__ inline uint32_t AddressIn(uint32_t address, uint32_t rank) {
   uint32_t there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   return there;
+}
+// Arrives at a barrier of another CTA. Nothing that this thread wrote is published by it.
+__device__ inline void ArriveThere(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+               : "memory");
 }
 // Stores into another CTA; `barrier`, there, counts the bytes, and who waits for it sees them. No fence
 // of a cluster's scope is needed, which would wait for all of a thread's stores and empty L1.
