@@ -17,6 +17,7 @@
 #include "cli/loadgen/load_command.h"
 #include "cli/loadgen/load_flags.h"
 #include "cli/measure.h"
+#include "cli/model_name.h"
 #include "cli/output.h"
 #include "cli/parse.h"
 #include "cli/progress.h"
@@ -153,11 +154,11 @@ void MeasureSteps(const OpenedModel& model, const BenchWork& work, TaskBar& task
 }
 
 BenchReport Bench(const BenchFlags& flags, const std::string& command_line) {
-  const OpenedModel model = OpenNamedModel(flags.model.model, flags.model.load_format);
+  const OpenedModel model = OpenModel(FindModel(flags.model).folder, flags.model.load_format);
   const BenchWork work = MakeWork(flags, *model.config);
   const RunnerOptions options = OptionsFor(work, flags.model);
   BenchReport report{.command_line = command_line,
-                     .model = flags.model.model.string(),
+                     .model = model.folder.string(),
                      .config = *model.config,
                      .options = options,
                      .device = flags.model.device,
@@ -182,6 +183,9 @@ void MeasureModel(const BenchFlags& flags, const std::string& command_line) {
 
 void LoadServer(const BenchFlags& flags, const std::string& command_line) {
   LoadFlags load = flags.load;
+  // The variable names a folder, which is nothing to ask a server for.
+  const std::optional<NamedModel>& named = flags.model.named;
+  if (named && named->where == "--model") load.target.model = named->text;
   if (flags.input_length) load.workload.input = ParseLength("--input-len", *flags.input_length);
   if (flags.output_length) load.workload.output = ParseLength("--output-len", *flags.output_length);
   LoadServer(std::move(load), flags.json, command_line);
@@ -190,7 +194,7 @@ void LoadServer(const BenchFlags& flags, const std::string& command_line) {
 // Flags of the other mode would do nothing. What the environment holds is no request.
 void RefuseOtherMode(const FlagReader& reader, bool with_url) {
   for (const auto& [name, group] : reader.Typed()) {
-    if (group == kSharedGroup) continue;
+    if (group == kSharedGroup || name == "--model") continue;
     Require(group != kLoadGroup || with_url, "{}: expected --url with it, got none", name);
     Require(group == kLoadGroup || !with_url,
             "{}: expected without --url, which loads a server and no model, got both", name);
@@ -259,7 +263,9 @@ void AddBench(CLI::App& quire, const std::string& command_line) {
        "prefill of many prompts stops after some seconds: its steps are alike. KV and steps are\n"
        "made as large as the measurements need, unless flags say more.\n"
        "\n"
-       "A server, Quire's or any other that speaks the OpenAI protocol: answers are streamed, and\n"
+       "A server, Quire's or any other that speaks the OpenAI protocol: --model is the one to ask "
+       "it\n"
+       "for, the first of its /v1/models unless that is given. Answers are streamed, and\n"
        "the time to the first text (TTFT), per output token (TPOT), between pieces of text (ITL)\n"
        "and to the end are shown, with throughput and every failure by its kind. A request that\n"
        "fails counts in no latency and no rate. Ctrl-C ends the load and shows what is there.\n"

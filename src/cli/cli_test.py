@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.request
 
 BINARY = sys.argv[1]
 SOURCE = pathlib.Path(sys.argv[2])
@@ -50,10 +51,11 @@ def quire(*args, env=None, stdin="", limit_bytes=None):
                           preexec_fn=limit)
 
 
-def start_quire(*args):
+def start_quire(*args, env=None):
     """The same, not waited for."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
-    return subprocess.Popen([BINARY, *map(str, args)], env={**NO_LEAK_CHECK, **clean},
+    return subprocess.Popen([BINARY, *map(str, args)],
+                            env={**NO_LEAK_CHECK, **clean, **(env or {})},
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE)
 
@@ -130,6 +132,19 @@ class TopLevelTest(CliTest):
     def test_no_or_an_unknown_subcommand_is_refused(self):
         self.assert_refused(["subcommand"])
         self.assert_refused(["subcommand", "score", '"serv"'], "serv")
+
+    def test_what_comes_near_to_an_unknown_name_is_suggested(self):
+        self.assert_refused(['got "serv"; did you mean serve?'], "serv")
+        self.assert_refused(['got "--prot"; did you mean --port?'], "serve", "--prot", 1)
+        self.assert_refused(['got "--pagesize=3"; did you mean --page-size?'], "score",
+                            "--pagesize=3")
+        (self.folder / "prompt.txt").write_text("")
+        for command in (("generate", V2_LITE, "--prompt-file"), ("eval", "--data"),
+                        ("score", "--tokens-file")):
+            self.assert_refused(['did you mean "' + str(self.folder / "prompt.txt")], *command,
+                                self.folder / "promt.txt")
+        self.assert_refused(['which does not exist; did you mean "' + str(V2_LITE)], "inspect",
+                            str(V2_LITE).replace("v2_lite", "v2_liet"))
 
 
 class ReadmeTest(CliTest):
@@ -423,6 +438,31 @@ class GenerateTest(CliTest):
         text = "Question: 8 buttons cost $64. How much do 10 buttons cost?\nAnswer:"
         answer = self.run_json("generate", text, "--stop", "Question:", "--json")
         self.assertEqual(answer["text"].split()[-2:], ["####", "80"])
+        for word in ("hi", "README.md", "x" * 5000):  # no folders
+            self.run_ok("generate", word, "--max-tokens", 3)
+
+    def test_one_text_is_a_prompt_for_the_model_that_a_flag_or_the_environment_names(self):
+        expected = self.text("Hello", *self.greedy)
+        self.assertEqual(self.run_ok("generate", "Hello", "--model", TINY_CHAT, *self.greedy),
+                         expected)
+        self.assertEqual(self.run_ok("generate", "--model", TINY_CHAT, "Hello", *self.greedy),
+                         expected)
+        self.assertEqual(self.run_ok("generate", "Hello", *self.greedy,
+                                     env={"QUIRE_MODEL": str(TINY_CHAT)}), expected)
+        # The flag wins over the variable, and so does MODEL.
+        other = {"QUIRE_MODEL": str(self.folder / "none")}
+        self.assertEqual(self.text("Hello", *self.greedy, env=other), expected)
+        self.assertEqual(self.run_ok("generate", "Hello", "--model", TINY_CHAT, *self.greedy,
+                                     env=other), expected)
+        self.assert_refused(["MODEL, --model", "both"], "generate", TINY_CHAT, "Hello", "--model",
+                            TINY_CHAT)
+
+    def test_what_looks_like_a_path_is_no_prompt(self):
+        none = self.folder / "none"
+        self.assert_refused([str(none), "does not exist"], "generate", none)
+        self.assert_refused(["config.json"], "generate", self.folder)
+        self.assert_refused(['"hello"', "does not exist"], "generate", "hello", "world")
+        self.assert_refused(['"c"', "in quotes"], "generate", "a", "b", "c")
 
     def test_prompt_longer_than_the_context_is_refused_with_both_counts(self):
         self.assert_generate_refused([f"{TINY_CHAT_CONTEXT}", "6002 tokens"],
@@ -503,6 +543,47 @@ class EnvironmentTest(CliTest):
                                     "--tokens", "1", env={f"QUIRE_{name}": value})
 
 
+class ModelNameTest(CliTest):
+    def test_every_command_runs_the_bundled_model_where_none_is_named(self):
+        self.assertIn("quire-grade-school", self.run_ok("inspect"))
+        self.run_ok("score", "--tokens", "1,2,3")
+        self.assertEqual(self.run_ok("chat", "--quiet", "--max-tokens", 2, stdin="hi\n").count("\n"), 1)
+
+    def hub_cache(self, name="owner/tiny.chat"):
+        """A cache with TINY_CHAT under this name."""
+        model = self.folder / "hub" / ("models--" + name.replace("/", "--"))
+        shutil.copytree(TINY_CHAT, model / "snapshots" / "c0ffee")
+        (model / "refs").mkdir()
+        (model / "refs" / "main").write_text("c0ffee")
+        return {"HF_HOME": str(self.folder), "HF_HUB_CACHE": "", "HUGGINGFACE_HUB_CACHE": ""}
+
+    def test_a_model_of_the_hugging_face_cache_is_found_by_its_name(self):
+        env = self.hub_cache()
+        flags = ["--load-format", "dummy", "--temperature", 0, "--max-tokens", 8]
+        expected = self.run_ok("generate", TINY_CHAT, "Hello", *flags)
+        for args in (["owner/tiny.chat", "Hello"], ["Hello", "--model", "owner/tiny.chat"]):
+            self.assertEqual(self.run_ok("generate", *args, *flags, env=env), expected)
+        self.assertEqual(self.run_ok("generate", "owner/tiny.chat", *flags, env=env, stdin="Hello"),
+                         expected)
+
+    def test_a_server_has_the_name_that_was_typed(self):
+        with start_quire("serve", "owner/tiny.chat", "--load-format", "dummy", "--port", 0,
+                         env=self.hub_cache()) as process:
+            self.addCleanup(process.kill)
+            for line in process.stderr:
+                if found := re.search(rb"ready: (\S+)", line):
+                    break
+            with urllib.request.urlopen(found.group(1).decode() + "/v1/models") as response:
+                self.assertEqual(json.load(response)["data"][0]["id"], "owner/tiny.chat")
+            process.kill()
+
+    def test_a_name_that_is_not_there_is_refused_with_the_command_that_downloads_it(self):
+        env = self.hub_cache()
+        for command in (["serve"], ["chat"], ["inspect"], ["generate"]):
+            self.assert_refused(['"owner/other"', "hf download owner/other", str(self.folder / "hub")],
+                                *command, "owner/other", env=env)
+
+
 class RefusalTest(CliTest):
     def assert_score_refused(self, words, model, *flags, **kwargs):
         self.assert_refused(words, "score", model, "--tokens", "1,2,3", *flags, **kwargs)
@@ -511,7 +592,6 @@ class RefusalTest(CliTest):
         self.assert_score_refused(["model: expected a folder", str(self.folder / "none"),
                                    "does not exist"], self.folder / "none")
         self.assert_score_refused(["config.json"], self.folder)
-        self.assert_refused(["MODEL"], "score", "--tokens", "1")
 
     def test_damaged_weights(self):
         model = self.copy_model()

@@ -50,8 +50,16 @@ void AddWhichModel(FlagReader& reader, ModelFlags& flags) {
   const auto add = [&](const FlagText& text, auto& target, auto parse) {
     reader.Add(text, target, parse).Group(kModelGroup).Twin();
   };
-  add({"MODEL", "", "", "Folder of the model: config.json, and its safetensors files"}, flags.model,
-      [](const auto&, const std::string& text) { return text; });
+  reader
+      .Add({"MODEL", "", "the bundled model",
+            "Folder of the model: config.json, and its safetensors files; or owner/name, if it is\n"
+            "in the Hugging Face cache"},
+           flags.model, [](const auto&, const std::string& text) { return text; })
+      .Group(kModelGroup);
+  add({"--model", "MODEL", "", "The same as MODEL"}, flags.named,
+      [](const std::string& where, const std::string& text) {
+        return NamedModel{.where = where, .text = text};
+      });
   add({"--load-format", "FORMAT", "auto",
        "auto or safetensors: the weights of the folder's files;\n"
        "dummy: made-up weights, where config.json is all there is"},

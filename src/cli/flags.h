@@ -3,7 +3,6 @@
 #define QUIRE_CLI_FLAGS_H_
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -16,9 +15,16 @@
 
 namespace quire::cli {
 
+// What --model or its variable says.
+struct NamedModel {
+  std::string where = {};  // "--model" or "QUIRE_MODEL"
+  std::string text = {};
+};
+
 // Which model to run, and how. What is not set is for the subcommand to choose.
 struct ModelFlags {
-  std::filesystem::path model = {};
+  std::string model = {};  // MODEL: FindModel says what this and `named` mean
+  std::optional<NamedModel> named = {};
   LoadFormat load_format = LoadFormat::kAuto;
   PageSize page_size{64};
   std::optional<TokenCount> context_length = {};

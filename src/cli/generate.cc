@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -17,6 +16,7 @@
 #include "cli/input.h"
 #include "cli/interrupt.h"
 #include "cli/local_model.h"
+#include "cli/model_name.h"
 #include "cli/output.h"
 
 namespace quire::cli {
@@ -33,14 +33,14 @@ struct GenerateFlags {
 
 // ---- The prompt ----
 
-// With one text and no model named, "quire generate 'Once upon a time'" is a prompt for the default
-// one: a text with white space in it that is no path.
+// One text alone, as in "quire generate hi", stands where MODEL does, and is a prompt unless it looks like
+// a model and there is no other.
 void TakeModelForPrompt(GenerateFlags& flags) {
-  const std::string text = flags.model.model.string();
-  if (flags.prompt || text.find_first_of(" \t\n") == std::string::npos) return;
-  if (std::filesystem::exists(flags.model.model)) return;
-  flags.prompt = text;
-  flags.model.model.clear();
+  ModelFlags& model = flags.model;
+  if (model.model.empty() || flags.prompt || !flags.prompt_file.empty()) return;
+  const bool has_other = model.named && model.named->where == "--model";
+  if (!has_other && LooksLikeModel(model.model)) return;
+  flags.prompt = std::exchange(model.model, {});
 }
 
 std::string ReadPrompt(const GenerateFlags& flags) {
@@ -142,12 +142,15 @@ void AddGenerate(CLI::App& quire) {
       quire,
       {"generate", "Continue a text, or answer one message",
        "Examples:\n"
+       "  quire generate 'Once upon a time'\n"
        "  quire generate models/DeepSeek-V2-Lite 'The capital of France is' --max-tokens 20\n"
        "  quire generate models/DeepSeek-V2-Lite --chat --prompt-file question.txt\n"
        "  git diff | quire generate models/DeepSeek-V2-Lite --chat --system 'Review this change.'\n"
        "\n"
        "stdout gets the answer as it comes, and nothing else; reasoning and statistics go to "
        "stderr.\n"
+       "One text alone is the prompt, and the bundled model runs, unless a folder of this name "
+       "exists.\n"
        "Of a file or stdin the last newline is left out. The context is the model's own, or 32768\n"
        "tokens if that is less, unless --context-length says more. Ctrl-C stops the answer, and "
        "the\n"

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "cli/suggest.h"
 #include "io/json.h"
 
 namespace quire::cli {
@@ -36,8 +37,10 @@ std::string ReadAll(std::string_view flag, const std::string& name, std::FILE* i
 std::string ReadFile(std::string_view flag, const std::filesystem::path& file, int64_t max_bytes) {
   const auto close = [](std::FILE* open) { std::fclose(open); };
   const std::unique_ptr<std::FILE, decltype(close)> in(std::fopen(file.c_str(), "rb"), close);
-  Require(in != nullptr, "{}: expected a file that can be read, got {}: {}", flag,
-          QuoteForMessage(file.string()), std::generic_category().message(errno));
+  const int error = errno;
+  Require(in != nullptr, "{}: expected a file that can be read, got {}: {}{}", flag,
+          QuoteForMessage(file.string()), std::generic_category().message(error),
+          error == ENOENT ? DidYouMeanPath(file) : "");
   return ReadAll(flag, file.string(), in.get(), max_bytes);
 }
 

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "cli/describe.h"
 #include "cli/flags.h"
-#include "cli/load.h"
+#include "cli/model_name.h"
 #include "cli/output.h"
 #include "io/safetensors.h"
 #include "local/device.h"
@@ -53,12 +53,13 @@ std::map<std::string, StoredType> StoredTypes(const std::filesystem::path& folde
 }
 
 Inspection Inspect(const ModelFlags& flags) {
-  const bool has_files = HasWeightFiles(flags.model);
+  const std::filesystem::path folder = FindModel(flags).folder;
+  const bool has_files = HasWeightFiles(folder);
   const bool planned = flags.load_format == LoadFormat::kDummy ||
                        (flags.load_format == LoadFormat::kAuto && !has_files);
   const LoadFormat format = planned ? LoadFormat::kDummy : flags.load_format;
-  Inspection inspection{.model = OpenNamedModel(flags.model, format), .weights_planned = planned};
-  if (has_files) inspection.stored = StoredTypes(flags.model);
+  Inspection inspection{.model = OpenModel(folder, format), .weights_planned = planned};
+  if (has_files) inspection.stored = StoredTypes(folder);
   try {
     inspection.plan = PlanMemory(flags.device, *inspection.model.config, *inspection.model.weights,
                                  MakeOptions(flags, {}));
@@ -70,8 +71,8 @@ Inspection Inspect(const ModelFlags& flags) {
   return inspection;
 }
 
-std::string ToText(const Inspection& inspection, const ModelFlags& flags) {
-  std::string text = flags.model.string() + "\n" + Describe(*inspection.model.config);
+std::string ToText(const Inspection& inspection) {
+  std::string text = inspection.model.folder.string() + "\n" + Describe(*inspection.model.config);
   for (const auto& [name, type] : inspection.stored) {
     text += fmt::format("  {:<12} {} tensors of {}, {}\n",
                         name == inspection.stored.begin()->first ? "files" : "", type.num_tensors,
@@ -111,7 +112,7 @@ OrderedJson ToJson(const Inspection& inspection, const ModelFlags& flags) {
     files[name] = {{"tensors", type.num_tensors}, {"bytes", type.bytes.raw()}};
   }
   OrderedJson json;
-  json["model"] = flags.model.string();
+  json["model"] = inspection.model.folder.string();
   json["config"] = ConfigToJson(*inspection.model.config);
   json["files"] = std::move(files);
   json["weights"] = inspection.weights_planned ? "dummy" : "safetensors";
@@ -127,8 +128,7 @@ void AddInspectFlags(FlagReader& reader, InspectFlags& flags) {
 
 void RunInspect(const InspectFlags& flags) {
   const Inspection inspection = Inspect(flags.model);
-  WriteResult(flags.json ? ToJson(inspection, flags.model).dump(2) + "\n"
-                         : ToText(inspection, flags.model));
+  WriteResult(flags.json ? ToJson(inspection, flags.model).dump(2) + "\n" : ToText(inspection));
 }
 
 }  // namespace

@@ -13,14 +13,6 @@
 
 namespace quire::cli {
 
-namespace fs = std::filesystem;
-
-OpenedModel OpenNamedModel(const fs::path& model, LoadFormat format) {
-  Require(!model.empty(),
-          "MODEL: expected the folder of a model, got none; name it, or set QUIRE_MODEL");
-  return OpenModel(model, format);
-}
-
 void SayOnStderr(const std::string& text) { fmt::print(stderr, "{}\n", text); }
 
 LoadEvents PrintLoading(LoadMessages messages, const SayLine& say) {

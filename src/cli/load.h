@@ -2,7 +2,6 @@
 #ifndef QUIRE_CLI_LOAD_H_
 #define QUIRE_CLI_LOAD_H_
 
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -15,9 +14,6 @@
 #include "step/step.h"
 
 namespace quire::cli {
-
-// Throws Error(kInvalidArgument) if no model was named, and as OpenModel does.
-OpenedModel OpenNamedModel(const std::filesystem::path& model, LoadFormat format);
 
 // Takes lines, without their last end.
 using SayLine = std::function<void(const std::string& text)>;

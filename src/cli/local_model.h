@@ -3,7 +3,6 @@
 #define QUIRE_CLI_LOCAL_MODEL_H_
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 
 #include "cli/flags.h"
@@ -14,11 +13,6 @@
 #include "runner/runner_options.h"
 
 namespace quire::cli {
-
-// The folder of the model that runs where none is named: the bundled one, from models/ here, from the
-// source tree that this program was built in, or from where it was installed. Throws
-// Error(kInvalidArgument) with where it was looked for.
-std::filesystem::path DefaultModel();
 
 // For one person at a terminal, who sends one request at a time: one sequence of the model's context,
 // or of kMostContextForOne tokens if that is less, so that a context of 160k tokens takes no memory
@@ -34,7 +28,7 @@ struct LocalModelOptions {
   SayLine say = SayOnStderr;
 };
 
-// OpenLocalModel for the model that the flags name, or the bundled one.
+// OpenLocalModel for the model that FindModel finds.
 LocalModel LoadLocalModel(const ModelFlags& flags, const LocalModelOptions& options = {});
 
 // Throws Error(kInvalidArgument), with both counts, unless there is room for a prompt of so many tokens

@@ -24,22 +24,48 @@
 #include "cli/inspect.h"
 #include "cli/score.h"
 #include "cli/serve.h"
+#include "cli/suggest.h"
 #include "io/json.h"
 
 namespace quire::cli {
 namespace {
 
+std::vector<std::string> NamesOf(const std::vector<const CLI::App*>& commands) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands) names.push_back(command->get_name());
+  return names;
+}
+
+std::vector<std::string> NamesOf(const std::vector<const CLI::Option*>& flags) {
+  std::vector<std::string> names;
+  for (const CLI::Option* flag : flags) {
+    for (const std::string& name : flag->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+// What helps with an argument that `command` does not take.
+std::string HintFor(const CLI::App& command, const std::string& argument) {
+  if (argument.starts_with('-')) {
+    const std::vector<std::string> flags = NamesOf(command.get_options());
+    return DidYouMean(argument.substr(0, argument.find('=')), flags);
+  }
+  return command.get_name() == "generate" ? "; a prompt of several words goes in quotes" : "";
+}
+
 std::string Describe(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(true);
   if (unknown.empty()) return error.what();
+  const std::string quoted = QuoteForMessage(unknown[0]);
   if (app.get_subcommands().empty()) {
-    return fmt::format(
-        "expected a subcommand, generate, chat, serve, eval, inspect, score, bench or doctor, got "
-        "{}",
-        QuoteForMessage(unknown[0]));
+    const std::vector<std::string> commands =
+        NamesOf(app.get_subcommands([](const CLI::App*) { return true; }));
+    return fmt::format("expected a subcommand, one of {}, got {}{}", fmt::join(commands, ", "),
+                       quoted, DidYouMean(unknown[0], commands));
   }
-  return fmt::format("expected MODEL and flags of quire {}, got {}",
-                     app.get_subcommands()[0]->get_name(), QuoteForMessage(unknown[0]));
+  const CLI::App& command = *app.get_subcommands()[0];
+  return fmt::format("expected MODEL and flags of quire {}, got {}{}", command.get_name(), quoted,
+                     HintFor(command, unknown[0]));
 }
 
 // Parses, and runs what was asked for.
@@ -49,6 +75,7 @@ int Run(int argc, char** argv) {
   app.set_help_flag("-h,--help", "Print this help; also after a subcommand");
   app.footer(
       "Examples:\n"
+      "  quire generate 'Once upon a time'\n"
       "  quire generate models/DeepSeek-V2-Lite 'The capital of France is' --max-tokens 20\n"
       "  quire chat models/DeepSeek-V2-Lite\n"
       "  quire serve models/DeepSeek-V2-Lite\n"

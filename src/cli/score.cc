@@ -11,6 +11,7 @@
 #include "cli/flags.h"
 #include "cli/input.h"
 #include "cli/load.h"
+#include "cli/model_name.h"
 #include "cli/output.h"
 #include "cli/parse.h"
 #include "model/rope_table.h"
@@ -139,7 +140,7 @@ void Continue(Runner& runner, const PageList& pages, int64_t count, Scores& scor
 }
 
 Scores Score(const ScoreFlags& flags) {
-  const OpenedModel model = OpenNamedModel(flags.model.model, flags.model.load_format);
+  const OpenedModel model = OpenModel(FindModel(flags.model).folder, flags.model.load_format);
   Scores scores{.tokens = ReadTokens(flags, model.config->vocab_size)};
   const RunnerOptions options = OptionsFor(flags, *model.config, TokenCount(scores.tokens.size()));
   const std::unique_ptr<MeteredRunner> runner =

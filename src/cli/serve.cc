@@ -8,7 +8,6 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -22,6 +21,7 @@
 #include "cli/input.h"
 #include "cli/local_model.h"
 #include "cli/log_writer.h"
+#include "cli/model_name.h"
 #include "cli/parse.h"
 #include "io/json.h"
 #include "serve/server.h"
@@ -143,7 +143,7 @@ void AddLimits(FlagReader& reader, ServeFlags& flags) {
 void AddServeFlags(FlagReader& reader, ServeFlags& flags) {
   AddModelFlags(reader, flags.model);
   reader
-      .Add({"--served-model-name", "NAME", "the folder's name", "What clients call the model"},
+      .Add({"--served-model-name", "NAME", "the model's name", "What clients call the model"},
            flags.served_model_name, ParseText)
       .Twin();
   reader
@@ -188,12 +188,6 @@ std::vector<std::string> ReadKeys(const ServeFlags& flags) {
   return keys;
 }
 
-std::string FolderName(std::filesystem::path folder) {
-  folder = std::filesystem::absolute(folder).lexically_normal();
-  return folder.has_filename() ? folder.filename().string()
-                               : folder.parent_path().filename().string();
-}
-
 std::string LogLine(const AccessRecord& record, AccessLog format) {
   const std::string time = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   const double seconds = std::chrono::duration<double>(record.duration).count();
@@ -217,8 +211,7 @@ std::string LogLine(const AccessRecord& record, AccessLog format) {
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-ServerOptions MakeServerOptions(const ServeFlags& flags, const std::filesystem::path& folder,
-                                LogWriter& log) {
+ServerOptions MakeServerOptions(const ServeFlags& flags, const NamedFolder& model, LogWriter& log) {
   ServerOptions options{.http = flags.http, .drain_timeout = flags.drain_timeout};
   Require(flags.http.max_total_body_bytes >= flags.http.max_body_bytes,
           "--max-total-body-bytes: expected {} or more, as --max-body-bytes is, got {}",
@@ -228,7 +221,7 @@ ServerOptions MakeServerOptions(const ServeFlags& flags, const std::filesystem::
   options.service.cors_origin = flags.cors_origin;
   options.service.completions = flags.completions;
   options.service.completions.model_name =
-      flags.served_model_name.empty() ? FolderName(folder) : flags.served_model_name;
+      flags.served_model_name.empty() ? model.name : flags.served_model_name;
   options.service.completions.system_fingerprint = "quire-" QUIRE_VERSION;
   options.service.completions.limits.max_bytes =
       ByteOffset(static_cast<int64_t>(flags.http.max_body_bytes));
@@ -271,19 +264,16 @@ void StopWithoutDevice(const Engine& engine, Server& server, LogWriter& log,
 
 void RunServe(const ServeFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);  // whoever read the log may go
-  const std::filesystem::path folder =
-      flags.model.model.empty() ? DefaultModel() : flags.model.model;
+  const NamedFolder named = FindModel(flags.model);
   LogWriter log(STDERR_FILENO);  // all that is said from here on goes through it
   const SayLine say = [&log](const std::string& text) { log.Put(text); };
-  Server server(MakeServerOptions(flags, folder, log));
+  Server server(MakeServerOptions(flags, named, log));
   say(fmt::format("quire: listening on {}; loading the model", server.endpoint()));
   LocalModelOptions local{.defaults = OptionsForMany, .say = say};
   local.scheduler.max_waiting = flags.max_queued_requests;
   local.scheduler.max_priority = flags.max_priority;
   if (flags.disable_radix_cache) local.scheduler.prefix_cache = PrefixCache::kOff;
-  ServeFlags named = flags;
-  named.model.model = folder;
-  const LocalModel model = LoadLocalModel(named.model, local);
+  const LocalModel model = LoadLocalModel(flags.model, local);
   if (flags.model.load_format == LoadFormat::kDummy) {
     say("quire: the weights are made up, and so are the answers");
   }
@@ -308,6 +298,7 @@ void AddServe(CLI::App& quire) {
       {"serve", "Serve a model to OpenAI's clients",
        "Examples:\n"
        "  quire serve models/DeepSeek-V2-Lite\n"
+       "  quire serve deepseek-ai/DeepSeek-V2-Lite\n"
        "  quire serve models/DeepSeek-V2-Lite --host 0.0.0.0 --api-key-file keys.txt\n"
        "\n"
        "  curl http://127.0.0.1:8080/v1/chat/completions \\\n"

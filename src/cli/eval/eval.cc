@@ -144,21 +144,20 @@ std::string ToJson(const EvalRun& run, std::span<const EvalQuestion> questions,
                    const EvalFlags& flags) {
   const Totals totals = AddUp(run);
   const Accuracy accuracy = MakeAccuracy(totals.right, std::ssize(run.answers));
-  OrderedJson json{
-      {"version", QUIRE_VERSION},
-      {"data", flags.data},
-      {"model", flags.server.url.empty() ? flags.model.model.string() : flags.server.url},
-      {"concurrency", flags.concurrency},
-      {"few_shot", flags.num_examples},
-      {"accuracy", accuracy.value},
-      {"interval_95", {accuracy.low, accuracy.high}},
-      {"right", totals.right},
-      {"questions", run.answers.size()},
-      {"errors", totals.errors},
-      {"seconds", run.seconds},
-      {"prompt_tokens", totals.prompt_tokens},
-      {"cached_tokens", totals.cached_tokens},
-      {"output_tokens", totals.output_tokens}};
+  OrderedJson json{{"version", QUIRE_VERSION},
+                   {"data", flags.data},
+                   {"model", flags.server.url.empty() ? flags.model.model : flags.server.url},
+                   {"concurrency", flags.concurrency},
+                   {"few_shot", flags.num_examples},
+                   {"accuracy", accuracy.value},
+                   {"interval_95", {accuracy.low, accuracy.high}},
+                   {"right", totals.right},
+                   {"questions", run.answers.size()},
+                   {"errors", totals.errors},
+                   {"seconds", run.seconds},
+                   {"prompt_tokens", totals.prompt_tokens},
+                   {"cached_tokens", totals.cached_tokens},
+                   {"output_tokens", totals.output_tokens}};
   if (flags.server.url.empty()) {
     json["page_size"] = flags.model.page_size.raw();
     json["preemptions"] = run.preemptions;
@@ -224,7 +223,7 @@ void RunEval(EvalFlags flags) {
     options.scheduler.max_waiting = kMaxConcurrency;
     if (flags.disable_radix_cache) options.scheduler.prefix_cache = PrefixCache::kOff;
     model.emplace(LoadLocalModel(flags.model, options));
-    flags.model.model = model->folder;
+    flags.model.model = model->folder.string();
     answerer = MakeLocalAnswerer(*model);
   } else {
     answerer = MakeServerAnswerer(flags.server);

@@ -46,8 +46,6 @@ void AddWhere(FlagReader& reader, LoadFlags& flags, const AddFlag& add) {
   add(reader.Add(
       {"--endpoint", "NAME", "chat", "chat: /v1/chat/completions; completions: /v1/completions"},
       flags.target.endpoint, ParseEndpoint));
-  add(reader.Add({"--model", "NAME", "the first of /v1/models", "The model to ask for"},
-                 flags.target.model, KeepText));
   add(reader.Add({"--api-key", "KEY", "", "Sent as a bearer token; never in a report"},
                  flags.target.api_key, KeepText))
       .Twin();
