@@ -162,7 +162,7 @@ TextRequest Chat::MakePrompt() const {
   messages.insert(messages.end(), turns_.begin(), turns_.end());
   ChatPrompt prompt =
       MakeChatPrompt(*model_.text, {.messages = &messages, .variables = &variables_});
-  RequireRoom(model_, std::ssize(prompt.tokens));
+  RequireRoom(*model_.config, model_.runner->limits().context, std::ssize(prompt.tokens));
   TextRequest request = MakeRequest(flags_, model_.text->generation);
   request.tokens.prompt = std::move(prompt.tokens);
   request.reasoning = prompt.reasoning;
@@ -201,9 +201,14 @@ void Chat::SayStats() const {
 void RunChat(const ChatFlags& flags) {
   // A reader that went away ends us without a word, whatever our parent made of the signal.
   std::signal(SIGPIPE, SIG_DFL);
-  const LocalModel model = LoadLocalModel(
-      flags.model, {.messages = flags.answer.quiet ? LoadMessages::kHidden : LoadMessages::kShown});
-  Require(model.text->chat.has_value(), "this model has no chat template: {}", model.text->no_chat);
+  LocalModelOptions options{.messages =
+                                flags.answer.quiet ? LoadMessages::kHidden : LoadMessages::kShown};
+  options.check = [&](const BeforeLoading& before) {
+    RequireChat(before.text);
+    MakeRequest(flags.answer, before.text.generation);
+    TemplateVariables(flags.answer);
+  };
+  const LocalModel model = LoadLocalModel(flags.model, options);
   Chat(flags, model).Run();
 }
 

@@ -93,6 +93,7 @@ class CliTest(unittest.TestCase):
         self.assertTrue(message.startswith("quire: error: "), message)
         for word in words:
             self.assertIn(word, message)
+        return done
 
     def copy_model(self, model=V2_LITE):
         copy = self.folder / "model"
@@ -303,7 +304,9 @@ class GenerateTest(CliTest):
         return self.run_json("generate", model, *args, "--json", **kwargs)
 
     def assert_generate_refused(self, words, *args, **kwargs):
-        self.assert_refused(words, "generate", TINY_CHAT, *self.flags, *args, **kwargs)
+        """Before weights are read."""
+        done = self.assert_refused(words, "generate", TINY_CHAT, *self.flags, *args, **kwargs)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
 
     def test_prompt_comes_from_the_argument_a_file_or_stdin(self):
         file = self.folder / "prompt"
@@ -541,6 +544,26 @@ class EnvironmentTest(CliTest):
             with self.subTest(name=name):
                 self.assert_refused([f"QUIRE_{name}: ", expected, f'"{value}"'], "score", V2_LITE,
                                     "--tokens", "1", env={f"QUIRE_{name}": value})
+
+
+class MemoryTest(CliTest):
+    def test_a_small_model_takes_little_memory(self):
+        with start_quire("serve", "--port", 0) as process:
+            self.addCleanup(process.kill)
+            for line in process.stderr:
+                if re.search(rb"ready: (\S+)", line):
+                    break
+            status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+            process.kill()
+        peak, = re.findall(r"VmHWM:\s+(\d+) kB", status)
+        if not IS_SANITIZED:
+            self.assertLess(int(peak), 500_000)
+
+    def test_what_is_asked_for_is_planned(self):
+        memory = self.run_json("inspect", "--json")["memory"]
+        self.assertLess(memory["kv_bytes"], 257 << 20)
+        asked = self.run_json("inspect", "--json", "--max-total-tokens", 1 << 18)["memory"]
+        self.assertEqual(asked["max_total_tokens"], 1 << 18)
 
 
 class ModelNameTest(CliTest):

@@ -88,7 +88,9 @@ void AddMemory(FlagReader& reader, ModelFlags& flags) {
        "2048 unless said otherwise"},
       flags.chunked_prefill_size, ParseTokens);
   add({"--max-total-tokens", "TOKENS", "",
-       "Tokens that the KV cache holds, of all sequences together"},
+       "Tokens that the KV cache holds, of all sequences together. Unless this is given: as many\n"
+       "as all sequences may need, or as fit; on a CPU in no more than 256 MiB, or a quarter of\n"
+       "the weights' size, but enough for one sequence"},
       flags.max_total_tokens, [](const std::string& where, const std::string& text) {
         return TokenCount(ParseInt(where, text, 1, kMaxTotalTokens));
       });

@@ -99,10 +99,13 @@ void RunGenerate(GenerateFlags flags) {
   std::signal(SIGPIPE, SIG_DFL);
   const std::string prompt = ReadPrompt(flags);
   const bool quiet = flags.answer.quiet;
-  const LocalModel model = LoadLocalModel(
-      flags.model, {.messages = quiet ? LoadMessages::kHidden : LoadMessages::kShown});
-  TextRequest request = MakePrompt(flags, *model.text, prompt);
-  RequireRoom(model, std::ssize(request.tokens.prompt));
+  TextRequest request;
+  LocalModelOptions options{.messages = quiet ? LoadMessages::kHidden : LoadMessages::kShown};
+  options.check = [&](const BeforeLoading& before) {
+    request = MakePrompt(flags, before.text, prompt);
+    RequireRoom(before.config, before.context, std::ssize(request.tokens.prompt));
+  };
+  const LocalModel model = LoadLocalModel(flags.model, options);
   const uint64_t seed = request.tokens.sampling.seed;
   AnswerPrinter printer(quiet || flags.json ? AnswerPrinter::Reasoning::kHidden
                                             : AnswerPrinter::Reasoning::kShown);

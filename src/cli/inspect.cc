@@ -143,7 +143,7 @@ void AddInspect(CLI::App& quire) {
        "\n"
        "A folder with nothing but config.json will do. Without flags the KV cache is planned for "
        "16\n"
-       "sequences of the model's own context length, or for as many as fit.\n"},
+       "sequences of the model's own context length, or less as --max-total-tokens says.\n"},
       AddInspectFlags, RunInspect);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -20,18 +21,30 @@ LocalModel LoadLocalModel(const ModelFlags& flags, const LocalModelOptions& opti
   LocalOptions local = MakeLocalOptions(flags, options.defaults(*opened.config));
   local.scheduler = options.scheduler;
   local.events = PrintLoading(options.messages, options.say);
+  if (options.check) {
+    const auto text = std::make_shared<const TextModel*>();
+    local.events.opened = [text](const TextModel& opened_text) { *text = &opened_text; };
+    local.events.planned = [text, check = options.check, config = opened.config.get(),
+                            print = local.events.planned](const MemoryPlan& plan) {
+      check({.text = **text, .config = *config, .context = plan.limits.context});
+      if (print) print(plan);
+    };
+  }
   return StartLocalModel(std::move(opened), local);
 }
 
-void RequireRoom(const LocalModel& model, int64_t prompt_tokens) {
-  const int64_t context = model.runner->limits().context.raw();
-  const int64_t most = model.config->max_context;
+void RequireRoom(const ModelConfig& config, TokenCount context, int64_t prompt_tokens) {
+  const int64_t most = config.max_context;
   const std::string hint =
-      most > context ? fmt::format("; --context-length goes up to {}", most) : "";
-  Require(prompt_tokens + 1 <= context,
+      most > context.raw() ? fmt::format("; --context-length goes up to {}", most) : "";
+  Require(prompt_tokens + 1 <= context.raw(),
           "the prompt has {} tokens, and with the context length of {} up to {} leave room for an "
           "answer{}",
-          prompt_tokens, context, context - 1, hint);
+          prompt_tokens, context, context.raw() - 1, hint);
+}
+
+void RequireChat(const TextModel& text) {
+  Require(text.chat.has_value(), "this model has no chat template: {}", text.no_chat);
 }
 
 }  // namespace quire::cli

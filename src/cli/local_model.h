@@ -20,9 +20,17 @@ namespace quire::cli {
 inline constexpr TokenCount kMostContextForOne{32768};
 RunnerOptions OptionsForOne(const ModelConfig& config);
 
+// What a command that finds fault with its flags, its prompt or its model looks at before weights are read.
+struct BeforeLoading {
+  const TextModel& text;
+  const ModelConfig& config;
+  TokenCount context;
+};
+
 struct LocalModelOptions {
   // Where flags leave it open.
   std::function<RunnerOptions(const ModelConfig& config)> defaults = OptionsForOne;
+  std::function<void(const BeforeLoading& before)> check = {};  // throws what is wrong
   SchedulerOptions scheduler = {};
   LoadMessages messages = LoadMessages::kShown;
   SayLine say = SayOnStderr;
@@ -33,7 +41,9 @@ LocalModel LoadLocalModel(const ModelFlags& flags, const LocalModelOptions& opti
 
 // Throws Error(kInvalidArgument), with both counts, unless there is room for a prompt of so many tokens
 // and an answer.
-void RequireRoom(const LocalModel& model, int64_t prompt_tokens);
+void RequireRoom(const ModelConfig& config, TokenCount context, int64_t prompt_tokens);
+// Throws Error(kInvalidArgument) if the model has no chat template.
+void RequireChat(const TextModel& text);
 
 }  // namespace quire::cli
 

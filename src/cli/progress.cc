@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "runner/memory_plan.h"
 
@@ -35,9 +36,11 @@ std::string Bar(double part) {
   return fmt::format("[{:#<{}}{:.<{}}]", "", full, "", kBarWidth - full);
 }
 
-LoadingBar::LoadingBar(ByteOffset total) : total_(total) {}
+LoadingBar::LoadingBar(ByteOffset total, std::function<Clock::time_point()> now)
+    : total_(total), now_(std::move(now)) {}
 
 void LoadingBar::Update(ByteOffset loaded) {
+  if (loaded >= total_ && !all_loaded_) all_loaded_ = Seconds();
   if (Seconds() < next_update_) return;
   next_update_ = Seconds() + kUpdateSeconds;
   const double part = static_cast<double>(loaded.raw()) / static_cast<double>(total_.raw());
@@ -52,7 +55,8 @@ std::string LoadingBar::Finish() {
 }
 
 double LoadingBar::Seconds() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  if (all_loaded_) return *all_loaded_;
+  return std::chrono::duration<double>(now_() - begin_).count();
 }
 
 double LoadingBar::GigabytesPerSecond(ByteOffset loaded) const {

@@ -3,6 +3,8 @@
 #define QUIRE_CLI_PROGRESS_H_
 
 #include <chrono>
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "base/units.h"
@@ -32,9 +34,11 @@ std::string Bar(double part);
 // Weights while they are loaded: a bar on a terminal, and a line at the end.
 class LoadingBar {
  public:
-  explicit LoadingBar(ByteOffset total);
+  using Clock = std::chrono::steady_clock;
+
+  explicit LoadingBar(ByteOffset total, std::function<Clock::time_point()> now = Clock::now);
   void Update(ByteOffset loaded);
-  // Clears the bar, and returns how long it took.
+  // Clears the bar, and returns how long it took until all of the weights were there.
   std::string Finish();
 
  private:
@@ -43,8 +47,10 @@ class LoadingBar {
 
   StatusLine line_;
   ByteOffset total_;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-  double next_update_ = 0;  // seconds
+  std::function<Clock::time_point()> now_;
+  Clock::time_point begin_ = now_();
+  std::optional<double> all_loaded_ = {};  // seconds
+  double next_update_ = 0;                 // seconds
 };
 
 // A known number of tasks, one after the other: a bar on a terminal, a line each elsewhere.

@@ -38,6 +38,7 @@ RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) 
           .max_seqs = options.max_seqs,
           .max_step_tokens = options.max_step_tokens.value_or(step_tokens),
           .pool_tokens = options.pool_tokens,
+          .pool_room = device == DeviceKind::kCpu ? PoolRoom::kModest : PoolRoom::kEverySequence,
           .kv_format = options.kv_format,
           .mode = options.mode.value_or(mode),
           .checks = options.checks,
@@ -65,6 +66,7 @@ LocalModel StartLocalModel(OpenedModel opened, const LocalOptions& options) {
   model.folder = opened.folder;
   model.device = ChooseDevice(options.device);
   model.text = std::make_unique<const TextModel>(OpenTextModel(model.folder));
+  if (options.events.opened) options.events.opened(*model.text);
   WarnOfVocabulary(*model.text->tokenizer, *opened.config, options.events);
   model.runner =
       LoadRunner(opened, model.device, MakeRunnerOptions(model.device, options), options.events);

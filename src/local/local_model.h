@@ -31,6 +31,8 @@ namespace quire {
 
 // What a caller may want to hear while a model is loaded, in this order and on the calling thread.
 struct LoadEvents {
+  // The tokenizer and the chat template are there. What is thrown ends loading; so for planned.
+  std::function<void(const TextModel& text)> opened = {};
   // Something is odd, and can be lived with.
   std::function<void(const std::string& text)> warning = {};
   // Before any memory is taken.
@@ -51,7 +53,8 @@ struct LocalOptions {
   int32_t max_seqs = 16;   // that run at the same time
   // Of all sequences of a step; a longer prompt takes several steps.
   std::optional<TokenCount> max_step_tokens = {};
-  // That the KV cache holds; 0: max_seqs sequences of the full context, or what fits.
+  // That the KV cache holds; 0: max_seqs sequences of the full context, or what fits, and on the CPU no
+  // more than PoolRoom::kModest says.
   TokenCount pool_tokens{0};
   KvFormat kv_format = KvFormat::kLatentBf16;
   std::optional<StepMode> mode = {};  // with checks, eager unless this says otherwise

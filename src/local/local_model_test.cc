@@ -43,7 +43,8 @@ TEST(LocalModelTest, EventsComeInOrderAndTheLastBytesAreAllOfTheWeights) {
   std::vector<std::string> events;
   ByteOffset planned{0}, loaded{0};
   LocalOptions options = SmallOptions();
-  options.events = {.warning = [&](const std::string&) { events.push_back("warning"); },
+  options.events = {.opened = [&](const TextModel&) { events.push_back("opened"); },
+                    .warning = [&](const std::string&) { events.push_back("warning"); },
                     .planned =
                         [&](const MemoryPlan& plan) {
                           events.push_back("planned");
@@ -57,9 +58,18 @@ TEST(LocalModelTest, EventsComeInOrderAndTheLastBytesAreAllOfTheWeights) {
                         },
                     .ready = [&] { events.push_back("ready"); }};
   const LocalModel model = OpenLocalModel(kFolder, options);
-  EXPECT_EQ(events, (std::vector<std::string>{"planned", "loaded", "ready"}));
+  EXPECT_EQ(events, (std::vector<std::string>{"opened", "planned", "loaded", "ready"}));
   EXPECT_EQ(model.runner->memory_plan().weights, planned);
   EXPECT_EQ(loaded, planned);
+}
+
+TEST(LocalModelTest, WhatTheCallerThrowsBeforeLoadingEndsIt) {
+  LocalOptions options = SmallOptions();
+  options.events = {
+      .opened = [](const TextModel& text) { Require(text.chat == std::nullopt, "it chats"); },
+      .loaded = [](ByteOffset) { ADD_FAILURE() << "weights were read"; }};
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { OpenLocalModel(kFolder, options); }),
+            "it chats");
 }
 
 TEST(LocalModelTest, AFolderThatIsNoneIsRefusedByItsName) {
@@ -95,6 +105,7 @@ TEST(LocalModelTest, WhatIsNotSetTheDeviceDecides) {
   LocalOptions options;
   EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).max_step_tokens, TokenCount(512));
   EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).mode, StepMode::kEager);
+  EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).pool_room, PoolRoom::kModest);
   options.max_seqs = 600;  // each of them may have a token in every step
   EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).max_step_tokens, TokenCount(600));
   options.max_step_tokens = TokenCount(700);

@@ -57,6 +57,28 @@ TEST(MemoryPlanTest, PoolTokensAreTakenAsAsked) {
   EXPECT_EQ(plan.usable_pages(), PageCount(16));
 }
 
+TEST(MemoryPlanTest, AModestPoolIsBoundUnlessOneSequenceOrTheCallerNeedsMore) {
+  RunnerOptions options{.context = TokenCount(4096), .max_seqs = 512};
+  const MemoryPlan every = PlanOf(options);
+  ASSERT_GT(every.kv, ByteOffset(int64_t{4} << 30));
+  options.pool_room = PoolRoom::kModest;
+  const MemoryPlan modest = PlanOf(options);
+  ASSERT_LT(modest.weights.raw() / 4, kModestPool.raw());
+  EXPECT_EQ(modest.usable_pages(), PageCount(kModestPool.raw() / modest.kv_per_page.raw()));
+  EXPECT_LE(modest.kv, kModestPool + modest.kv_per_page);
+  options.pool_tokens = TokenCount(4096 * 512);
+  EXPECT_EQ(PlanOf(options).kv, every.kv);
+  options.pool_tokens = TokenCount(0);
+  options.max_seqs = 2;
+  EXPECT_EQ(PlanOf(options).usable_tokens(), TokenCount(2 * 4096));
+  // A page of one sequence's whole context is more than the bound.
+  ModelConfig config = ReadModelConfig(kTrueGeometry);
+  config.max_context = 1 << 20;
+  options = {.max_seqs = 64, .pool_room = PoolRoom::kModest};
+  EXPECT_EQ(MakeMemoryPlan(config, *MakeDummyWeights(config), options).usable_tokens(),
+            TokenCount(1 << 20));
+}
+
 TEST(MemoryPlanTest, AllBucketsShareOneTableOfPages) {
   ModelConfig config = ReadModelConfig(kTrueGeometry);
   config.max_context = 131072;

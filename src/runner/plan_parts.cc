@@ -25,9 +25,14 @@ PageCount PagesOfSequence(const RunnerLimits& limits) {
 }
 
 // Pages, without the scratch page, that the options ask for.
-PageCount WantedPages(const RunnerOptions& options, const RunnerLimits& limits) {
+PageCount WantedPages(const RunnerOptions& options, const MemoryPlan& plan) {
+  const RunnerLimits& limits = plan.limits;
   if (options.pool_tokens > TokenCount(0)) return limits.page_size.PagesFor(options.pool_tokens);
-  return PagesOfSequence(limits) * limits.max_seqs;
+  const PageCount of_one = PagesOfSequence(limits);
+  const PageCount of_all = of_one * limits.max_seqs;
+  if (options.pool_room == PoolRoom::kEverySequence) return of_all;
+  const ByteOffset bytes = Max(kModestPool, ByteOffset(plan.weights.raw() / 4));
+  return Min(of_all, Max(of_one, PageCount(bytes.raw() / plan.kv_per_page.raw())));
 }
 
 ByteOffset PageBytes(const ModelConfig& config, const RunnerOptions& options) {
@@ -120,7 +125,7 @@ void ChoosePool(const ModelConfig& config, const RunnerOptions& options, MemoryP
   plan.kv = ByteOffset(0);
   plan.kv_per_page = PageBytes(config, options);
   plan.kv_per_token = ByteOffset(plan.kv_per_page.raw() / options.page_size.raw());
-  plan.limits.pool_pages = PagesThatFit(plan, options, WantedPages(options, plan.limits));
+  plan.limits.pool_pages = PagesThatFit(plan, options, WantedPages(options, plan));
   Carver kv;
   LayOutStores(config, plan.limits, options, kv);
   plan.kv = kv.used();

@@ -19,13 +19,20 @@ enum class StepMode { kEager, kGraph };
 // which is read before it is written shows.
 enum class StepChecks { kOff, kPoison };
 
+// The pool where nobody says how many tokens it holds: room for max_seqs sequences of the full context, or
+// what fits. kModest bounds this by a quarter of the weights' bytes, or kModestPool if that is more, but
+// has room for one sequence: a model of 24 MB takes no gigabytes.
+enum class PoolRoom { kEverySequence, kModest };
+inline constexpr ByteOffset kModestPool{int64_t{256} << 20};
+
 struct RunnerOptions {
   PageSize page_size{64};
   TokenCount context{0};  // 0: what the model was made for
   int32_t max_seqs = 16;
   TokenCount max_step_tokens{512};  // of all sequences of a step: how long a prefill chunk can be
   TokenCount tree_nodes{0};         // of one sequence's tree; 0: steps take no trees
-  TokenCount pool_tokens{0};        // 0: max_seqs sequences of the full context, or what fits
+  TokenCount pool_tokens{0};        // 0: pool_room says
+  PoolRoom pool_room = PoolRoom::kEverySequence;
   KvFormat kv_format = KvFormat::kLatentBf16;
   StepMode mode = StepMode::kEager;
   StepChecks checks = StepChecks::kOff;

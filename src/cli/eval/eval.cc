@@ -220,6 +220,9 @@ void RunEval(EvalFlags flags) {
   if (flags.server.url.empty()) {
     LocalModelOptions options;
     options.defaults = [&flags](const ModelConfig& config) { return OptionsFor(flags, config); };
+    options.check = [&flags](const BeforeLoading& before) {
+      if (flags.ask.as == AskAs::kChat) RequireChat(before.text);
+    };
     options.scheduler.max_waiting = kMaxConcurrency;
     if (flags.disable_radix_cache) options.scheduler.prefix_cache = PrefixCache::kOff;
     model.emplace(LoadLocalModel(flags.model, options));

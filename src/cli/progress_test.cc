@@ -1,0 +1,22 @@
+#include "cli/progress.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace quire::cli {
+namespace {
+
+TEST(LoadingBarTest, ItTimesTheWeightsAndNotWhatIsDoneBehindThem) {
+  LoadingBar::Clock::time_point now;
+  LoadingBar bar(ByteOffset(2'000'000'000), [&] { return now; });
+  now += std::chrono::seconds(1);
+  bar.Update(ByteOffset(1'000'000'000));
+  now += std::chrono::seconds(1);
+  bar.Update(ByteOffset(2'000'000'000));
+  now += std::chrono::seconds(100);
+  EXPECT_EQ(bar.Finish(), "loaded 1.86 GiB of weights in 2.0 s, 1.00 GB/s");
+}
+
+}  // namespace
+}  // namespace quire::cli
