@@ -1,7 +1,6 @@
 #include "cli/answer.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "cli/colour.h"
 #include "cli/output.h"
 
 namespace quire::cli {
@@ -129,9 +129,6 @@ void AnswerPrinter::Finish() {
   if (std::exchange(in_reasoning_, false)) fmt::print(stderr, "\n");
 }
 
-void PrintDimmed(const std::string& text) {
-  const bool is_terminal = isatty(STDERR_FILENO) == 1;
-  fmt::print(stderr, "{}{}{}", is_terminal ? "\x1b[2m" : "", text, is_terminal ? "\x1b[0m" : "");
-}
+void PrintDimmed(const std::string& text) { fmt::print(stderr, "{}", Dimmed(text)); }
 
 }  // namespace quire::cli

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "cli/answer.h"
 #include "cli/answer_flags.h"
+#include "cli/colour.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/line_reader.h"
@@ -152,7 +153,7 @@ void Chat::Ask(std::string_view text) {
   } catch (const Error& error) {
     turns_.erase(turns_.size() - 1);
     all_answered_ = false;
-    Say("quire: error: {}{}\n", error.what(),
+    Say("{} {}{}\n", Red("quire: error:"), error.what(),
         turns_.empty() ? "" : "; /reset begins a new conversation");
   }
 }

@@ -40,15 +40,16 @@ Answer = collections.namedtuple("Answer", "text prompt_tokens cached_tokens outp
 
 
 def environment():
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
-    return {"ASAN_OPTIONS": "detect_leaks=0", **clean}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_") and k != "NO_COLOR"}
+    return {"ASAN_OPTIONS": "detect_leaks=0", **clean, "TERM": "xterm"}
 
 
 def generate(message, *flags):
     """What `quire generate --chat` answers to the message alone."""
-    return subprocess.run([BINARY, "generate", MODEL, message, "--chat", "--quiet", *GREEDY, *flags],
+    done = subprocess.run([BINARY, "generate", MODEL, message, "--chat", "--quiet", *GREEDY, *flags],
                           env=environment(), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
-                          timeout=SECONDS, check=True).stdout
+                          timeout=SECONDS, check=True)
+    return done.stdout.removesuffix(b"\n")
 
 
 def longer_model(folder):

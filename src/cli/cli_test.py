@@ -11,10 +11,12 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import urllib.request
 
@@ -298,7 +300,12 @@ class GenerateTest(CliTest):
     greedy = [*flags, "--temperature", 0]
 
     def text(self, *args, **kwargs):
-        return self.run_ok("generate", TINY_CHAT, *args, **kwargs)
+        """The answer, without the newline behind it."""
+        return self.without_newline(self.run_ok("generate", TINY_CHAT, *args, **kwargs))
+
+    def without_newline(self, output):
+        self.assertEqual(output[-1:], "\n")
+        return output[:-1]
 
     def json(self, *args, model=TINY_CHAT, **kwargs):
         return self.run_json("generate", model, *args, "--json", **kwargs)
@@ -318,11 +325,11 @@ class GenerateTest(CliTest):
             self.assertEqual(self.text(*args, *self.greedy, stdin="Hello there\n"), expected)
         self.assertNotEqual(self.text(*self.greedy, stdin="Hello there\n\n"), expected)
         self.assertEqual(self.run_ok("generate", *self.greedy, "--", TINY_CHAT, "Hello there"),
-                         expected)
+                         expected + "\n")
 
     def test_stdout_has_the_text_and_stderr_the_rest(self):
         done = quire("generate", TINY_CHAT, "Hello there", *self.greedy)
-        self.assertEqual(done.stdout, self.json("Hello there", *self.greedy)["text"])
+        self.assertEqual(done.stdout, self.json("Hello there", *self.greedy)["text"] + "\n")
         self.assertRegex(done.stderr.splitlines()[-1],
                          r"^prompt 5 tokens \(0 cached\), answer 30 tokens \(length\), [\d.]+ tokens/s")
         self.assertIn("memory plan", done.stderr)
@@ -376,7 +383,7 @@ class GenerateTest(CliTest):
         self.assertNotEqual(found["text"], "")
         self.assertNotEqual(found["reasoning"], "")
         done = quire("generate", TINY_CHAT, *args)
-        self.assertEqual(done.stdout, found["text"])
+        self.assertEqual(done.stdout, found["text"] + "\n")
         self.assertIn(found["reasoning"] + "\n", done.stderr)
 
     def test_stop_strings_end_the_text_before_them(self):
@@ -408,7 +415,8 @@ class GenerateTest(CliTest):
             done = subprocess.run([BINARY, "generate", str(TINY_CHAT), *map(str, self.greedy), *flags],
                                   input=b"a\xffb", capture_output=True, check=True,
                                   env={**os.environ, **NO_LEAK_CHECK})
-            self.assertEqual(done.stdout.decode(), self.text("a\ufffdb", *self.greedy, *flags))
+            self.assertEqual(self.without_newline(done.stdout.decode()),
+                             self.text("a\ufffdb", *self.greedy, *flags))
 
     def test_what_cannot_be_is_refused(self):
         file = self.folder / "prompt"
@@ -445,7 +453,7 @@ class GenerateTest(CliTest):
             self.run_ok("generate", word, "--max-tokens", 3)
 
     def test_one_text_is_a_prompt_for_the_model_that_a_flag_or_the_environment_names(self):
-        expected = self.text("Hello", *self.greedy)
+        expected = self.run_ok("generate", TINY_CHAT, "Hello", *self.greedy)
         self.assertEqual(self.run_ok("generate", "Hello", "--model", TINY_CHAT, *self.greedy),
                          expected)
         self.assertEqual(self.run_ok("generate", "--model", TINY_CHAT, "Hello", *self.greedy),
@@ -454,7 +462,8 @@ class GenerateTest(CliTest):
                                      env={"QUIRE_MODEL": str(TINY_CHAT)}), expected)
         # The flag wins over the variable, and so does MODEL.
         other = {"QUIRE_MODEL": str(self.folder / "none")}
-        self.assertEqual(self.text("Hello", *self.greedy, env=other), expected)
+        self.assertEqual(self.run_ok("generate", TINY_CHAT, "Hello", *self.greedy, env=other),
+                         expected)
         self.assertEqual(self.run_ok("generate", "Hello", "--model", TINY_CHAT, *self.greedy,
                                      env=other), expected)
         self.assert_refused(["MODEL, --model", "both"], "generate", TINY_CHAT, "Hello", "--model",
@@ -479,7 +488,8 @@ class GenerateTest(CliTest):
         (model / "chat_template.jinja").unlink()
         args = ["generate", model, "Hello", *self.greedy]
         self.assert_refused(["no chat template"], *args, "--chat")
-        self.assertEqual(self.run_ok(*args), self.text("Hello", *self.greedy))
+        self.assertEqual(self.without_newline(self.run_ok(*args)),
+                         self.text("Hello", *self.greedy))
         (model / "tokenizer.json").unlink()
         self.assert_refused(["tokenizer.json"], *args)
 
@@ -508,6 +518,98 @@ class GenerateTest(CliTest):
 
     def test_nothing_leaks(self):
         self.text("Hello", "--chat", *self.greedy, env={"ASAN_OPTIONS": "detect_leaks=1"})
+
+
+class EvalTest(CliTest):
+    def questions(self, count):
+        file = self.folder / "questions.jsonl"
+        file.write_text("".join(json.dumps({"question": f"What is {i} + 1?", "answer": f"#### {i + 1}"})
+                                + "\n" for i in range(count)))
+        return file
+
+    def closed_port(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            return free.getsockname()[1]
+
+    def test_a_server_that_is_not_there_is_an_error_and_no_accuracy(self):
+        report = self.folder / "report.json"
+        url = f"http://127.0.0.1:{self.closed_port()}"
+        for to in (report, "-"):
+            self.assert_refused(["no question was answered", url, "Connection refused"], "eval",
+                                "--url", url, "--data", self.questions(100), "--concurrency", 4,
+                                "--json", to, code=1)
+        # It is given up early: nobody waits for so many time-outs.
+        self.assertLess(json.loads(report.read_text())["questions"], 10)
+
+    def test_interrupt_shows_what_there_is(self):
+        # One question at a time: a server that never ends is asked the second.
+        server = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(server.close)
+        report = self.folder / "report.json"
+        body = json.dumps({"choices": [{"message": {"content": "#### 1"}}]}).encode()
+        with start_quire("eval", "--url", f"http://127.0.0.1:{server.getsockname()[1]}", "--data",
+                         self.questions(100), "--concurrency", 1, "--json", report) as process:
+            self.addCleanup(process.kill)
+            first, _ = server.accept()
+            first.recv(65536)
+            first.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" %
+                          (len(body), body))
+            first.close()
+            second, _ = server.accept()
+            second.recv(65536)
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=60)
+            second.close()
+        self.assertEqual(process.returncode, 130, stderr)
+        self.assertIn(b"1 of 1 right", stdout)
+        self.assertIn(b"interrupted after 1 of 100 questions", stderr)
+        found = json.loads(report.read_text())
+        self.assertEqual((found["interrupted"], found["questions"], found["accuracy"]), (True, 1, 1))
+
+    def test_interrupt_stops_a_model_of_this_machine(self):
+        model = self.copy_model(TINY_CHAT)
+        self.change_config(model, max_position_embeddings=1 << 18)
+        self.change_config(model, "generation_config.json", eos_token_id=[])
+        with start_quire("eval", model, "--load-format", "dummy", "--context-length", 1 << 18,
+                         "--max-tokens", 1 << 17, "--concurrency", 1, "--data",
+                         self.questions(3)) as process:
+            self.addCleanup(process.kill)
+            for line in process.stderr:
+                if line.startswith(b"loaded "):
+                    break
+            time.sleep(0.5)  # the answer takes minutes
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, stdout), (130, b""), stderr)
+        self.assertIn(b"interrupted after 0 of 3 questions", stderr)
+
+
+class ColourTest(CliTest):
+    def at_terminal(self, *args, **env):
+        """What the program says to a terminal on stderr."""
+        ours, theirs = os.openpty()
+        clean = {k: v for k, v in os.environ.items()
+                 if not k.startswith("QUIRE_") and k not in ("NO_COLOR", "TERM")}
+        subprocess.run([BINARY, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                       stderr=theirs, env={**NO_LEAK_CHECK, **clean, **env}, check=False, timeout=300)
+        os.close(theirs)
+        said = os.read(ours, 65536)
+        os.close(ours)
+        return said
+
+    def test_errors_are_red_at_a_terminal_unless_no_colour_is_wanted(self):
+        self.assertTrue(self.at_terminal("serv", TERM="xterm").startswith(
+            b"\x1b[31mquire: error:\x1b[0m expected"))
+        self.assertIn(b"\x1b[31m", self.at_terminal("serv", TERM="xterm", NO_COLOR=""))
+        for env in ({"TERM": "xterm", "NO_COLOR": "1"}, {"TERM": "dumb"}):
+            self.assertNotIn(b"\x1b", self.at_terminal("serv", **env))
+        self.assertNotIn("\x1b", quire("serv").stderr)
+
+    def test_statistics_are_dimmed_at_a_terminal_unless_no_colour_is_wanted(self):
+        args = ["generate", TINY_CHAT, "Hello", "--load-format", "dummy", "--max-tokens", 2]
+        self.assertIn(b"\x1b[2mprompt ", self.at_terminal(*args, TERM="xterm"))
+        self.assertNotIn(b"\x1b[2m", self.at_terminal(*args, TERM="xterm", NO_COLOR="1"))
 
 
 class EnvironmentTest(CliTest):

@@ -115,11 +115,7 @@ void RunGenerate(GenerateFlags flags) {
         if (!flags.json) printer.Show(pieces);
       });
   printer.Finish();
-  if (flags.json) {
-    WriteResult(ToJson(answer, seed));
-  } else if (isatty(STDOUT_FILENO) == 1) {
-    WriteResult("\n");  // for the eye alone: in a file there is the answer and nothing else
-  }
+  WriteResult(flags.json ? ToJson(answer, seed) : "\n");
   if (!quiet) PrintDimmed(Describe(answer) + "\n");
   if (answer.finish == FinishReason::kCancelled) throw Exit{kInterruptedCode};
 }
@@ -150,8 +146,9 @@ void AddGenerate(CLI::App& quire) {
        "  quire generate models/DeepSeek-V2-Lite --chat --prompt-file question.txt\n"
        "  git diff | quire generate models/DeepSeek-V2-Lite --chat --system 'Review this change.'\n"
        "\n"
-       "stdout gets the answer as it comes, and nothing else; reasoning and statistics go to "
-       "stderr.\n"
+       "stdout gets the answer as it comes and a newline behind it, and nothing else; reasoning "
+       "and\n"
+       "statistics go to stderr.\n"
        "One text alone is the prompt, and the bundled model runs, unless a folder of this name "
        "exists.\n"
        "Of a file or stdin the last newline is left out. The context is the model's own, or 32768\n"

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "cli/colour.h"
 #include "cli/progress.h"
 #include "runner/memory_plan.h"
 
@@ -17,7 +18,7 @@ void SayOnStderr(const std::string& text) { fmt::print(stderr, "{}\n", text); }
 
 LoadEvents PrintLoading(LoadMessages messages, const SayLine& say) {
   LoadEvents events;
-  events.warning = [say](const std::string& text) { say("warning: " + text); };
+  events.warning = [say](const std::string& text) { say(Yellow("warning:") + " " + text); };
   if (messages == LoadMessages::kHidden) return events;
   const auto bar = std::make_shared<std::optional<LoadingBar>>();
   events.planned = [bar, say](const MemoryPlan& plan) {

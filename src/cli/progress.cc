@@ -1,12 +1,12 @@
 #include "cli/progress.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <utility>
 
+#include "cli/colour.h"
 #include "runner/memory_plan.h"
 
 namespace quire::cli {
@@ -17,7 +17,7 @@ constexpr double kUpdateSeconds = 0.05;  // 20 times a second looks smooth
 
 }  // namespace
 
-StatusLine::StatusLine() : is_terminal_(isatty(STDERR_FILENO) == 1) {}
+StatusLine::StatusLine() : is_terminal_(StderrIsTerminal()) {}
 
 void StatusLine::Show(const std::string& text) {
   if (!is_terminal_) return;

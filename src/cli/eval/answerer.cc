@@ -1,5 +1,7 @@
 #include "cli/eval/answerer.h"
 
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/use_future.hpp>
@@ -8,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "cli/answer.h"
 #include "cli/answer_flags.h"
 #include "cli/parse.h"
 #include "http/client.h"
@@ -19,7 +22,8 @@ namespace {
 
 class LocalAnswerer final : public Answerer {
  public:
-  explicit LocalAnswerer(LocalModel& model) : model_(model) {}
+  LocalAnswerer(LocalModel& model, const Interrupt& interrupt)
+      : model_(model), interrupt_(interrupt) {}
 
   GivenAnswer Ask(const std::string& question, const AskOptions& options) override {
     GivenAnswer given;
@@ -30,10 +34,12 @@ class LocalAnswerer final : public Answerer {
       request.tokens.sampling.temperature = static_cast<float>(options.temperature);
       if (!options.stop.empty()) request.stop = {options.stop};
       given.prompt_tokens = std::ssize(request.tokens.prompt);
-      const TextAnswer answer = GenerateText(*model_.answers, std::move(request))[0];
+      const ShownAnswer answer = ShowAnswer(*model_.answers, std::move(request), interrupt_,
+                                            [](const ReasoningPieces&) {});
       given.text = answer.text.content;
       given.output_tokens = answer.output_tokens;
-      given.cached_tokens = answer.cached_tokens.raw();
+      given.cached_tokens = answer.cached_tokens;
+      given.was_interrupted = answer.finish == FinishReason::kCancelled;
     } catch (const std::exception& error) {
       given.error = error.what();
     }
@@ -55,11 +61,13 @@ class LocalAnswerer final : public Answerer {
   }
 
   LocalModel& model_;
+  const Interrupt& interrupt_;
 };
 
 class ServerAnswerer final : public Answerer {
  public:
-  explicit ServerAnswerer(ServerAddress server) : server_(std::move(server)) {
+  ServerAnswerer(ServerAddress server, const Interrupt& interrupt)
+      : server_(std::move(server)), interrupt_(interrupt) {
     server_.url = WithoutVersion(std::move(server_.url));
   }
 
@@ -74,6 +82,7 @@ class ServerAnswerer final : public Answerer {
       Read(response.body, options, given);
     } catch (const std::exception& error) {
       given.error = error.what();
+      given.was_interrupted = interrupt_.raised();
     }
     return given;
   }
@@ -100,9 +109,15 @@ class ServerAnswerer final : public Answerer {
     }
     asio::io_context io;
     HttpClient client(io, {.url = server_.url, .read_timeout = server_.timeout});
+    asio::cancellation_signal cancel;
     std::future<HttpResponse> response =
-        asio::co_spawn(io, client.Request(std::move(request)), asio::use_future);
-    io.run();
+        asio::co_spawn(io, client.Request(std::move(request)),
+                       asio::bind_cancellation_slot(cancel.slot(), asio::use_future));
+    constexpr std::chrono::milliseconds kLook{50};
+    while (!io.stopped()) {
+      io.run_for(kLook);
+      if (interrupt_.raised()) cancel.emit(asio::cancellation_type::terminal);
+    }
     return response.get();
   }
 
@@ -125,16 +140,17 @@ class ServerAnswerer final : public Answerer {
   }
 
   ServerAddress server_;
+  const Interrupt& interrupt_;
 };
 
 }  // namespace
 
-std::unique_ptr<Answerer> MakeLocalAnswerer(LocalModel& model) {
-  return std::make_unique<LocalAnswerer>(model);
+std::unique_ptr<Answerer> MakeLocalAnswerer(LocalModel& model, const Interrupt& interrupt) {
+  return std::make_unique<LocalAnswerer>(model, interrupt);
 }
 
-std::unique_ptr<Answerer> MakeServerAnswerer(ServerAddress server) {
-  return std::make_unique<ServerAnswerer>(std::move(server));
+std::unique_ptr<Answerer> MakeServerAnswerer(ServerAddress server, const Interrupt& interrupt) {
+  return std::make_unique<ServerAnswerer>(std::move(server), interrupt);
 }
 
 }  // namespace quire::cli

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "cli/interrupt.h"
 #include "cli/local_model.h"
 
 namespace quire::cli {
@@ -29,18 +30,19 @@ struct GivenAnswer {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t output_tokens = 0;
-  std::string error = {};  // not empty: there is no answer, and why
+  std::string error = {};        // not empty: there is no answer, and why
+  bool was_interrupted = false;  // there is none because of ctrl-C
 };
 
 class Answerer {
  public:
   virtual ~Answerer() = default;
-  // Waits for the answer. From any number of threads.
+  // Waits for the answer, or for ctrl-C. From any number of threads.
   virtual GivenAnswer Ask(const std::string& question, const AskOptions& options) = 0;
 };
 
-// `model` outlives it.
-std::unique_ptr<Answerer> MakeLocalAnswerer(LocalModel& model);
+// Both arguments outlive it.
+std::unique_ptr<Answerer> MakeLocalAnswerer(LocalModel& model, const Interrupt& interrupt);
 
 struct ServerAddress {
   std::string url = {};  // with or without "/v1" at its end
@@ -48,7 +50,8 @@ struct ServerAddress {
   std::string model = {};  // empty: the server's only one
   std::chrono::milliseconds timeout{600'000};
 };
-std::unique_ptr<Answerer> MakeServerAnswerer(ServerAddress server);
+// `interrupt` outlives it.
+std::unique_ptr<Answerer> MakeServerAnswerer(ServerAddress server, const Interrupt& interrupt);
 
 }  // namespace quire::cli
 

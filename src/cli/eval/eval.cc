@@ -18,6 +18,7 @@
 #include "cli/eval/answerer.h"
 #include "cli/eval/eval_questions.h"
 #include "cli/flags.h"
+#include "cli/interrupt.h"
 #include "cli/local_model.h"
 #include "cli/output.h"
 #include "cli/parse.h"
@@ -47,12 +48,15 @@ struct Judged {
   GivenAnswer given = {};
   std::optional<std::string> number = {};
   bool is_right = false;
+  bool was_asked =
+      false;  // to its end: the others were left out, because of ctrl-C or of a dead server
 };
 
 struct EvalRun {
   std::vector<Judged> answers = {};
   double seconds = 0;
   int64_t preemptions = 0;  // of a model that runs here
+  bool was_interrupted = false;
 };
 
 // ---- Asking ----
@@ -80,18 +84,29 @@ class EvalProgress {
   size_t num_right_ = 0;
 };
 
+// Until all are asked, or `interrupt`, or as many as are asked at a time have no answer and none has one.
 EvalRun AskAll(Answerer& answerer, std::span<const EvalQuestion> questions,
-               std::span<const EvalQuestion> examples, const EvalFlags& flags) {
+               std::span<const EvalQuestion> examples, const EvalFlags& flags,
+               const Interrupt& interrupt) {
   EvalRun run;
   run.answers.resize(questions.size());
   EvalProgress progress(questions.size());
   std::atomic<size_t> next = 0;
+  std::atomic<int64_t> num_answered = 0, num_errors = 0;
+  const auto goes_on = [&] {
+    return !interrupt.raised() && (num_answered > 0 || num_errors < flags.concurrency);
+  };
   const auto work = [&] {
-    for (size_t i = next++; i < questions.size(); i = next++) {
+    while (goes_on()) {
+      const size_t i = next++;
+      if (i >= questions.size()) return;
       const std::string& question = questions[i].question;
       const bool plain = examples.empty() && flags.ask.as == AskAs::kChat;
       Judged& judged = run.answers[i];
       judged.given = answerer.Ask(plain ? question : FewShotPrompt(examples, question), flags.ask);
+      if (judged.given.was_interrupted) return;
+      judged.was_asked = true;
+      ++(judged.given.error.empty() ? num_answered : num_errors);
       judged.number = FindNumber(judged.given.text);
       judged.is_right = judged.given.error.empty() && judged.number == questions[i].number;
       progress.Add(judged.is_right);
@@ -104,6 +119,21 @@ EvalRun AskAll(Answerer& answerer, std::span<const EvalQuestion> questions,
   for (std::thread& thread : threads) thread.join();
   run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return run;
+}
+
+// What was asked of both, in order.
+void KeepAsked(EvalRun& run, std::vector<EvalQuestion>& questions) {
+  size_t kept = 0;
+  for (size_t i = 0; i < run.answers.size(); ++i) {
+    if (!run.answers[i].was_asked) continue;
+    if (kept != i) {
+      run.answers[kept] = std::move(run.answers[i]);
+      questions[kept] = std::move(questions[i]);
+    }
+    ++kept;
+  }
+  run.answers.resize(kept);
+  questions.resize(kept);
 }
 
 // ---- Reporting ----
@@ -153,6 +183,7 @@ std::string ToJson(const EvalRun& run, std::span<const EvalQuestion> questions,
                    {"interval_95", {accuracy.low, accuracy.high}},
                    {"right", totals.right},
                    {"questions", run.answers.size()},
+                   {"interrupted", run.was_interrupted},
                    {"errors", totals.errors},
                    {"seconds", run.seconds},
                    {"prompt_tokens", totals.prompt_tokens},
@@ -186,6 +217,19 @@ void ShowWrong(const EvalRun& run, std::span<const EvalQuestion> questions, int6
   }
 }
 
+// Throws std::runtime_error if nothing was answered: there is no accuracy then.
+void Report(const EvalRun& run, std::span<const EvalQuestion> questions, const EvalFlags& flags,
+            ResultFile& result) {
+  if (run.answers.empty()) return;  // interrupted
+  ShowWrong(run, questions, flags.num_shown);
+  const std::string json = ToJson(run, questions, flags);
+  result.Write(json);
+  if (AddUp(run).errors == std::ssize(run.answers)) {
+    throw std::runtime_error("no question was answered: " + run.answers[0].given.error);
+  }
+  WriteResult(flags.json == "-" ? json : Table(run));
+}
+
 // ---- The command ----
 
 // As many sequences as questions are asked at a time.
@@ -216,7 +260,6 @@ void RunEval(EvalFlags flags) {
   ResultFile result("--json", flags.json);
 
   std::optional<LocalModel> model;
-  std::unique_ptr<Answerer> answerer;
   if (flags.server.url.empty()) {
     LocalModelOptions options;
     options.defaults = [&flags](const ModelConfig& config) { return OptionsFor(flags, config); };
@@ -227,19 +270,19 @@ void RunEval(EvalFlags flags) {
     if (flags.disable_radix_cache) options.scheduler.prefix_cache = PrefixCache::kOff;
     model.emplace(LoadLocalModel(flags.model, options));
     flags.model.model = model->folder.string();
-    answerer = MakeLocalAnswerer(*model);
-  } else {
-    answerer = MakeServerAnswerer(flags.server);
   }
-  EvalRun run = AskAll(*answerer, questions, examples, flags);
+  const Interrupt interrupt(Interrupt::Times::kOnce);
+  const std::unique_ptr<Answerer> answerer =
+      model ? MakeLocalAnswerer(*model, interrupt) : MakeServerAnswerer(flags.server, interrupt);
+  const size_t num_questions = questions.size();
+  EvalRun run = AskAll(*answerer, questions, examples, flags, interrupt);
+  run.was_interrupted = interrupt.raised();
+  KeepAsked(run, questions);
   if (model) run.preemptions = model->engine->counters().preemptions;
-  ShowWrong(run, questions, flags.num_shown);
-  const std::string json = ToJson(run, questions, flags);
-  result.Write(json);
-  WriteResult(flags.json == "-" ? json : Table(run));
-  if (AddUp(run).errors == std::ssize(run.answers)) {
-    throw std::runtime_error("no question was answered: " + run.answers[0].given.error);
-  }
+  Report(run, questions, flags, result);
+  if (!run.was_interrupted) return;
+  fmt::print(stderr, "interrupted after {} of {} questions\n", run.answers.size(), num_questions);
+  throw Exit{kInterruptedCode};
 }
 
 void AddEvalFlags(FlagReader& reader, EvalFlags& flags) {
@@ -292,7 +335,9 @@ void AddEval(CLI::App& quire) {
        "  quire eval --url http://127.0.0.1:8080 --data gsm8k_test.jsonl --concurrency 64\n"
        "\n"
        "An answer is right if the number behind its last ####, or its last number, is the one of "
-       "the file.\n"},
+       "the file.\n"
+       "Ctrl-C ends it with what has been answered so far, and 130. Ends with 1 if nothing was "
+       "answered.\n"},
       AddEvalFlags, RunEval);
 }
 
