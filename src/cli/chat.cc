@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "cli/colour.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
+#include "cli/line_editor.h"
 #include "cli/line_reader.h"
 #include "cli/local_model.h"
 #include "cli/output.h"
@@ -29,9 +31,12 @@ constexpr const char* kHelp =
     "/system TEXT  what the model is told before the conversation; no TEXT: nothing\n"
     "/stats        what has been computed so far\n"
     "/exit         leave; so does ctrl-D\n"
+    "arrow keys    edit the line, and fetch earlier ones back; ctrl-R searches them\n"
     "ctrl-C        while an answer comes, stops it: what came stays in the conversation;\n"
     "              at the prompt, clears the line, and twice in a row leaves\n"
     "A message that begins with / is written with // in front.\n";
+
+constexpr const char* kPrompt = "> ";
 
 struct ChatFlags {
   ModelFlags model = {};
@@ -51,7 +56,9 @@ class Chat {
         model_(model),
         is_terminal_(isatty(STDIN_FILENO) == 1),
         system_(flags.answer.system),
-        variables_(TemplateVariables(flags.answer)) {}
+        variables_(TemplateVariables(flags.answer)) {
+    if (LineEditor::CanEdit()) editor_.emplace(kPrompt);
+  }
 
   // Until the user leaves.
   void Run();
@@ -59,6 +66,7 @@ class Chat {
  private:
   enum class Next { kGoOn, kLeave };
 
+  LineReader::Outcome ReadLine(std::string& line);
   Next TakeInterrupt();
   Next TakeLine(std::string_view line);
   Next TakeCommand(std::string_view line);
@@ -72,6 +80,7 @@ class Chat {
   const bool is_terminal_;
   Interrupt interrupt_{Interrupt::Times::kAlways};
   LineReader reader_{STDIN_FILENO};
+  std::optional<LineEditor> editor_ = {};  // at a terminal, in the place of reader_
   std::string system_;
   const OrderedJson variables_;
   OrderedJson turns_ = OrderedJson::array();  // messages of user and assistant, in turn
@@ -86,9 +95,8 @@ void Chat::Run() {
   }
   Next next = Next::kGoOn;
   while (next == Next::kGoOn) {
-    if (is_terminal_) Say("> ");
     std::string line;
-    switch (reader_.Next(interrupt_, line)) {
+    switch (ReadLine(line)) {
       case LineReader::Outcome::kLine:
         interrupted_before_ = false;
         next = TakeLine(line);
@@ -103,6 +111,12 @@ void Chat::Run() {
     }
   }
   if (!is_terminal_ && !all_answered_) throw Exit{1};
+}
+
+LineReader::Outcome Chat::ReadLine(std::string& line) {
+  if (editor_) return editor_->Next(interrupt_, line);
+  if (is_terminal_) Say("{}", kPrompt);
+  return reader_.Next(interrupt_, line);
 }
 
 Chat::Next Chat::TakeInterrupt() {

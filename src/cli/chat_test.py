@@ -4,6 +4,7 @@ usage: chat_test.py BINARY SOURCE_DIR [unittest arguments]
 """
 
 import collections
+import fcntl
 import json
 import os
 import pathlib
@@ -12,6 +13,7 @@ import re
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -63,17 +65,15 @@ def longer_model(folder):
 
 
 class Terminal:
-    """`quire chat` at a terminal that echoes nothing and passes every byte on as it is."""
+    """`quire chat` at a terminal so wide that no line is broken."""
 
-    def __init__(self, *flags, model=MODEL):
+    def __init__(self, *flags, model=MODEL, **variables):
         self.output = b""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            mode = termios.tcgetattr(0)
-            mode[1] &= ~termios.OPOST
-            mode[3] &= ~termios.ECHO
-            termios.tcsetattr(0, termios.TCSANOW, mode)
-            os.execve(BINARY, [BINARY, "chat", str(model), *map(str, flags)], environment())
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 2000, 0, 0))
+            os.execve(BINARY, [BINARY, "chat", str(model), *map(str, flags)],
+                      {**environment(), **variables})
 
     def close(self):
         if self.pid:
@@ -92,7 +92,7 @@ class Terminal:
             data = os.read(self.fd, 65536)
         except OSError:  # the other side is closed
             data = b""
-        self.output += data
+        self.output = (self.output + data).replace(b"\r\n", b"\n")
         return data != b""
 
     def read_until(self, pattern):
@@ -104,8 +104,15 @@ class Terminal:
         before, self.output = self.output[:match.start()], self.output[match.end():]
         return before, match
 
+    def type_line(self, line):
+        """What is typed is shown."""
+        self.send(line.encode() + b"\n")
+        before, _ = self.read_until(re.compile(re.escape(line.encode()) + b"\n"))
+        if before:
+            raise AssertionError(f"{before} stands before the line")
+
     def ask(self, message):
-        self.send(message.encode() + b"\n")
+        self.type_line(message)
         return self.read_answer()
 
     def read_answer(self):
@@ -114,7 +121,7 @@ class Terminal:
 
     def say(self, line):
         """What is said to a command, or to a message that is refused."""
-        self.send(line.encode() + b"\n")
+        self.type_line(line)
         return self.read_until(re.compile(rb"(^|\n)> $"))[0].decode()
 
     def exit_code(self):
@@ -127,7 +134,7 @@ class Terminal:
         return os.waitstatus_to_exitcode(status)
 
 
-class TerminalTest(unittest.TestCase):
+class TerminalCase(unittest.TestCase):
     maxDiff = None
 
     def start(self, *flags, **kwargs):
@@ -136,6 +143,8 @@ class TerminalTest(unittest.TestCase):
         terminal.read_until(READY)
         return terminal
 
+
+class TerminalTest(TerminalCase):
     def start_endless(self):
         folder = tempfile.TemporaryDirectory(prefix="quire_chat_")
         self.addCleanup(folder.cleanup)
@@ -259,6 +268,62 @@ class TerminalTest(unittest.TestCase):
         self.assertTrue(first.text.startswith(b"\x1b[2m"), first.text)
         second = terminal.ask("Hello")
         self.assertLess(second.prompt_tokens, first.prompt_tokens + first.output_tokens)
+
+
+class LineEditingTest(TerminalCase):
+    def answer_to_keys(self, terminal, keys):
+        """The answer to a line that is typed with `keys`, whatever is shown of them."""
+        terminal.send(keys + b"\n")
+        terminal.read_until(re.compile(rb"\n"))
+        return terminal.read_answer().text
+
+    def test_a_line_can_be_edited(self):
+        expected = generate("Hello")
+        for keys in (b"ello\x01H",              # ctrl-A: to the beginning
+                     b"ello\x1b[D\x1b[D\x1b[D\x1b[DH",  # left
+                     b"Hel\xc3\xa9\x7flo",      # a letter of two bytes, and backspace
+                     b"World\x15Hello"):        # ctrl-U: all of it goes
+            with self.subTest(keys=keys):
+                self.assertEqual(self.answer_to_keys(self.start(*GREEDY), keys), expected)
+
+    def test_earlier_lines_come_back(self):
+        terminal = self.start(*GREEDY)
+        first = terminal.ask("Hello")
+        terminal.say("/reset")
+        self.assertEqual(self.answer_to_keys(terminal, b"\x1b[A\x1b[A"), first.text)  # up
+        terminal.say("/reset")
+        self.assertEqual(self.answer_to_keys(terminal, b"Hel\x10\x10"), first.text)  # ctrl-P
+        # What ctrl-C cleared is not among them.
+        terminal.say("/reset")
+        terminal.send(b"never sent" + CTRL_C)
+        terminal.read_until(PROMPT)
+        self.assertEqual(self.answer_to_keys(terminal, b"\x10\x10"), first.text)
+
+    def test_bytes_that_are_not_utf8_are_replaced(self):
+        self.assertEqual(self.answer_to_keys(self.start(*GREEDY), b"a\xffb"), generate("a\ufffdb"))
+
+    def test_letters_of_all_languages_whatever_the_locale(self):
+        for locale in ("C", "C.UTF-8"):
+            terminal = self.start(*GREEDY, LC_ALL=locale)
+            self.assertEqual(terminal.ask("h\u00e9 \u6f22").text, generate("h\u00e9 \u6f22"))
+
+    def test_the_terminal_is_left_as_it_was(self):
+        terminal = Terminal(*GREEDY)
+        self.addCleanup(terminal.close)
+        before = termios.tcgetattr(terminal.fd)
+        terminal.read_until(READY)
+        self.assertNotEqual(termios.tcgetattr(terminal.fd), before)
+        terminal.say("/help")
+        terminal.send(b"/exit\n")
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(terminal.pid, 0)[1]), 0)
+        terminal.pid = 0
+        self.assertEqual(termios.tcgetattr(terminal.fd), before)
+
+    def test_a_terminal_that_cannot_edit_has_plain_lines(self):
+        terminal = self.start(*GREEDY, TERM="dumb")
+        terminal.send(b"Hello\n")
+        shown, _ = terminal.read_until(re.compile(rb"\nprompt .* s\n> $"))
+        self.assertEqual(shown, b"Hello\n" + generate("Hello"))
 
 
 class PipeTest(unittest.TestCase):
