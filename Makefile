@@ -13,7 +13,7 @@ MODEL_BENCH_FLAGS = $(filter-out --benchmark_%,$(BENCH_FLAGS))
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help quire serve test test-clients asan tsan load fuzz bench eval-matrix cuda test-cuda sanitize-cuda bench-cuda install format format-check tidy clean
+.PHONY: help quire serve test test-clients asan tsan load soak fuzz bench eval-matrix cuda test-cuda sanitize-cuda bench-cuda install format format-check tidy clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -59,6 +59,9 @@ load: build/asan/.configured build/tsan/.configured  ## a longer load on the ser
 	cmake --build --preset tsan -j $(JOBS) --target quire
 	python3 $(call LOAD_TEST,asan)
 	if setarch -R true 2>/dev/null; then run="setarch -R"; fi; $$run python3 $(call LOAD_TEST,tsan)
+
+soak: quire  ## 20,000 requests, with cancels, bad bodies and slow readers; 15 minutes at most
+	python3 src/serve/soak.py build/release/quire src/testing/testdata/tiny_chat
 
 fuzz: build/fuzz/.configured  ## the fuzz targets, for a while each
 	cmake --build --preset fuzz -j $(JOBS) --target quire_fuzzers
