@@ -20,7 +20,9 @@
 #include "cli/line_editor.h"
 #include "cli/line_reader.h"
 #include "cli/local_model.h"
+#include "cli/model_name.h"
 #include "cli/output.h"
+#include "cli/suggest.h"
 
 namespace quire::cli {
 namespace {
@@ -216,6 +218,11 @@ void Chat::SayStats() const {
 void RunChat(const ChatFlags& flags) {
   // A reader that went away ends us without a word, whatever our parent made of the signal.
   std::signal(SIGPIPE, SIG_DFL);
+  const std::string& model_text = flags.model.model;
+  Require(model_text.empty() || LooksLikeModel(model_text),
+          "MODEL: expected a folder with config.json, got {}, which does not exist{}; messages are "
+          "typed once quire chat runs, and quire generate --chat answers one",
+          QuoteForMessage(model_text), DidYouMeanPath(model_text));
   LocalModelOptions options{.messages =
                                 flags.answer.quiet ? LoadMessages::kHidden : LoadMessages::kShown};
   options.check = [&](const BeforeLoading& before) {

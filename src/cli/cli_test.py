@@ -674,6 +674,9 @@ class ModelNameTest(CliTest):
         self.run_ok("score", "--tokens", "1,2,3")
         self.assertEqual(self.run_ok("chat", "--quiet", "--max-tokens", 2, stdin="hi\n").count("\n"), 1)
 
+    def test_a_message_where_chat_wants_a_model_is_answered_with_the_way_to_send_it(self):
+        self.assert_refused(['"hi"', "does not exist", "quire generate --chat"], "chat", "hi")
+
     def hub_cache(self, name="owner/tiny.chat"):
         """A cache with TINY_CHAT under this name."""
         model = self.folder / "hub" / ("models--" + name.replace("/", "--"))
