@@ -151,11 +151,25 @@ class TopLevelTest(CliTest):
 
 
 class ReadmeTest(CliTest):
+    # The tree that a target of the Makefile builds.
+    trees = {"serve": "release", "quire": "release", "test": "dev", "cuda": "cuda", "bench": "release"}
+
+    def test_what_a_command_uses_was_built_by_one_before_it(self):
+        built = set()
+        blocks = re.findall(r"^```sh\n(.*?)^```", (SOURCE / "README.md").read_text(), re.M | re.S)
+        lines = "".join(blocks).splitlines()
+        self.assertRegex(lines[0], "^sudo apt-get install -y make")  # the only thing that make does not install
+        for line in lines:
+            if found := re.match(r"make ([a-z-]+)", line):
+                built.add(self.trees.get(found[1]))
+            if found := re.search(r"\bbuild/(release|dev|cuda)/", line.split("#")[0]):
+                self.assertIn(found[1], built, line)
+
     def test_commands_run_as_they_stand(self):
         text = (SOURCE / "README.md").read_text()
         commands = [line for line in text.splitlines()
                     if re.search("release/quire (generate|chat|eval|score|inspect|--help)", line)]
-        self.assertEqual(len(commands), 7)
+        self.assertEqual(len(commands), 8)
         for command in commands:
             with self.subTest(command=command):
                 command = command.replace("build/release/quire", BINARY)
