@@ -6,11 +6,12 @@
 
 namespace quire::cli {
 
-// Whether stderr is a terminal that moves its cursor: none in a pipe or a file, nor where TERM is "dumb".
+// Whether stderr is a terminal that moves its cursor: none in a pipe or a file, nor where TERM is
+// "dumb".
 bool StderrIsTerminal();
 
-// The text for stderr as it is, or coloured if that is a terminal and NO_COLOR (https://no-color.org) is
-// not set to anything.
+// The text for stderr as it is, or coloured if that is a terminal and NO_COLOR
+// (https://no-color.org) is not set to anything.
 std::string Dimmed(const std::string& text);
 std::string Red(const std::string& text);
 std::string Yellow(const std::string& text);

@@ -33,8 +33,8 @@ struct GenerateFlags {
 
 // ---- The prompt ----
 
-// One text alone, as in "quire generate hi", stands where MODEL does, and is a prompt unless it looks like
-// a model and there is no other.
+// One text alone, as in "quire generate hi", stands where MODEL does, and is a prompt unless it
+// looks like a model and there is no other.
 void TakeModelForPrompt(GenerateFlags& flags) {
   ModelFlags& model = flags.model;
   if (model.model.empty() || flags.prompt || !flags.prompt_file.empty()) return;

@@ -107,7 +107,8 @@ LineEditor::~LineEditor() = default;
 
 LineReader::Outcome LineEditor::Next(const Interrupt& interrupt, std::string& line) {
   state_->interrupt = &interrupt;
-  // Before the prompt is shown: what is typed then is shown once, by libedit, and not by the terminal too.
+  // Before the prompt is shown: what is typed then is shown once, by libedit, and not by the
+  // terminal too.
   el_set(state_->editor, EL_PREP_TERM, 1);
   int count = 0;
   errno = 0;

@@ -10,8 +10,9 @@
 
 namespace quire::cli {
 
-// Of stdin; shows the line on stderr. The keys are those of Emacs, or what ~/.editrc says; up and down go
-// through the lines of this editor, which are kept nowhere else. One at a time in a process.
+// Of stdin; shows the line on stderr. The keys are those of Emacs, or what ~/.editrc says; up and
+// down go through the lines of this editor, which are kept nowhere else. One at a time in a
+// process.
 class LineEditor {
  public:
   // Whether stdin and stderr are a terminal to edit lines at.

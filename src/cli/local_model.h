@@ -20,7 +20,8 @@ namespace quire::cli {
 inline constexpr TokenCount kMostContextForOne{32768};
 RunnerOptions OptionsForOne(const ModelConfig& config);
 
-// What a command that finds fault with its flags, its prompt or its model looks at before weights are read.
+// What a command that finds fault with its flags, its prompt or its model looks at before weights
+// are read.
 struct BeforeLoading {
   const TextModel& text;
   const ModelConfig& config;

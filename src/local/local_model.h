@@ -53,8 +53,8 @@ struct LocalOptions {
   int32_t max_seqs = 16;   // that run at the same time
   // Of all sequences of a step; a longer prompt takes several steps.
   std::optional<TokenCount> max_step_tokens = {};
-  // That the KV cache holds; 0: max_seqs sequences of the full context, or what fits, and on the CPU no
-  // more than PoolRoom::kModest says.
+  // That the KV cache holds; 0: max_seqs sequences of the full context, or what fits, and on the
+  // CPU no more than PoolRoom::kModest says.
   TokenCount pool_tokens{0};
   KvFormat kv_format = KvFormat::kLatentBf16;
   std::optional<StepMode> mode = {};  // with checks, eager unless this says otherwise

@@ -19,9 +19,9 @@ enum class StepMode { kEager, kGraph };
 // which is read before it is written shows.
 enum class StepChecks { kOff, kPoison };
 
-// The pool where nobody says how many tokens it holds: room for max_seqs sequences of the full context, or
-// what fits. kModest bounds this by a quarter of the weights' bytes, or kModestPool if that is more, but
-// has room for one sequence: a model of 24 MB takes no gigabytes.
+// The pool where nobody says how many tokens it holds: room for max_seqs sequences of the full
+// context, or what fits. kModest bounds this by a quarter of the weights' bytes, or kModestPool if
+// that is more, but has room for one sequence: a model of 24 MB takes no gigabytes.
 enum class PoolRoom { kEverySequence, kModest };
 inline constexpr ByteOffset kModestPool{int64_t{256} << 20};
 

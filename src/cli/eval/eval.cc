@@ -84,7 +84,8 @@ class EvalProgress {
   size_t num_right_ = 0;
 };
 
-// Until all are asked, or `interrupt`, or as many as are asked at a time have no answer and none has one.
+// Until all are asked, or `interrupt`, or as many as are asked at a time have no answer and none
+// has one.
 EvalRun AskAll(Answerer& answerer, std::span<const EvalQuestion> questions,
                std::span<const EvalQuestion> examples, const EvalFlags& flags,
                const Interrupt& interrupt) {
