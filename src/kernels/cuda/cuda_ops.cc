@@ -288,7 +288,7 @@ void CudaOps::PickRows(const PickRowsArgs& args) {
 void ProductPlanningOps::Matmul(std::span<const ProductArgs> products) {
   ForEachJoined(products, [&](const ProductArgs& product) {
     const GemmArgs gemm = GemmOf(product);
-    if (CublasLtTakes(gemm)) gemms_.Plan(ShapeOf(gemm));
+    if (gemms_.Choose(gemm) == GemmKernel::kCublasLt) gemms_.Plan(ShapeOf(gemm));
   });
 }
 

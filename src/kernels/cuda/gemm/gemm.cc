@@ -34,6 +34,16 @@ void RequireRows(int64_t rows) {
   Require(rows >= 0 && rows <= kMaxRows, "rows: expected 0..{}, got {}", kMaxRows, rows);
 }
 
+TileSize SmallestThatHolds(int64_t rows) {
+  if (rows <= ExtentOf(TileSize::kDecode).rows) return TileSize::kDecode;
+  return rows <= ExtentOf(TileSize::kMedium).rows ? TileSize::kMedium : TileSize::kPrefill;
+}
+
+TileMath MathOf(const QuantisedRows& x_codes, const WeightView& w) {
+  if (w.format == WeightFormat::kBf16) return TileMath::kBf16;
+  return x_codes.empty() ? TileMath::kFp8KeepX : TileMath::kFp8;
+}
+
 }  // namespace
 
 const std::byte* FirstByte(const ConstTensorView& view) {
@@ -176,16 +186,6 @@ void QuantiseRows(const QuantiseRowsArgs& args, const Stream& stream) {
                  stream);
 }
 
-TileSize TileFor(int64_t rows) {
-  if (rows <= ExtentOf(TileSize::kDecode).rows) return TileSize::kDecode;
-  return rows <= ExtentOf(TileSize::kMedium).rows ? TileSize::kMedium : TileSize::kPrefill;
-}
-
-TileMath MathOf(const QuantisedRows& x_codes, const WeightView& w) {
-  if (w.format == WeightFormat::kBf16) return TileMath::kBf16;
-  return x_codes.empty() ? TileMath::kFp8KeepX : TileMath::kFp8;
-}
-
 TileParams MakeTileParams(const ConstTensorView& x, const QuantisedRows& x_codes,
                           const WeightView& w, const TensorView& y) {
   TileParams p;
@@ -217,15 +217,21 @@ TileParams MakeTileParams(const ConstTensorView& x, const QuantisedRows& x_codes
   return p;
 }
 
-TileLoads LoadsOf(const TileParams& p) {
-  const bool aligned = IsMultiple(p.x, 16) && p.x_row_bytes % 16 == 0 &&
-                       p.x_batch_bytes % 16 == 0 && IsMultiple(p.w[0], 16) &&
-                       IsMultiple(p.w[1], 16) && p.w_row_bytes % 16 == 0 &&
-                       p.w_batch_bytes % 16 == 0;
-  return aligned ? TileLoads::kAligned : TileLoads::kUnaligned;
+TileChoice ChooseTile(const TileParams& p, const QuantisedRows& x_codes, const WeightView& w,
+                      int64_t rows, std::optional<TileSize> size) {
+  const TileMath math = MathOf(x_codes, w);
+  const bool is_aligned = IsMultiple(p.x, 16) && p.x_row_bytes % 16 == 0 &&
+                          p.x_batch_bytes % 16 == 0 && IsMultiple(p.w[0], 16) &&
+                          IsMultiple(p.w[1], 16) && p.w_row_bytes % 16 == 0 &&
+                          p.w_batch_bytes % 16 == 0;
+  if (!is_aligned) {
+    return {.math = math, .size = TileSize::kMedium, .loads = TileLoads::kUnaligned};
+  }
+  return {
+      .math = math, .size = size.value_or(SmallestThatHolds(rows)), .loads = TileLoads::kAligned};
 }
 
-void Gemm(const GemmArgs& args, TileSize tile, const Stream& stream) {
+void Gemm(const GemmArgs& args, const Stream& stream, std::optional<TileSize> size) {
   Validate(args);
   if (args.y.dim(0) == 0) return;
   TileParams p = MakeTileParams(args.x, args.x_codes, args.w, args.y);
@@ -238,11 +244,7 @@ void Gemm(const GemmArgs& args, TileSize tile, const Stream& stream) {
     p.y_batch = args.y_step;
     p.y_in_pairs = p.y_in_pairs && args.y_step % 2 == 0;
   }
-  LaunchTiles(p, MathOf(args.x_codes, args.w), tile, LoadsOf(p), stream);
-}
-
-void Gemm(const GemmArgs& args, const Stream& stream) {
-  Gemm(args, TileFor(args.y.rank() == 2 ? args.y.dim(0) : 0), stream);
+  LaunchTiles(p, ChooseTile(p, args.x_codes, args.w, p.rows, size), stream);
 }
 
 ByteOffset WeightViewBytes(const WeightView& w) {

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/tensor_view.h"
@@ -91,12 +92,8 @@ struct GemmArgs {
 // Throws Error(kInvalidArgument) naming the argument, the expected and the actual value.
 void Validate(const GemmArgs& args);
 
-// The tile that Gemm uses for so many rows. It changes no bit of y.
-TileSize TileFor(int64_t rows);
-
-// The products by the tile kernel, in a tile of one's choice where the loads are aligned.
-void Gemm(const GemmArgs& args, const Stream& stream);
-void Gemm(const GemmArgs& args, TileSize tile, const Stream& stream);
+// The products by the tile kernel, in the tile of ChooseTile, which is given `size`.
+void Gemm(const GemmArgs& args, const Stream& stream, std::optional<TileSize> size = {});
 
 // What the op must read and write, and compute, for benchmarks.
 ByteOffset GemmBytes(const GemmArgs& args);
@@ -116,8 +113,11 @@ void RequireX(const ConstTensorView& x, const QuantisedRows& x_codes, int64_t ro
 int64_t RequireY(const TensorView& y, const WeightView& w);
 TileParams MakeTileParams(const ConstTensorView& x, const QuantisedRows& x_codes,
                           const WeightView& w, const TensorView& y);
-TileMath MathOf(const QuantisedRows& x_codes, const WeightView& w);
-TileLoads LoadsOf(const TileParams& params);
+// The instance of the tile kernel for params made of these operands and then completed. A matrix of w
+// multiplies `rows` rows, on average; `size`, if given, is taken instead of the one that suits them.
+// Neither changes a bit of y. Where the loads are unaligned there is the medium tile alone.
+TileChoice ChooseTile(const TileParams& params, const QuantisedRows& x_codes, const WeightView& w,
+                      int64_t rows, std::optional<TileSize> size = {});
 // A view's first element, whatever its type.
 const std::byte* FirstByte(const ConstTensorView& view);
 

@@ -115,13 +115,17 @@ GemmShape ShapeOf(const GemmArgs& args) {
           .y = args.y.dtype()};
 }
 
-bool CublasLtTakes(const GemmArgs& args) {
-  if (args.w.format != WeightFormat::kBf16 || args.bias != nullptr || GemvTakes(args)) return false;
+GemmKernel ChooseGemm(GemmBackend backend, const GemmArgs& args) {
+  if (backend == GemmBackend::kTiles) return GemmKernel::kTiles;
+  if (GemvTakes(args)) return GemmKernel::kGemv;
+  if (args.w.format != WeightFormat::kBf16 || args.bias != nullptr) return GemmKernel::kTiles;
   const GemmShape s = ShapeOf(args);
   const int64_t y_align = 16 / DTypeBytes(s.y);
-  return s.inputs % 8 == 0 && s.x_stride % 8 == 0 && s.w_stride % 8 == 0 && s.x_step % 8 == 0 &&
-         s.w_step % 8 == 0 && s.y_stride % y_align == 0 && s.y_step % y_align == 0 &&
-         On16(FirstByte(args.x)) && On16(args.w.data) && On16(FirstByte(args.y));
+  const bool is_aligned = s.inputs % 8 == 0 && s.x_stride % 8 == 0 && s.w_stride % 8 == 0 &&
+                          s.x_step % 8 == 0 && s.w_step % 8 == 0 && s.y_stride % y_align == 0 &&
+                          s.y_step % y_align == 0 && On16(FirstByte(args.x)) && On16(args.w.data) &&
+                          On16(FirstByte(args.y));
+  return is_aligned ? GemmKernel::kCublasLt : GemmKernel::kTiles;
 }
 
 GemmPlanner::GemmPlanner(GemmBackend backend, std::span<std::byte> workspace,
@@ -150,7 +154,7 @@ void GemmPlanner::Plan(const GemmShape& shape) {
   // Sums of splits stay f32; the other schemes round them to y's type in between.
   Prefer<uint32_t>(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
-  // All that CublasLtTakes promises; without it, an algorithm could rely on 256.
+  // All that ChooseGemm promises; without it, an algorithm could rely on 256.
   for (const auto side :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
@@ -179,9 +183,9 @@ const GemmPlanner::Algorithm& GemmPlanner::Planned(const GemmShape& s) const {
 void GemmPlanner::Gemm(const GemmArgs& args, const Stream& stream, GemmLane lane) const {
   Validate(args);
   if (args.y.dim(0) == 0) return;
-  if (backend_ == GemmBackend::kTiles) return cuda::Gemm(args, stream);
-  if (GemvTakes(args)) return Gemv(args, stream);
-  if (!CublasLtTakes(args)) return cuda::Gemm(args, stream);
+  const GemmKernel kernel = Choose(args);
+  if (kernel == GemmKernel::kGemv) return Gemv(args, stream);
+  if (kernel == GemmKernel::kTiles) return cuda::Gemm(args, stream);
   const Algorithm& plan = Planned(ShapeOf(args));
   if (!plan.algorithm) return cuda::Gemm(args, stream);
   const std::span<std::byte> workspace = lane == GemmLane::kMain ? workspace_ : side_workspace_;

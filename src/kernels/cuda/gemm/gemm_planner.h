@@ -44,9 +44,15 @@ GemmShape ShapeOf(const GemmArgs& args);
 // those of the branch off it.
 enum class GemmLane { kMain, kSide };
 
-// Whether products of this kind go to cuBLASLt: bf16 weights, no bias, every row of x, w and y on a
-// multiple of 16 bytes, and more of them than Gemv takes.
-bool CublasLtTakes(const GemmArgs& args);
+// What computes a product.
+enum class GemmKernel {
+  kGemv,      // where GemvTakes the product
+  kCublasLt,  // otherwise, with bf16 weights, no bias, and every row of x, w and y on a multiple of 16
+              // bytes; the tile kernel, if cuBLASLt turns out to have no algorithm for the shape
+  kTiles,     // all others, and all with GemmBackend::kTiles
+};
+// Looks at shapes, types and addresses alone, never at memory.
+GemmKernel ChooseGemm(GemmBackend backend, const GemmArgs& args);
 
 class GemmPlanner {
  public:
@@ -66,6 +72,7 @@ class GemmPlanner {
   // cuBLASLt has none for it, that is fixed too, and the tile kernel computes it.
   void Plan(const GemmShape& shape);
   int64_t num_plans() const;
+  GemmKernel Choose(const GemmArgs& args) const { return ChooseGemm(backend_, args); }
 
   // Launches the product. Throws InternalError if cuBLASLt takes it and its shape was not planned, or
   // its lane has no workspace. The lane changes no bit. Run a product once before recording it: CUDA

@@ -85,7 +85,7 @@ TEST_F(CudaGemmPlannerTest, HeadsEqualProductsOfTheirOwnWithinTheBound) {
                       .y = y.view().Columns(0, 512),
                       .x_step = 192,
                       .y_step = 576};
-  EXPECT_TRUE(CublasLtTakes(args));
+  EXPECT_EQ(planner.Choose(args), GemmKernel::kCublasLt);
   planner.Plan(ShapeOf(args));
   planner.Gemm(args, *stream_);
   const std::vector<float> all = y.Values(*stream_);
@@ -153,7 +153,7 @@ TEST_F(CudaGemmPlannerTest, AShapeIsPlannedOnceAndAnUnplannedOneIsOurFault) {
 TEST_F(CudaGemmPlannerTest, WhatCublasLtDoesNotTakeGoesToTheTiles) {
   const GemmPlanner planner = Make(GemmBackend::kCublasLt);
   const Product odd({33, 131}, 20, DType::kBf16, Spread::kOdd);
-  EXPECT_FALSE(CublasLtTakes(odd.args()));
+  EXPECT_EQ(planner.Choose(odd.args()), GemmKernel::kTiles);
   const Product same({33, 131}, 20, DType::kBf16, Spread::kOdd);
   planner.Gemm(odd.args(), *stream_);
   Gemm(same.args(), *stream_);
@@ -162,9 +162,9 @@ TEST_F(CudaGemmPlannerTest, WhatCublasLtDoesNotTakeGoesToTheTiles) {
   const Product biased({128, 256}, 16, DType::kBf16);
   const DeviceVector<float> bias(MadeUpValues(1, 128));
   GemmArgs args = biased.args();
-  EXPECT_TRUE(CublasLtTakes(args));
+  EXPECT_EQ(planner.Choose(args), GemmKernel::kCublasLt);
   args.bias = bias.span().data();
-  EXPECT_FALSE(CublasLtTakes(args));
+  EXPECT_EQ(planner.Choose(args), GemmKernel::kTiles);
 }
 
 // ---- Few rows and few outputs ----
@@ -267,8 +267,35 @@ TEST_F(CudaGemmPlannerTest, WhatIsNotFewOrNotAlignedIsNotForGemv) {
   EXPECT_FALSE(takes({64, 64}, 1, Spread::kOdd));
   const Product many({64, 64}, 9, DType::kF32), few({64, 64}, 8, DType::kF32);
   EXPECT_THROW(Gemv(many.args(), *stream_), Error);
-  EXPECT_TRUE(CublasLtTakes(many.args()));
-  EXPECT_FALSE(CublasLtTakes(few.args()));
+}
+
+// Without a device: what is looked at are shapes, types and addresses.
+TEST(GemmKernelTest, ShapesTypesAndAddressesChooseTheKernel) {
+  alignas(16) Bf16 x[9 * 64 + 1] = {}, w[64 * 64] = {}, y[9 * 64 + 1] = {};
+  const float bias[64] = {};
+  const auto choose = [&](int64_t rows, auto change, GemmBackend backend = GemmBackend::kCublasLt) {
+    GemmArgs args{.x = {x, {rows, 64}}, .w = DenseWeights(w, {64, 64}), .y = {y, {rows, 64}}};
+    change(args);
+    return ChooseGemm(backend, args);
+  };
+  const auto nothing = [](GemmArgs&) {};
+  EXPECT_EQ(choose(8, nothing), GemmKernel::kGemv);
+  EXPECT_EQ(choose(9, nothing), GemmKernel::kCublasLt);
+  EXPECT_EQ(choose(8, nothing, GemmBackend::kTiles), GemmKernel::kTiles);
+  EXPECT_EQ(choose(9, nothing, GemmBackend::kTiles), GemmKernel::kTiles);
+  // A bias is added by Gemv and by the tiles, but not by cuBLASLt.
+  const auto biased = [&](GemmArgs& a) { a.bias = bias; };
+  EXPECT_EQ(choose(8, biased), GemmKernel::kGemv);
+  EXPECT_EQ(choose(9, biased), GemmKernel::kTiles);
+  const auto e4m3 = [&](GemmArgs& a) { a.w.format = WeightFormat::kFp8Block, a.w.scales = bias; };
+  EXPECT_EQ(choose(8, e4m3), GemmKernel::kTiles);
+  EXPECT_EQ(choose(9, e4m3), GemmKernel::kTiles);
+  // Gemv writes y anywhere; cuBLASLt does not.
+  const auto odd_y = [&](GemmArgs& a) { a.y = {y + 1, {a.x.dim(0), 64}}; };
+  EXPECT_EQ(choose(7, odd_y), GemmKernel::kGemv);
+  EXPECT_EQ(choose(9, odd_y), GemmKernel::kTiles);
+  const auto odd_x = [&](GemmArgs& a) { a.x = {x + 1, {a.x.dim(0), 64}}; };
+  EXPECT_EQ(choose(7, odd_x), GemmKernel::kTiles);
 }
 
 TEST_F(CudaGemmPlannerTest, TheTilesBackendNeedsNoPlanAndNoWorkspace) {

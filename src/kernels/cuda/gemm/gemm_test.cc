@@ -56,7 +56,7 @@ class Products {
     } else {
       args.x = on_device.view();
     }
-    Gemm(args, tile.value_or(TileFor(rows)), stream_);
+    Gemm(args, stream_, tile);
     return y.Values(stream_);
   }
 
@@ -311,9 +311,38 @@ TEST(CudaGemmTest, RangesOfInputsAreAFunctionOfTheMatrix) {
   EXPECT_EQ(GemmSplitInputs(4104, 8), 640);
   EXPECT_EQ(MaxRowTiles(6, 64, 16), 6);
   EXPECT_EQ(MaxRowTiles(4096, 64, 128), 32 + 63);
-  EXPECT_EQ(TileFor(16), TileSize::kDecode);
-  EXPECT_EQ(TileFor(17), TileSize::kMedium);
-  EXPECT_EQ(TileFor(65), TileSize::kPrefill);
+}
+
+// Without a device: what is looked at are numbers and addresses.
+TEST(TileChoiceTest, RowsChooseTheSizeAndAnOddAddressTheMediumTile) {
+  alignas(16) Bf16 x[64 + 1] = {}, w[64 * 64 + 1] = {};
+  const auto choose = [&](int64_t rows, int64_t x_from, int64_t w_from,
+                          std::optional<TileSize> size = {}) {
+    const ConstTensorView from(x + x_from, {1, 64});
+    const WeightView weights = DenseWeights(w + w_from, {64, 64});
+    Bf16 y[64];
+    const TileParams params = MakeTileParams(from, {}, weights, {y, {1, 64}});
+    return ChooseTile(params, {}, weights, rows, size);
+  };
+  EXPECT_EQ(choose(16, 0, 0).size, TileSize::kDecode);
+  EXPECT_EQ(choose(17, 0, 0).size, TileSize::kMedium);
+  EXPECT_EQ(choose(64, 0, 0).size, TileSize::kMedium);
+  EXPECT_EQ(choose(65, 0, 0).size, TileSize::kPrefill);
+  EXPECT_EQ(choose(65, 0, 0).loads, TileLoads::kAligned);
+  EXPECT_EQ(choose(65, 0, 0, TileSize::kDecode).size, TileSize::kDecode);
+  for (const TileChoice& odd : {choose(1, 1, 0), choose(65, 0, 1, TileSize::kPrefill)}) {
+    EXPECT_EQ(odd.size, TileSize::kMedium);
+    EXPECT_EQ(odd.loads, TileLoads::kUnaligned);
+  }
+}
+
+TEST(TileChoiceTest, FormatsChooseTheMath) {
+  WeightView weights;
+  EXPECT_EQ(ChooseTile({}, {}, weights, 1).math, TileMath::kBf16);
+  weights.format = WeightFormat::kFp8Block;
+  EXPECT_EQ(ChooseTile({}, {}, weights, 1).math, TileMath::kFp8KeepX);
+  Fp8E4m3 code;
+  EXPECT_EQ(ChooseTile({}, {.codes = &code}, weights, 1).math, TileMath::kFp8);
 }
 
 TEST(CudaGemmTest, WrongArgumentsAreRefusedByName) {

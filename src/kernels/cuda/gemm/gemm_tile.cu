@@ -82,11 +82,11 @@ void Launch(const TileParams& p, const Stream& stream) {
 }
 
 template <TileMath kMath>
-void LaunchSize(const TileParams& p, TileSize size, TileLoads loads, const Stream& stream) {
-  if (loads == TileLoads::kUnaligned) {
+void LaunchSize(const TileParams& p, const TileChoice& tile, const Stream& stream) {
+  if (tile.loads == TileLoads::kUnaligned) {
     return Launch<Tile<kMath, TileSize::kMedium>, TileLoads::kUnaligned>(p, stream);
   }
-  switch (size) {
+  switch (tile.size) {
     case TileSize::kDecode:
       return Launch<Tile<kMath, TileSize::kDecode>, TileLoads::kAligned>(p, stream);
     case TileSize::kMedium:
@@ -98,16 +98,15 @@ void LaunchSize(const TileParams& p, TileSize size, TileLoads loads, const Strea
 
 }  // namespace
 
-void LaunchTiles(const TileParams& p, TileMath math, TileSize size, TileLoads loads,
-                 const Stream& stream) {
+void LaunchTiles(const TileParams& p, const TileChoice& tile, const Stream& stream) {
   if (p.rows == 0 || p.outputs == 0) return;
-  switch (math) {
+  switch (tile.math) {
     case TileMath::kBf16:
-      return LaunchSize<TileMath::kBf16>(p, size, loads, stream);
+      return LaunchSize<TileMath::kBf16>(p, tile, stream);
     case TileMath::kFp8:
-      return LaunchSize<TileMath::kFp8>(p, size, loads, stream);
+      return LaunchSize<TileMath::kFp8>(p, tile, stream);
     case TileMath::kFp8KeepX:
-      return LaunchSize<TileMath::kFp8KeepX>(p, size, loads, stream);
+      return LaunchSize<TileMath::kFp8KeepX>(p, tile, stream);
   }
 }
 

@@ -59,6 +59,13 @@ enum class TileLoads {
   kUnaligned,  // any address: byte by byte, in the medium tile only
 };
 
+// An instance of the kernel.
+struct TileChoice {
+  TileMath math = TileMath::kBf16;
+  TileSize size = TileSize::kMedium;
+  TileLoads loads = TileLoads::kUnaligned;
+};
+
 // Device pointers and strides of one launch.
 struct TileParams {
   const std::byte* x = nullptr;  // [num_batches][rows, inputs] bf16, or e4m3 with kFp8
@@ -124,8 +131,7 @@ constexpr int64_t MaxRowTiles(int64_t rows, int64_t num_experts, int64_t tile_ro
 }
 
 // Launches params as they are; validated by the callers. num_splits is 1 with offsets or `gated`.
-void LaunchTiles(const TileParams& params, TileMath math, TileSize size, TileLoads loads,
-                 const Stream& stream);
+void LaunchTiles(const TileParams& params, const TileChoice& tile, const Stream& stream);
 
 }  // namespace quire::cuda
 

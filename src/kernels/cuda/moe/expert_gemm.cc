@@ -59,11 +59,7 @@ void Validate(const ExpertGemmArgs& args) {
   Require(x_rows >= 1, "x: expected rows for the {} of y, got none", rows);
 }
 
-TileSize ExpertTileFor(int64_t rows, int64_t num_experts) {
-  return TileFor(CeilDiv(rows, num_experts));
-}
-
-void ExpertGemm(const ExpertGemmArgs& args, TileSize tile, const Stream& stream) {
+void ExpertGemm(const ExpertGemmArgs& args, const Stream& stream, std::optional<TileSize> size) {
   Validate(args);
   const int64_t rows = args.y.dim(0);
   if (rows == 0) return;
@@ -80,15 +76,9 @@ void ExpertGemm(const ExpertGemmArgs& args, TileSize tile, const Stream& stream)
     p.x_rows = static_cast<int32_t>(XRowsOf(args));
   }
   p.status = args.status;
-  const TileLoads loads = LoadsOf(p);
-  if (loads == TileLoads::kUnaligned) tile = TileSize::kMedium;
-  RequireTiles(rows, args.w.count, ExtentOf(tile).rows);
-  LaunchTiles(p, MathOf(args.x_codes, args.w), tile, loads, stream);
-}
-
-void ExpertGemm(const ExpertGemmArgs& args, const Stream& stream) {
-  const int64_t rows = args.y.rank() == 2 ? args.y.dim(0) : 0;
-  ExpertGemm(args, ExpertTileFor(rows, args.w.count > 0 ? args.w.count : 1), stream);
+  const TileChoice tile = ChooseTile(p, args.x_codes, args.w, CeilDiv(rows, args.w.count), size);
+  RequireTiles(rows, args.w.count, ExtentOf(tile.size).rows);
+  LaunchTiles(p, tile, stream);
 }
 
 }  // namespace quire::cuda

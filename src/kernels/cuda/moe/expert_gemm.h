@@ -15,6 +15,7 @@
 #define QUIRE_KERNELS_CUDA_MOE_EXPERT_GEMM_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/tensor_view.h"
@@ -42,12 +43,9 @@ struct ExpertGemmArgs {
 // Throws Error(kInvalidArgument) naming the argument, the expected and the actual value.
 void Validate(const ExpertGemmArgs& args);
 
-// The tile for `rows` rows over `num_experts` experts, by what they have on average. It changes no
-// bit of y.
-TileSize ExpertTileFor(int64_t rows, int64_t num_experts);
-
-void ExpertGemm(const ExpertGemmArgs& args, const Stream& stream);
-void ExpertGemm(const ExpertGemmArgs& args, TileSize tile, const Stream& stream);
+// In the tile of ChooseTile, which is given `size`, for the rows that an expert has on average.
+void ExpertGemm(const ExpertGemmArgs& args, const Stream& stream,
+                std::optional<TileSize> size = {});
 
 }  // namespace quire::cuda
 

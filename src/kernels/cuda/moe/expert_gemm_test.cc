@@ -108,7 +108,7 @@ class Experts {
     } else {
       args.x = on_device.view();
     }
-    ExpertGemm(args, tile, stream_);
+    ExpertGemm(args, stream_, tile);
     return y.Values(stream_, std::clamp<int64_t>(offsets.back(), 0, rows));
   }
 
