@@ -106,6 +106,10 @@ void AddLimits(FlagReader& reader, ServeFlags& flags) {
   add({"--max-output-tokens", "N", "", "The most tokens of one answer"},
       flags.completions.limits.max_output_tokens,
       [](const std::string& where, const std::string& text) { return ParseInt(where, text, 1); });
+  add({"--max-text-tokens", "N", std::to_string(flags.completions.limits.max_text_tokens),
+       "The most tokens of one /tokenize or /detokenize"},
+      flags.completions.limits.max_text_tokens,
+      [](const std::string& where, const std::string& text) { return ParseInt(where, text, 1); });
   add({"--max-body-bytes", "BYTES", std::to_string(flags.http.max_body_bytes),
        "The largest request; more is answered 413"},
       flags.http.max_body_bytes, [](const std::string& where, const std::string& text) {

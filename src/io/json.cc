@@ -78,7 +78,8 @@ struct Source {
 template <class Value>
 class Builder final : public nlohmann::json_sax<Value> {
  public:
-  Builder(const Source& source, int max_depth) : source_(source), max_depth_(max_depth) {}
+  Builder(const Source& source, const JsonLimits& limits)
+      : source_(source), max_depth_(limits.max_depth), values_left_(limits.max_values) {}
 
   Value Build() {
     const char* begin = source_.text.data();
@@ -129,6 +130,7 @@ class Builder final : public nlohmann::json_sax<Value> {
 
   // Puts the value where it belongs, at the end of the open array or behind the last key.
   Value* Put(Value value) {
+    if (values_left_-- == 0) source_.Refuse(num_read_, "more values than are allowed");
     if (open_.empty()) return &(root_ = std::move(value));
     if (open_.back()->is_object()) return &(*member_ = std::move(value));
     open_.back()->push_back(std::move(value));
@@ -154,6 +156,7 @@ class Builder final : public nlohmann::json_sax<Value> {
 
   Source source_;
   int max_depth_;
+  int64_t values_left_;
   size_t num_read_ = 0;
   Value root_;
   std::vector<Value*> open_;  // the containers around the next value, outermost first
@@ -166,7 +169,7 @@ Value Parse(std::string_view text, std::string_view source, const JsonLimits& li
   Require(std::cmp_less_equal(text.size(), limits.max_bytes.raw()),
           "{}: expected at most {} bytes, got {}", source, limits.max_bytes, text.size());
   Require(!text.empty(), "{}: line 1, column 1: expected a JSON value, got an empty text", source);
-  return Builder<Value>({.text = text, .name = source}, limits.max_depth).Build();
+  return Builder<Value>({.text = text, .name = source}, limits).Build();
 }
 
 template <class Value>

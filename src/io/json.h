@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
+#include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -29,6 +30,8 @@ using OrderedJson = nlohmann::ordered_json;
 struct JsonLimits {
   ByteOffset max_bytes{int64_t{128} << 20};  // the largest tokenizers have about 40 MB
   int max_depth = 64;                        // of objects and arrays in one another
+  // Of numbers, texts, objects ... together: each takes 16 bytes or more, however short its text.
+  int64_t max_values = std::numeric_limits<int64_t>::max();
 };
 
 // One JSON value, UTF-8, and nothing after it. `source` names the text in messages. Throws

@@ -69,6 +69,9 @@ TEST(JsonTest, DepthIsLimited) {
   EXPECT_NO_THROW((void)ParseJson(nested(64), "x.json"));
   EXPECT_EQ(Refusal(nested(65)), "x.json: line 1, column 193: nested deeper than 64");
   EXPECT_EQ(Refusal("[[[1]]]", {.max_depth = 2}), "x.json: line 1, column 3: nested deeper than 2");
+  EXPECT_EQ(Refusal("[1, {}, 3]", {.max_values = 3}),
+            "x.json: line 1, column 10: more values than are allowed");
+  EXPECT_EQ(ParseJson("[1, {}, 3]", "x.json", {.max_values = 4}).size(), 3u);
   EXPECT_NO_THROW((void)ParseJson("1", "x.json", {.max_depth = 0}));
   // Far past any stack, were the parser recursive.
   EXPECT_EQ(Refusal(std::string(1'000'000, '[')),

@@ -7,7 +7,6 @@
 #include "http/sse.h"
 #include "serve/api_error.h"
 #include "serve/event_queue.h"
-#include "serve/on_workers.h"
 #include "textgen/text_model.h"
 
 namespace quire {
@@ -84,7 +83,7 @@ class Completions::Submission {
   bool is_cancelled_ = false;
 };
 
-Completions::Completions(asio::io_context& io, asio::thread_pool& workers, TextEngine& engine,
+Completions::Completions(asio::io_context& io, Workers& workers, TextEngine& engine,
                          Metrics& metrics, CompletionsOptions options)
     : io_(io),
       workers_(workers),
@@ -103,8 +102,9 @@ asio::awaitable<void> Completions::Handle(Endpoint endpoint, const HttpRequest& 
   const std::string id = MakeAnswerId(endpoint, random_(), random_());
   // Open from here on: whoever drains waits for what is still being read, too.
   Submission submission(*this);
-  Job job =
-      co_await RunOnWorkers(workers_, [&] { return Prepare(endpoint, request.body, arrival); });
+  Job job = co_await RunOnWorkers(workers_.For(request.body.size()), [&](std::stop_token stop) {
+    return Prepare(endpoint, request.body, arrival, stop);
+  });
   responder.DropBody();  // an answer may take long
   job.shape.id = id;
   job.shape.created = SecondsSince1970();
@@ -122,14 +122,18 @@ asio::awaitable<void> Completions::Handle(Endpoint endpoint, const HttpRequest& 
 
 // ---- On a worker ----
 
-Completions::Job Completions::Prepare(Endpoint endpoint, const std::string& body,
-                                      const Arrival& arrival) const {
-  Job job =
-      endpoint == Endpoint::kChat ? PrepareChat(body, arrival) : PrepareCompletion(body, arrival);
+// Throws ApiError if a prompt leaves no room for an answer.
+void Completions::CheckContext(size_t prompt_tokens) const {
   const TokenCount context = engine_.engine().limits().context;
+  const TokenCount prompt(prompt_tokens);
+  if (prompt >= context) throw ContextExceeded(prompt.raw(), context.raw());
+}
+
+Completions::Job Completions::Prepare(Endpoint endpoint, const std::string& body,
+                                      const Arrival& arrival, const std::stop_token& stop) const {
+  Job job = endpoint == Endpoint::kChat ? PrepareChat(body, arrival, stop)
+                                        : PrepareCompletion(body, arrival, stop);
   for (TextRequest& request : job.requests) {
-    const TokenCount prompt(request.tokens.prompt.size());
-    if (prompt >= context) throw ContextExceeded(prompt.raw(), context.raw());
     if (options_.request_timeout) {
       const auto latest = arrival.now + *options_.request_timeout;
       request.tokens.deadline = std::min(request.tokens.deadline.value_or(latest), latest);
@@ -138,12 +142,14 @@ Completions::Job Completions::Prepare(Endpoint endpoint, const std::string& body
   return job;
 }
 
-Completions::Job Completions::PrepareChat(const std::string& body, const Arrival& arrival) const {
+Completions::Job Completions::PrepareChat(const std::string& body, const Arrival& arrival,
+                                          const std::stop_token& stop) const {
   const TextModel& model = engine_.model();
   const ChatCompletionRequest request =
       ParseChatCompletionRequest(body, model.generation, options_.limits);
   CheckModelName(request.generation.model, options_.model_name);
-  ChatPrompt prompt = MakeChatPrompt(model, request.conversation.ToChatRequest());
+  ChatPrompt prompt = MakeChatPrompt(model, request.conversation.ToChatRequest(), stop);
+  CheckContext(prompt.tokens.size());
   Job job{.shape = MakeAnswerShape(request), .stream = request.generation.stream};
   job.shape.prompts = {{.tokens = prompt.tokens}};
   job.requests.push_back(
@@ -151,8 +157,8 @@ Completions::Job Completions::PrepareChat(const std::string& body, const Arrival
   return job;
 }
 
-Completions::Job Completions::PrepareCompletion(const std::string& body,
-                                                const Arrival& arrival) const {
+Completions::Job Completions::PrepareCompletion(const std::string& body, const Arrival& arrival,
+                                                const std::stop_token& stop) const {
   const TextModel& model = engine_.model();
   const CompletionRequest request = ParseCompletionRequest(body, model.generation, options_.limits);
   CheckModelName(request.generation.model, options_.model_name);
@@ -163,9 +169,11 @@ Completions::Job Completions::PrepareCompletion(const std::string& body,
     AnswerPrompt answer_prompt;
     if (const auto* text = std::get_if<std::string>(&prompt)) {
       answer_prompt.text = *text;
-      answer_prompt.tokens = EncodePrompt(model, *text);
+      answer_prompt.tokens = EncodePrompt(model, *text, stop);
+      CheckContext(answer_prompt.tokens.size());
     } else {
       answer_prompt.tokens = std::get<std::vector<int32_t>>(prompt);
+      CheckContext(answer_prompt.tokens.size());  // their text may be far longer than they are
       answer_prompt.text = model.tokenizer->Decode(
           answer_prompt.tokens, {.skip_special_tokens = request.generation.skip_special_tokens});
     }

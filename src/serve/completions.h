@@ -5,19 +5,20 @@
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <random>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "http/message.h"
 #include "http/server.h"
 #include "serve/metrics.h"
+#include "serve/on_workers.h"
 #include "serve/openai_request.h"
 #include "serve/openai_response.h"
 #include "textgen/text_engine.h"
@@ -38,10 +39,10 @@ void CheckModelName(const std::optional<std::string>& asked, const std::string& 
 // Used on `io` only.
 class Completions {
  public:
-  // All outlive this, and this outlives every Handle; metrics and io also what is owed. Bodies are read and prompts tokenized on `workers`:
-  // a long one holds up no stream.
-  Completions(asio::io_context& io, asio::thread_pool& workers, TextEngine& engine,
-              Metrics& metrics, CompletionsOptions options);
+  // All outlive this, and this outlives every Handle; metrics and io also what is owed. Bodies are read
+  // and prompts tokenized on `workers`: a long one holds up no stream.
+  Completions(asio::io_context& io, Workers& workers, TextEngine& engine, Metrics& metrics,
+              CompletionsOptions options);
 
   // Answers with `headers`. Throws ApiError as long as nothing was sent. If the coroutine is cancelled,
   // so are its requests.
@@ -59,16 +60,20 @@ class Completions {
   struct Job;
   class Submission;
 
-  Job Prepare(Endpoint endpoint, const std::string& body, const Arrival& arrival) const;
-  Job PrepareChat(const std::string& body, const Arrival& arrival) const;
-  Job PrepareCompletion(const std::string& body, const Arrival& arrival) const;
+  void CheckContext(size_t prompt_tokens) const;
+  Job Prepare(Endpoint endpoint, const std::string& body, const Arrival& arrival,
+              const std::stop_token& stop) const;
+  Job PrepareChat(const std::string& body, const Arrival& arrival,
+                  const std::stop_token& stop) const;
+  Job PrepareCompletion(const std::string& body, const Arrival& arrival,
+                        const std::stop_token& stop) const;
   asio::awaitable<void> SendWhole(Submission& submission, AnswerShape shape,
                                   HttpResponder& responder, const HttpHeaders& headers);
   asio::awaitable<void> SendStream(Submission& submission, AnswerShape shape,
                                    HttpResponder& responder, const HttpHeaders& headers);
 
   asio::io_context& io_;
-  asio::thread_pool& workers_;
+  Workers& workers_;
   TextEngine& engine_;
   Metrics& metrics_;
   const CompletionsOptions options_;

@@ -28,7 +28,9 @@ OrderedJson ParseRequestBody(std::string_view body, const RequestLimits& limits)
   OrderedJson value;
   try {
     value = ParseOrderedJson(body, "body",
-                             {.max_bytes = limits.max_bytes, .max_depth = limits.max_depth});
+                             {.max_bytes = limits.max_bytes,
+                              .max_depth = limits.max_depth,
+                              .max_values = limits.max_values});
   } catch (const Error& error) {
     throw BadField("", error.what());
   }

@@ -21,6 +21,8 @@ namespace quire {
 struct RequestLimits {
   ByteOffset max_bytes{int64_t{16} << 20};
   int max_depth = 64;
+  int64_t max_values = int64_t{1} << 21;       // of the body's JSON
+  int64_t max_text_tokens = int64_t{1} << 20;  // of one /tokenize or /detokenize
   int32_t max_n = 128;
   int64_t max_prompts = 256;  // of one /v1/completions
   // More is refused; where nothing is asked for, the most there is.

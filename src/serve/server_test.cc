@@ -455,6 +455,40 @@ TEST_F(ServerTest, TextToolsAgree) {
                         vocab - 1, vocab));
 }
 
+TEST_F(ServerTest, ALongReplyIsSentAsItIsWritten) {
+  Start();
+  json tokens = json::array();
+  for (int i = 0; i < 60'000; ++i) tokens.push_back(i % 500);
+  const HttpResponse reply = Post("/detokenize", {{"tokens", tokens}});
+  EXPECT_EQ(reply.headers.Find("Content-Length"), std::nullopt);  // in chunks
+  const std::string text = json::parse(reply.body)["content"];
+  EXPECT_GT(text.size(), 60'000u);
+  const json again =
+      json::parse(Post("/tokenize", {{"content", text}, {"with_pieces", true}}).body);
+  EXPECT_EQ(again["count"], again["tokens"].size());
+  EXPECT_TRUE(Post("/tokenize", {{"content", "a"}}).headers.Find("Content-Length").has_value());
+}
+
+TEST_F(ServerTest, TextsHaveALimitInTokens) {
+  ServerOptions options = Options();
+  options.service.completions.limits.max_text_tokens = 3;
+  Start(std::move(options));
+  EXPECT_EQ(ErrorOf(Post("/tokenize", {{"content", "1 2 3 4 5"}})),
+            "400 invalid_request_error null: the text has more than 3 tokens");
+  EXPECT_EQ(Post("/detokenize", {{"tokens", {1, 2, 3}}}).status, 200);
+  EXPECT_EQ(Post("/detokenize", {{"tokens", {1, 2, 3, 4}}}).status, 400);
+}
+
+TEST_F(ServerTest, PromptsOfTokensAreComparedWithTheContextFirst) {
+  Start();
+  json tokens = json::array();
+  for (int i = 0; i < 400; ++i) tokens.push_back(i);
+  for (const json& prompt : {tokens, json::array({json::array({1}), tokens})}) {
+    EXPECT_EQ(json::parse(Post("/v1/completions", {{"prompt", prompt}}).body)["error"]["code"],
+              "context_length_exceeded");
+  }
+}
+
 TEST_F(ServerTest, NumbersAddUp) {
   Start();
   for (int i = 0; i < 3; ++i) Post("/v1/chat/completions", Chat(7));

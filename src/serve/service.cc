@@ -10,10 +10,8 @@
 
 #include "base/error.h"
 #include "serve/api_error.h"
-#include "serve/on_workers.h"
 #include "serve/openai_response.h"
 #include "serve/page.h"
-#include "serve/text_requests.h"
 #include "textgen/text_model.h"
 
 namespace quire {
@@ -107,7 +105,7 @@ Service::Service(asio::io_context& io, ServiceOptions options)
       options_(std::move(options)),
       created_(SecondsSince1970()),
       metrics_(options_.completions.model_name, EngineClock::now()),
-      workers_(static_cast<size_t>(options_.num_workers)),
+      workers_(options_.num_workers),
       random_(std::random_device()()) {}
 
 void Service::SetReady(TextEngine& engine, std::string info) {
@@ -303,8 +301,29 @@ asio::awaitable<void> Service::SendJson(HttpResponder& responder, const HttpHead
   co_await responder.Send(std::move(response));
 }
 
-asio::awaitable<std::string> Service::OnWorker(std::function<std::string()> work) {
-  co_return co_await RunOnWorkers(workers_, std::move(work));
+// A short reply whole, a long one as it is taken. Both are made on a worker.
+asio::awaitable<void> Service::Reply(const HttpRequest& request, HttpResponder& responder,
+                                     const HttpHeaders& headers,
+                                     std::function<ReplyPieces(std::stop_token)> prepare) {
+  asio::thread_pool& workers = workers_.For(request.body.size());
+  ReplyPieces pieces;
+  std::string first;
+  std::string piece = co_await RunOnWorkers(workers, [&](std::stop_token stop) {
+    pieces = prepare(std::move(stop));
+    first = pieces();
+    return pieces();
+  });
+  if (piece.empty()) {
+    co_await SendJson(responder, headers, std::move(first));
+    co_return;
+  }
+  co_await responder.Start(200, std::string(kJsonContentType), headers);
+  co_await responder.Write(first);
+  while (!piece.empty()) {
+    co_await responder.Write(piece);
+    piece = co_await RunOnWorkers(workers, [&](const std::stop_token&) { return pieces(); });
+  }
+  co_await responder.Finish();
 }
 
 // ---- About the server ----
@@ -419,38 +438,36 @@ asio::awaitable<void> Service::TextCompletions(const HttpRequest& request, HttpR
 
 asio::awaitable<void> Service::Tokenize(const HttpRequest& request, HttpResponder& responder,
                                         const HttpHeaders& headers) {
-  std::string body = co_await OnWorker([&] {
-    const TokenizeRequest parsed = ParseTokenizeRequest(request.body, options_.completions.limits);
+  return Reply(request, responder, headers, [this, &request](std::stop_token stop) {
+    TokenizeRequest parsed = ParseTokenizeRequest(request.body, options_.completions.limits);
     CheckModelName(parsed.model, options_.completions.model_name);
     const Tokenizer& tokenizer = *engine_->model().tokenizer;
-    return TokenizeJson(tokenizer.Encode(parsed.text, parsed.options), tokenizer,
-                        parsed.with_pieces);
+    parsed.options.stop = std::move(stop);
+    return TokenizeReply(tokenizer.Encode(parsed.text, parsed.options), tokenizer,
+                         parsed.with_pieces);
   });
-  co_await SendJson(responder, headers, std::move(body));
 }
 
 asio::awaitable<void> Service::Detokenize(const HttpRequest& request, HttpResponder& responder,
                                           const HttpHeaders& headers) {
-  std::string body = co_await OnWorker([&] {
-    const DetokenizeRequest parsed =
-        ParseDetokenizeRequest(request.body, options_.completions.limits);
+  return Reply(request, responder, headers, [this, &request](const std::stop_token&) {
+    DetokenizeRequest parsed = ParseDetokenizeRequest(request.body, options_.completions.limits);
     CheckModelName(parsed.model, options_.completions.model_name);
     CheckTokens(parsed.tokens, engine_->engine().limits().vocab_size);
-    return DetokenizeJson(engine_->model().tokenizer->Decode(parsed.tokens, parsed.options));
+    return DetokenizeReply(std::move(parsed.tokens), parsed.options, *engine_->model().tokenizer);
   });
-  co_await SendJson(responder, headers, std::move(body));
 }
 
 asio::awaitable<void> Service::ApplyTemplate(const HttpRequest& request, HttpResponder& responder,
                                              const HttpHeaders& headers) {
-  std::string body = co_await OnWorker([&] {
+  return Reply(request, responder, headers, [this, &request](std::stop_token stop) {
     const ApplyTemplateRequest parsed =
         ParseApplyTemplateRequest(request.body, options_.completions.limits);
     CheckModelName(parsed.model, options_.completions.model_name);
-    return ApplyTemplateJson(
-        MakeChatPrompt(engine_->model(), parsed.conversation.ToChatRequest()).text);
+    return ApplyTemplateReply(
+        MakeChatPrompt(engine_->model(), parsed.conversation.ToChatRequest(), std::move(stop))
+            .text);
   });
-  co_await SendJson(responder, headers, std::move(body));
 }
 
 }  // namespace quire

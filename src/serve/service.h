@@ -15,12 +15,12 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <random>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +29,8 @@
 #include "http/server.h"
 #include "serve/completions.h"
 #include "serve/metrics.h"
+#include "serve/on_workers.h"
+#include "serve/text_requests.h"
 #include "textgen/text_engine.h"
 
 namespace quire {
@@ -38,7 +40,7 @@ struct ServiceOptions {
   CompletionsOptions completions = {};
   std::vector<std::string> api_keys = {};  // none: anyone may ask
   std::string cors_origin = {};            // "": no other site's page may ask; "*": any
-  int num_workers = 2;                     // threads that read bodies and tokenize
+  int num_workers = 2;  // threads that read bodies and tokenize; for large ones one more
 };
 
 // kFailed: the engine has ended (Engine::failure), and only a new process can serve.
@@ -91,7 +93,9 @@ class Service {
                                   HttpHeaders headers);
   static asio::awaitable<void> SendJson(HttpResponder& responder, const HttpHeaders& headers,
                                         std::string body, int status = 200);
-  asio::awaitable<std::string> OnWorker(std::function<std::string()> work);
+  asio::awaitable<void> Reply(const HttpRequest& request, HttpResponder& responder,
+                              const HttpHeaders& headers,
+                              std::function<ReplyPieces(std::stop_token)> prepare);
   SchedulerSnapshot Snapshot() const;
 
   asio::awaitable<void> Preflight(const HttpRequest&, HttpResponder&, HttpHeaders headers);
@@ -111,7 +115,7 @@ class Service {
   const ServiceOptions options_;
   const int64_t created_;  // seconds since 1970
   Metrics metrics_;
-  asio::thread_pool workers_;
+  Workers workers_;
   std::mt19937_64 random_;
   ServiceState state_ = ServiceState::kLoading;
   std::string failure_;  // kFailed: why

@@ -1,8 +1,13 @@
 #include "serve/text_requests.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "text/token_decoder.h"
 #include "text/utf8.h"
 
 namespace quire {
@@ -13,11 +18,32 @@ std::optional<std::string> ReadModel(RequestFields& fields) {
   return model ? std::optional(model->String()) : std::nullopt;
 }
 
-OrderedJson PieceJson(std::string_view bytes) {
-  if (IsUtf8(bytes)) return std::string(bytes);
-  OrderedJson list = OrderedJson::array();
-  for (const char byte : bytes) list.push_back(static_cast<uint8_t>(byte));
-  return list;
+// About so many bytes of a reply at a time.
+constexpr size_t kPieceBytes = size_t{64} << 10;
+
+// A text as JSON has it, without the quotes.
+std::string Escaped(std::string_view text) {
+  const std::string quoted = Dump(std::string(text));
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+void AppendPiece(std::string_view bytes, std::string& out) {
+  if (IsUtf8(bytes)) {
+    out += Dump(std::string(bytes));
+    return;
+  }
+  fmt::format_to(std::back_inserter(out), "[{}]",
+                 fmt::join(std::vector<uint8_t>(bytes.begin(), bytes.end()), ","));
+}
+
+void AppendToken(int32_t token, const Tokenizer& tokenizer, bool with_piece, std::string& out) {
+  if (!with_piece) {
+    fmt::format_to(std::back_inserter(out), "{}", token);
+    return;
+  }
+  fmt::format_to(std::back_inserter(out), "{{\"id\":{},\"piece\":", token);
+  AppendPiece(tokenizer.TokenBytes(token), out);
+  out += '}';
 }
 
 }  // namespace
@@ -37,6 +63,7 @@ TokenizeRequest ParseTokenizeRequest(std::string_view body, const RequestLimits&
   request.options.add_special_tokens = add         ? add->Bool()
                                        : add_short ? add_short->Bool()
                                                    : prompt.has_value();
+  request.options.max_tokens = static_cast<size_t>(limits.max_text_tokens);
   request.options.parse_special_tokens = fields.Bool("parse_special", true);
   request.with_pieces = fields.Bool("with_pieces", false);
   request.model = ReadModel(fields);
@@ -44,31 +71,57 @@ TokenizeRequest ParseTokenizeRequest(std::string_view body, const RequestLimits&
   return request;
 }
 
-std::string TokenizeJson(std::span<const int32_t> tokens, const Tokenizer& tokenizer,
-                         bool with_pieces) {
-  OrderedJson list = OrderedJson::array();
-  for (const int32_t token : tokens) {
-    if (with_pieces) {
-      list.push_back({{"id", token}, {"piece", PieceJson(tokenizer.TokenBytes(token))}});
-    } else {
-      list.push_back(token);
+ReplyPieces TokenizeReply(std::vector<int32_t> tokens, const Tokenizer& tokenizer,
+                          bool with_pieces) {
+  return [tokens = std::move(tokens), &tokenizer, with_pieces, done = size_t{0},
+          ended = false]() mutable {
+    std::string out;
+    if (ended) return out;
+    if (done == 0) out = R"({"tokens":[)";
+    for (; done < tokens.size() && out.size() < kPieceBytes; ++done) {
+      if (done > 0) out += ',';
+      AppendToken(tokens[done], tokenizer, with_pieces, out);
     }
-  }
-  return Dump({{"tokens", std::move(list)}, {"count", tokens.size()}});
+    if (done == tokens.size()) {
+      ended = true;
+      out += fmt::format(R"(],"count":{}}})", tokens.size());
+    }
+    return out;
+  };
 }
 
 DetokenizeRequest ParseDetokenizeRequest(std::string_view body, const RequestLimits& limits) {
   const OrderedJson json = ParseRequestBody(body, limits);
   RequestFields fields(json, "");
   DetokenizeRequest request;
-  request.tokens = fields.At("tokens").Tokens();
+  const RequestField tokens = fields.At("tokens");
+  if (std::cmp_greater(tokens.value().size(), limits.max_text_tokens)) {
+    tokens.Refuse(fmt::format("at most {} token ids", limits.max_text_tokens));
+  }
+  request.tokens = tokens.Tokens();
   request.options.skip_special_tokens = fields.Bool("skip_special_tokens", false);
   request.model = ReadModel(fields);
   fields.RefuseUnknown();
   return request;
 }
 
-std::string DetokenizeJson(std::string_view text) { return Dump({{"content", text}}); }
+ReplyPieces DetokenizeReply(std::vector<int32_t> tokens, const DecodeOptions& options,
+                            const Tokenizer& tokenizer) {
+  return [tokens = std::move(tokens), text = TokenDecoder::Stream(tokenizer.decoder(), options),
+          done = size_t{0}, ended = false]() mutable {
+    std::string out;
+    if (ended) return out;
+    if (done == 0) out = R"({"content":")";
+    for (; done < tokens.size() && out.size() < kPieceBytes; ++done) {
+      out += Escaped(text.Put(tokens[done]));
+    }
+    if (done == tokens.size()) {
+      ended = true;
+      out += Escaped(text.Flush()) + "\"}";
+    }
+    return out;
+  };
+}
 
 ApplyTemplateRequest ParseApplyTemplateRequest(std::string_view body, const RequestLimits& limits) {
   const OrderedJson json = ParseRequestBody(body, limits);
@@ -80,6 +133,22 @@ ApplyTemplateRequest ParseApplyTemplateRequest(std::string_view body, const Requ
   return request;
 }
 
-std::string ApplyTemplateJson(std::string_view prompt) { return Dump({{"prompt", prompt}}); }
+ReplyPieces ApplyTemplateReply(std::string prompt) {
+  return [prompt = std::move(prompt), done = size_t{0}, ended = false]() mutable {
+    std::string out;
+    if (ended) return out;
+    if (done == 0) out = R"({"prompt":")";
+    size_t end = std::min(prompt.size(), done + kPieceBytes);
+    // Not inside a character.
+    while (end < prompt.size() && (static_cast<uint8_t>(prompt[end]) & 0xC0) == 0x80) ++end;
+    out += Escaped(std::string_view(prompt).substr(done, end - done));
+    done = end;
+    if (done == prompt.size()) {
+      ended = true;
+      out += "\"}";
+    }
+    return out;
+  };
+}
 
 }  // namespace quire

@@ -4,8 +4,8 @@
 #define QUIRE_SERVE_TEXT_REQUESTS_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +14,11 @@
 #include "text/tokenizer.h"
 
 namespace quire {
+
+// The text of a reply, piece by piece: what is behind the last call's, "" at the end. A reply may be a
+// hundred times its request, so it is written as it is sent, and never all in memory. Borrows the
+// tokenizer.
+using ReplyPieces = std::function<std::string()>;
 
 // {"content": "text"} or {"prompt": "text"}, one of them, "" allowed; add_special_tokens (or
 // add_special), absent: as both servers do, false for content and true for prompt; parse_special
@@ -27,8 +32,8 @@ struct TokenizeRequest {
 TokenizeRequest ParseTokenizeRequest(std::string_view body, const RequestLimits& limits = {});
 // {"tokens": [1, 2], "count": 2}; with pieces {"tokens": [{"id": 1, "piece": "a"}, ...]}, where a piece
 // that is not UTF-8 by itself is an array of its bytes.
-std::string TokenizeJson(std::span<const int32_t> tokens, const Tokenizer& tokenizer,
-                         bool with_pieces);
+ReplyPieces TokenizeReply(std::vector<int32_t> tokens, const Tokenizer& tokenizer,
+                          bool with_pieces);
 
 // {"tokens": [1, 2]}; skip_special_tokens (false, so that it undoes /tokenize); model.
 struct DetokenizeRequest {
@@ -38,7 +43,8 @@ struct DetokenizeRequest {
 };
 DetokenizeRequest ParseDetokenizeRequest(std::string_view body, const RequestLimits& limits = {});
 // {"content": "text"}
-std::string DetokenizeJson(std::string_view text);
+ReplyPieces DetokenizeReply(std::vector<int32_t> tokens, const DecodeOptions& options,
+                            const Tokenizer& tokenizer);
 
 // {"messages": [...]}; chat_template_kwargs, add_generation_prompt, model.
 struct ApplyTemplateRequest {
@@ -48,7 +54,7 @@ struct ApplyTemplateRequest {
 ApplyTemplateRequest ParseApplyTemplateRequest(std::string_view body,
                                                const RequestLimits& limits = {});
 // {"prompt": "text"}
-std::string ApplyTemplateJson(std::string_view prompt);
+ReplyPieces ApplyTemplateReply(std::string prompt);
 
 }  // namespace quire
 

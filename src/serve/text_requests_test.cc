@@ -22,6 +22,12 @@ std::string RefusalMessage(Fn fn) {
   return "no error";
 }
 
+std::string Joined(ReplyPieces pieces) {
+  std::string all;
+  for (std::string piece = pieces(); !piece.empty(); piece = pieces()) all += piece;
+  return all;
+}
+
 TEST(TextRequestsTest, ContentIsTokenizedAsItIsAndAPromptAsAModelReadsIt) {
   EXPECT_FALSE(ParseTokenizeRequest(R"({"content": "a"})").options.add_special_tokens);
   EXPECT_TRUE(ParseTokenizeRequest(R"({"prompt": "a"})").options.add_special_tokens);
@@ -52,11 +58,51 @@ TEST(TextRequestsTest, WrongTokenizeBodies) {
 TEST(TextRequestsTest, TokensAndPieces) {
   const auto tokenizer = SmallTokenizer();
   const std::vector<int32_t> tokens = tokenizer->Encode("Hi€", {.add_special_tokens = true});
-  EXPECT_EQ(TokenizeJson(tokens, *tokenizer, false), R"({"tokens":[8,7,4,5,6],"count":5})");
-  EXPECT_EQ(TokenizeJson({tokens.data(), 3}, *tokenizer, true),
+  EXPECT_EQ(Joined(TokenizeReply(tokens, *tokenizer, false)),
+            R"({"tokens":[8,7,4,5,6],"count":5})");
+  EXPECT_EQ(Joined(TokenizeReply({8, 7, 4}, *tokenizer, true)),
             R"({"tokens":[{"id":8,"piece":"<s>"},{"id":7,"piece":"Hi"},{"id":4,"piece":[226]}],)"
             R"("count":3})");
-  EXPECT_EQ(TokenizeJson({}, *tokenizer, true), R"({"tokens":[],"count":0})");
+  EXPECT_EQ(Joined(TokenizeReply({}, *tokenizer, true)), R"({"tokens":[],"count":0})");
+}
+
+TEST(TextRequestsTest, AReplyOfAnyLengthComesInSmallPieces) {
+  const auto tokenizer = SmallTokenizer();
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < 100'000; ++i) tokens.push_back(i % 10);
+  const auto check = [](ReplyPieces pieces) {
+    std::string all;
+    int num_pieces = 0;
+    for (std::string piece = pieces(); !piece.empty(); piece = pieces(), ++num_pieces) {
+      EXPECT_LT(piece.size(), 100'000u);
+      all += piece;
+    }
+    EXPECT_GT(num_pieces, 2);
+    return nlohmann::json::parse(all);
+  };
+  const nlohmann::json reply = check(TokenizeReply(tokens, *tokenizer, true));
+  ASSERT_EQ(reply["tokens"].size(), tokens.size());
+  EXPECT_EQ(reply["tokens"][54'321]["id"], 1);
+  EXPECT_EQ(reply["count"], tokens.size());
+  const std::string text = tokenizer->Decode(tokens, {.skip_special_tokens = false});
+  EXPECT_EQ(check(DetokenizeReply(tokens, {.skip_special_tokens = false}, *tokenizer))["content"],
+            text);
+  EXPECT_EQ(check(ApplyTemplateReply("x" + text))["prompt"], "x" + text);
+}
+
+TEST(TextRequestsTest, TokensHaveALimit) {
+  EXPECT_EQ(RefusalMessage([] {
+              (void)ParseDetokenizeRequest(R"({"tokens": [1, 2, 3]})", {.max_text_tokens = 2});
+            }),
+            "tokens: expected at most 2 token ids, got an array of 3");
+  EXPECT_EQ(ParseDetokenizeRequest(R"({"tokens": [1, 2]})", {.max_text_tokens = 2}).tokens.size(),
+            2u);
+  EXPECT_EQ(ParseTokenizeRequest(R"({"content": "a"})", {.max_text_tokens = 2}).options.max_tokens,
+            2u);
+  EXPECT_EQ(RefusalMessage([] {
+              (void)ParseDetokenizeRequest(R"({"tokens": [1, 2, 3]})", {.max_values = 4});
+            }),
+            "body: line 1, column 20: more values than are allowed");
 }
 
 TEST(TextRequestsTest, Detokenize) {
@@ -65,7 +111,10 @@ TEST(TextRequestsTest, Detokenize) {
   EXPECT_FALSE(request.options.skip_special_tokens);
   EXPECT_TRUE(ParseDetokenizeRequest(R"({"tokens": [], "skip_special_tokens": true})")
                   .options.skip_special_tokens);
-  EXPECT_EQ(DetokenizeJson("a\"€"), "{\"content\":\"a\\\"€\"}");
+  const auto tokenizer = SmallTokenizer();
+  EXPECT_EQ(
+      Joined(DetokenizeReply({7, 3, 4, 5, 6, 4, 9}, {.skip_special_tokens = false}, *tokenizer)),
+      "{\"content\":\"Hi!€\uFFFD</s>\"}");
   const auto refusal = [](const char* body) {
     return RefusalMessage([&] { (void)ParseDetokenizeRequest(body); });
   };
@@ -86,7 +135,7 @@ TEST(TextRequestsTest, ApplyTemplate) {
   EXPECT_EQ(chat.variables->dump(), R"({"thinking":true})");
   EXPECT_FALSE(chat.add_generation_prompt);
   EXPECT_EQ(chat.tools, nullptr);
-  EXPECT_EQ(ApplyTemplateJson("<s>a"), R"({"prompt":"<s>a"})");
+  EXPECT_EQ(Joined(ApplyTemplateReply("<s>\"a€")), "{\"prompt\":\"<s>\\\"a€\"}");
   EXPECT_EQ(RefusalMessage([] { (void)ParseApplyTemplateRequest(R"({"messages": [], "n": 2})"); }),
             "messages: expected at least one message, got an array of 0");
   EXPECT_EQ(RefusalMessage([] {

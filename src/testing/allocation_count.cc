@@ -1,5 +1,7 @@
 #include "testing/allocation_count.h"
 
+#include <malloc.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -13,6 +15,21 @@
 namespace {
 
 std::atomic<int64_t> allocations = 0;
+std::atomic<int64_t> allocated_bytes = 0;
+std::atomic<int64_t> peak_bytes = 0;
+
+void CountNew(size_t bytes) noexcept {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  const auto size = static_cast<int64_t>(bytes);
+  const int64_t now = allocated_bytes.fetch_add(size, std::memory_order_relaxed) + size;
+  int64_t peak = peak_bytes.load(std::memory_order_relaxed);
+  while (peak < now && !peak_bytes.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  }
+}
+
+void CountDelete(size_t bytes) noexcept {
+  allocated_bytes.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+}
 
 }  // namespace
 
@@ -20,8 +37,12 @@ std::atomic<int64_t> allocations = 0;
 
 // This runtime's operators cannot be replaced (they are linked in whole, before anything else), but it
 // tells whoever wants to know of all that it hands out.
-extern "C" void __sanitizer_malloc_hook(const volatile void*, size_t) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
+extern "C" size_t __sanitizer_get_allocated_size(const volatile void* memory);
+extern "C" void __sanitizer_malloc_hook(const volatile void* memory, size_t) {
+  CountNew(__sanitizer_get_allocated_size(memory));
+}
+extern "C" void __sanitizer_free_hook(const volatile void* memory) {
+  CountDelete(__sanitizer_get_allocated_size(memory));
 }
 
 #else
@@ -31,15 +52,22 @@ namespace {
 // malloc and free, and not the replaced operators: those belong to the sanitizers in a sanitized
 // build, and they see malloc just as well.
 void* CountedOrNull(size_t size) noexcept {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return std::malloc(size == 0 ? 1 : size);
+  void* memory = std::malloc(size == 0 ? 1 : size);
+  CountNew(::malloc_usable_size(memory));
+  return memory;
 }
 
 void* CountedOrNull(size_t size, std::align_val_t alignment) noexcept {
-  allocations.fetch_add(1, std::memory_order_relaxed);
   const size_t unit = static_cast<size_t>(alignment);
   const size_t whole_units = size == 0 ? unit : (size + unit - 1) / unit * unit;
-  return std::aligned_alloc(unit, whole_units);
+  void* memory = std::aligned_alloc(unit, whole_units);
+  CountNew(::malloc_usable_size(memory));
+  return memory;
+}
+
+void Free(void* memory) noexcept {
+  CountDelete(::malloc_usable_size(memory));
+  std::free(memory);
 }
 
 template <class... Alignment>
@@ -65,21 +93,21 @@ void* operator new[](size_t size, std::align_val_t alignment, const std::nothrow
   return CountedOrNull(size, alignment);
 }
 
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
-void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept { Free(memory); }
+void operator delete[](void* memory) noexcept { Free(memory); }
+void operator delete(void* memory, size_t) noexcept { Free(memory); }
+void operator delete[](void* memory, size_t) noexcept { Free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { Free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { Free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { Free(memory); }
+void operator delete[](void* memory, size_t, std::align_val_t) noexcept { Free(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { Free(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { Free(memory); }
 void operator delete(void* memory, std::align_val_t, const std::nothrow_t&) noexcept {
-  std::free(memory);
+  Free(memory);
 }
 void operator delete[](void* memory, std::align_val_t, const std::nothrow_t&) noexcept {
-  std::free(memory);
+  Free(memory);
 }
 
 #endif  // QUIRE_CLANG_TSAN
@@ -87,5 +115,8 @@ void operator delete[](void* memory, std::align_val_t, const std::nothrow_t&) no
 namespace quire::testing {
 
 int64_t AllocationCount() { return allocations.load(std::memory_order_relaxed); }
+int64_t AllocatedBytes() { return allocated_bytes.load(std::memory_order_relaxed); }
+int64_t PeakBytes() { return peak_bytes.load(std::memory_order_relaxed); }
+void ResetPeakBytes() { peak_bytes = allocated_bytes.load(); }
 
 }  // namespace quire::testing

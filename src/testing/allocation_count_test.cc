@@ -46,6 +46,18 @@ TEST(AllocationCountTest, CountsOnAllThreads) {
   EXPECT_EQ(after - before, 1);
 }
 
+TEST(AllocationCountTest, KnowsTheMostThatThereWas) {
+  const int64_t before = AllocatedBytes();
+  ResetPeakBytes();
+  delete[] See(new char[100'000]);
+  delete[] See(new char[1000]);
+  EXPECT_EQ(AllocatedBytes(), before);
+  EXPECT_GE(PeakBytes() - before, 100'000);
+  EXPECT_LT(PeakBytes() - before, 101'000);
+  ResetPeakBytes();
+  EXPECT_EQ(PeakBytes(), before);
+}
+
 TEST(AllocationCountTest, WhatDoesNotAllocateCountsNothing) {
   std::vector<int> reserved;
   reserved.reserve(10);

@@ -14,6 +14,9 @@ namespace {
 // Up to so many symbols a scan over all of them finds the next merge faster than a heap does.
 constexpr size_t kFewSymbols = 48;
 
+// How often a long word asks whether it is still wanted.
+constexpr uint64_t kTakesPerLook = 4096;
+
 constexpr Merge kNoMerge = {.rank = std::numeric_limits<int32_t>::max(), .result = -1};
 
 uint32_t UnitCode(std::string_view unit) {
@@ -27,6 +30,11 @@ uint32_t UnitCode(std::string_view unit) {
 size_t UnitPairs::BitOf(std::string_view left, std::string_view right) {
   const uint64_t pair = static_cast<uint64_t>(UnitCode(left)) << 32 | UnitCode(right);
   return (pair * 0x9e3779b97f4a7c15u) >> 44;  // 20 bits
+}
+
+void CheckNotStopped(const std::stop_token& stop) {
+  if (!stop.stop_requested()) return;
+  throw Error(ErrorCode::kCapacityExceeded, "nobody waits for the tokens of this text any more");
 }
 
 Bpe::Bpe(const BpeSpec& spec)
@@ -122,6 +130,7 @@ void Bpe::EncodeByMerging(std::string_view word, Scratch& scratch,
                           std::vector<int32_t>& ids) const {
   std::vector<Symbol>& symbols = scratch.symbols;
   symbols.clear();
+  symbols.reserve(word.size());  // as many as it needs: a long word may be all of a large body
   ReadSymbols(word, symbols);
   if (symbols.size() <= kFewSymbols) {
     MergeFew(symbols);
@@ -203,6 +212,7 @@ void Bpe::MergeMany(Scratch& scratch) const {
   std::vector<Symbol>& symbols = scratch.symbols;
   std::vector<uint64_t>& heap = scratch.heap;
   heap.clear();
+  heap.reserve(symbols.size());
   const auto num_symbols = static_cast<int32_t>(symbols.size());
   const auto update = [&](int32_t at) {
     Symbol& symbol = symbols[at];
@@ -216,7 +226,8 @@ void Bpe::MergeMany(Scratch& scratch) const {
     symbols[i].next = i + 1 < num_symbols ? i + 1 : -1;
     update(i);
   }
-  while (!heap.empty()) {
+  for (uint64_t num_taken = 0; !heap.empty(); ++num_taken) {
+    if (num_taken % kTakesPerLook == 0) CheckNotStopped(scratch.stop);
     std::pop_heap(heap.begin(), heap.end(), std::greater<>());
     const auto rank = static_cast<int32_t>(heap.back() >> 32);
     const auto at = static_cast<int32_t>(heap.back() & 0xffffffff);

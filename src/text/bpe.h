@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,9 @@ class UnitPairs {
   std::vector<bool> bits_ = std::vector<bool>(1 << 20);  // some 100,000 are in use
 };
 
+// Throws Error(kCapacityExceeded) if whoever waited for the tokens has asked to stop.
+void CheckNotStopped(const std::stop_token& stop);
+
 class Bpe {
  public:
   explicit Bpe(const BpeSpec& spec);
@@ -70,9 +74,10 @@ class Bpe {
   struct Scratch {
     std::vector<Symbol> symbols = {};
     std::vector<uint64_t> heap = {};  // of rank << 32 | symbol, the lowest on top
+    std::stop_token stop = {};        // asked now and then while a long word is merged
   };
 
-  // Appends the tokens of a word, which is UTF-8. Time n log n in its length.
+  // Appends the tokens of a word, which is UTF-8. Time n log n in its length. Throws as CheckNotStopped.
   void Encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
 
  private:

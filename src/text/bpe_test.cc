@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "testing/splitmix64.h"
 
 namespace quire {
@@ -129,6 +130,19 @@ TEST(BpeTest, WhatIsNoTokenBecomesItsBytesIfAllOfThemAreTokens) {
   spec.byte_tokens[0xc3] = 5;
   spec.byte_tokens[0xb6] = 6;
   EXPECT_EQ(Encode(Bpe(spec), "aöü"), (std::vector<int32_t>{0, 5, 6, 2}));
+}
+
+TEST(BpeTest, ALongWordStopsWhenAskedTo) {
+  const Bpe bpe({.tokens = {{"a", 0}, {"aa", 1}},
+                 .merges = {{.left = 0, .right = 0, .merge = {.rank = 0, .result = 1}}}});
+  const std::string word(100, 'a');
+  std::stop_source stop;
+  Bpe::Scratch scratch{.stop = stop.get_token()};
+  std::vector<int32_t> ids;
+  bpe.Encode(word, scratch, ids);
+  EXPECT_EQ(ids, std::vector<int32_t>(50, 1));
+  stop.request_stop();
+  EXPECT_THROW(bpe.Encode(word, scratch, ids), Error);
 }
 
 }  // namespace

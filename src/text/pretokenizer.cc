@@ -12,22 +12,6 @@ struct Part {
   bool is_delimiter = false;
 };
 
-// All of text[word], match by match.
-void FindParts(RegexScan& scan, SplitStep::Cut cut, std::string_view text, const TextSpan& word,
-               std::vector<Part>& parts) {
-  const bool match_is_delimiter = cut == SplitStep::Cut::kAtMatches;
-  parts.clear();
-  size_t done = word.begin;
-  scan.Start(word.In(text));
-  while (const std::optional<TextSpan> match = scan.Next()) {
-    const TextSpan span{word.begin + match->begin, word.begin + match->end};
-    if (done < span.begin) parts.push_back({{done, span.begin}, !match_is_delimiter});
-    parts.push_back({span, match_is_delimiter});
-    done = span.end;
-  }
-  if (done < word.end) parts.push_back({{done, word.end}, !match_is_delimiter});
-}
-
 // Is the second part of a word joined to the first, which stands before it?
 bool Joins(SplitStep::Behavior behavior, const Part& a, const Part& b) {
   switch (behavior) {
@@ -44,60 +28,41 @@ bool Joins(SplitStep::Behavior behavior, const Part& a, const Part& b) {
   return false;
 }
 
-void AppendWords(const std::vector<Part>& parts, SplitStep::Behavior behavior,
-                 std::vector<TextSpan>& words) {
-  for (size_t i = 0; i < parts.size();) {
-    TextSpan word = parts[i].span;
-    const bool is_removed = behavior == SplitStep::Behavior::kRemoved && parts[i].is_delimiter;
-    for (++i; i < parts.size() && Joins(behavior, parts[i - 1], parts[i]); ++i) {
-      word.end = parts[i].span.end;
-    }
-    if (word.size() > 0 && !is_removed) words.push_back(word);
+// One text on its way through the steps. What a step makes of a word is given to the next step before
+// the rest of the word is looked at.
+class Splitting {
+ public:
+  Splitting(const std::vector<PreTokenizer::Step>& steps, TextPlace place,
+            const std::function<void(std::string_view)>& take)
+      : place_(place), take_(take) {
+    for (const PreTokenizer::Step& step : steps) stages_.push_back({.step = &step});
   }
-}
 
-void Cut(const Regex& pattern, SplitStep::Behavior behavior, SplitStep::Cut cut, Words& words) {
-  std::vector<TextSpan> spans;
-  spans.reserve(words.spans.size());
-  std::vector<Part> parts;
-  RegexScan scan(pattern);
-  for (const TextSpan& word : words.spans) {
-    FindParts(scan, cut, words.text, word, parts);
-    AppendWords(parts, behavior, spans);
+  // `word` is not empty.
+  void Put(size_t stage, std::string_view word) {
+    if (stage == stages_.size()) return take_(word);
+    std::visit([&](const auto& step) { Apply(step, stage, word); }, *stages_[stage].step);
   }
-  words.spans = std::move(spans);
-}
 
-// Writes the text anew, word by word. `change` is given a word's index and text.
-template <class Change>
-void Rewrite(Words& words, Change change) {
-  std::string text;
-  std::vector<TextSpan> spans;
-  for (size_t i = 0; i < words.spans.size(); ++i) {
-    const size_t begin = text.size();
-    text += change(i, words.spans[i].In(words.text));
-    spans.push_back({begin, text.size()});
+ private:
+  struct Stage {
+    const PreTokenizer::Step* step = nullptr;
+    std::unique_ptr<RegexScan> scan = {};
+    bool has_begun = false;  // a word has come
+  };
+
+  void Apply(const SplitStep& step, size_t stage, std::string_view word) {
+    Cut(step.pattern, step.behavior, step.cut, stage, word);
   }
-  words.changed = std::make_unique<const std::string>(std::move(text));
-  words.text = *words.changed;
-  words.spans = std::move(spans);
-}
 
-void Apply(const SplitStep& step, TextPlace, Words& words) {
-  Cut(step.pattern, step.behavior, step.cut, words);
-}
-
-void Apply(const PrefixSpaceStep&, TextPlace, Words& words) {
-  Rewrite(words, [](size_t, std::string_view word) {
-    std::string text;
-    if (!word.starts_with(' ')) text += ' ';
+  void Apply(const PrefixSpaceStep&, size_t stage, std::string_view word) {
+    if (word.starts_with(' ')) return Put(stage + 1, word);
+    std::string text = " ";
     text += word;
-    return text;
-  });
-}
+    Put(stage + 1, text);
+  }
 
-void Apply(const MetaspaceStep& step, TextPlace place, Words& words) {
-  Rewrite(words, [&](size_t index, std::string_view word) {
+  void Apply(const MetaspaceStep& step, size_t stage, std::string_view word) {
     std::string text;
     for (const char byte : word) {
       if (byte == ' ') {
@@ -106,26 +71,58 @@ void Apply(const MetaspaceStep& step, TextPlace place, Words& words) {
         text += byte;
       }
     }
-    const bool is_first = index == 0 && place == TextPlace::kStart;
+    const bool is_first =
+        !std::exchange(stages_[stage].has_begun, true) && place_ == TextPlace::kStart;
     const bool prepends = step.prepend == MetaspaceStep::Prepend::kAlways ||
                           (step.prepend == MetaspaceStep::Prepend::kFirst && is_first);
     if (prepends && !text.starts_with(step.replacement)) text.insert(0, step.replacement);
-    return text;
-  });
-  if (step.split) {
-    Cut(step.pattern, SplitStep::Behavior::kMergedWithNext, SplitStep::Cut::kAtMatches, words);
+    if (!step.split) return Put(stage + 1, text);
+    Cut(step.pattern, SplitStep::Behavior::kMergedWithNext, SplitStep::Cut::kAtMatches, stage,
+        text);
   }
-}
+
+  // All of the word, match by match; parts that are joined go on as one.
+  void Cut(const Regex& pattern, SplitStep::Behavior behavior, SplitStep::Cut cut, size_t stage,
+           std::string_view word) {
+    const bool match_is_delimiter = cut == SplitStep::Cut::kAtMatches;
+    std::optional<Part> last;
+    TextSpan joined;
+    const auto end_joined = [&] {
+      const bool is_removed = behavior == SplitStep::Behavior::kRemoved && last->is_delimiter;
+      if (joined.size() > 0 && !is_removed) Put(stage + 1, joined.In(word));
+    };
+    const auto add = [&](const Part& part) {
+      if (last && Joins(behavior, *last, part)) {
+        joined.end = part.span.end;
+      } else {
+        if (last) end_joined();
+        joined = part.span;
+      }
+      last = part;
+    };
+    if (!stages_[stage].scan) stages_[stage].scan = std::make_unique<RegexScan>(pattern);
+    RegexScan& scan = *stages_[stage].scan;
+    size_t done = 0;
+    scan.Start(word);
+    while (const std::optional<TextSpan> match = scan.Next()) {
+      if (done < match->begin) add({{done, match->begin}, !match_is_delimiter});
+      add({*match, match_is_delimiter});
+      done = match->end;
+    }
+    if (done < word.size()) add({{done, word.size()}, !match_is_delimiter});
+    if (last) end_joined();
+  }
+
+  TextPlace place_;
+  const std::function<void(std::string_view)>& take_;
+  std::vector<Stage> stages_ = {};
+};
 
 }  // namespace
 
-Words PreTokenizer::Split(std::string_view text, TextPlace place) const {
-  Words words{.text = text};
-  if (!text.empty()) words.spans.push_back({0, text.size()});
-  for (const Step& step : steps_) {
-    std::visit([&](const auto& known) { Apply(known, place, words); }, step);
-  }
-  return words;
+void PreTokenizer::ForEachWord(std::string_view text, TextPlace place,
+                               const std::function<void(std::string_view)>& take) const {
+  if (!text.empty()) Splitting(steps_, place, take).Put(0, text);
 }
 
 }  // namespace quire

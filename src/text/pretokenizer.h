@@ -2,7 +2,7 @@
 #ifndef QUIRE_TEXT_PRETOKENIZER_H_
 #define QUIRE_TEXT_PRETOKENIZER_H_
 
-#include <memory>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,13 +12,6 @@
 #include "text/regex.h"
 
 namespace quire {
-
-// Words, in order, as parts of a text.
-struct Words {
-  std::string_view text = {};
-  std::vector<TextSpan> spans = {};                 // none empty
-  std::unique_ptr<const std::string> changed = {};  // holds `text`, if a step had to change it
-};
 
 // Cuts every word where a pattern matches.
 struct SplitStep {
@@ -58,8 +51,10 @@ class PreTokenizer {
   PreTokenizer() = default;
   explicit PreTokenizer(std::vector<Step> steps) : steps_(std::move(steps)) {}
 
-  // The words of `text`, which must outlive them; one, if there are no steps.
-  Words Split(std::string_view text, TextPlace place) const;
+  // Gives `take` the words of `text`, in order, none empty; one, if there are no steps. A word lives as
+  // long as the call that takes it: there may be as many as bytes, so they are never all in memory.
+  void ForEachWord(std::string_view text, TextPlace place,
+                   const std::function<void(std::string_view)>& take) const;
 
  private:
   std::vector<Step> steps_ = {};  // each cuts the words of the one before

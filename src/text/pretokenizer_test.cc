@@ -14,9 +14,10 @@ using Strings = std::vector<std::string>;
 
 Strings Split(std::vector<PreTokenizer::Step> steps, std::string_view text,
               TextPlace place = TextPlace::kStart) {
-  const Words words = PreTokenizer(std::move(steps)).Split(text, place);
   Strings strings;
-  for (const TextSpan& span : words.spans) strings.emplace_back(span.In(words.text));
+  PreTokenizer(std::move(steps)).ForEachWord(text, place, [&](std::string_view word) {
+    strings.emplace_back(word);
+  });
   return strings;
 }
 

@@ -19,7 +19,8 @@ class Encoding {
       : parts_(parts),
         options_(options),
         special_(options.parse_special_tokens ? SpecialTokens::kParse
-                                              : SpecialTokens::kLeaveAsText) {}
+                                              : SpecialTokens::kLeaveAsText),
+        scratch_{.stop = options.stop} {}
 
   std::vector<int32_t> Run(std::string_view text) {
     if (options_.add_special_tokens) Append(parts_.frame.before);
@@ -40,6 +41,7 @@ class Encoding {
       const TextPlace place = part.span.begin == 0 ? TextPlace::kStart : TextPlace::kLater;
       if (part.token) {
         ids_.push_back(*part.token);
+        Check();
       } else if (parts_.normalizer.IsIdentity()) {
         AddNormalized(part.span.In(text), place);
       } else {
@@ -52,6 +54,7 @@ class Encoding {
     for (const TextPart& part : parts_.added_tokens.SplitNormalized(text, special_)) {
       if (part.token) {
         ids_.push_back(*part.token);
+        Check();
       } else {
         AddWords(part.span.In(text), part.span.begin == 0 ? place : TextPlace::kLater);
       }
@@ -59,16 +62,24 @@ class Encoding {
   }
 
   void AddWords(std::string_view text, TextPlace place) {
-    const Words words = parts_.pre_tokenizer.Split(text, place);
-    for (const TextSpan& word : words.spans) {
-      parts_.bpe.Encode(word.In(words.text), scratch_, ids_);
+    parts_.pre_tokenizer.ForEachWord(text, place, [this](std::string_view word) {
+      parts_.bpe.Encode(word, scratch_, ids_);
+      Check();
+    });
+  }
+
+  void Check() const {
+    CheckNotStopped(options_.stop);
+    if (ids_.size() > options_.max_tokens) {
+      throw Error(ErrorCode::kCapacityExceeded, "the text has more than {} tokens",
+                  options_.max_tokens);
     }
   }
 
   const TokenizerParts& parts_;
   const EncodeOptions& options_;
   SpecialTokens special_;
-  Bpe::Scratch scratch_ = {};
+  Bpe::Scratch scratch_;
   std::vector<int32_t> ids_ = {};
 };
 

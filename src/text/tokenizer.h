@@ -17,11 +17,14 @@
 #ifndef QUIRE_TEXT_TOKENIZER_H_
 #define QUIRE_TEXT_TOKENIZER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +55,10 @@ struct EncodeOptions {
   // Find special tokens in the text. Off, "<|im_end|>" from a user is six characters and some
   // letters like any other.
   bool parse_special_tokens = true;
+  // More are an Error(kCapacityExceeded), thrown as soon as they are too many.
+  size_t max_tokens = std::numeric_limits<size_t>::max();
+  // Once asked to stop, Encode throws Error(kCapacityExceeded) within a word, or a few thousand merges.
+  std::stop_token stop = {};
 };
 
 struct DecodeOptions {

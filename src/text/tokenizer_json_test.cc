@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,6 +43,33 @@ std::string Refusal(const Json& json, const TokenizerConfig& config = {}) {
 
 std::string Refusal(const char* pointer, const char* value) {
   return Refusal(With(pointer, value));
+}
+
+std::string Refused(const Tokenizer& tokenizer, std::string_view text, EncodeOptions options) {
+  try {
+    (void)tokenizer.Encode(text, options);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCapacityExceeded);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(TokenizerJsonTest, EncodingEndsWithTheTokensThatAreAllowed) {
+  const Tokenizer tokenizer(Parse(Sound()));
+  EXPECT_EQ(tokenizer.Encode("<s>ab c", {.max_tokens = 3}).size(), 3u);
+  for (const char* text : {"<s>ab cc", "<s><s><s><s>"}) {
+    EXPECT_EQ(Refused(tokenizer, text, {.max_tokens = 3}), "the text has more than 3 tokens");
+  }
+}
+
+TEST(TokenizerJsonTest, EncodingStopsWhenAskedTo) {
+  const Tokenizer tokenizer(Parse(Sound()));
+  std::stop_source stop;
+  EXPECT_EQ(tokenizer.Encode("ab ab", {.stop = stop.get_token()}).size(), 2u);
+  stop.request_stop();
+  EXPECT_EQ(Refused(tokenizer, "ab ab", {.stop = stop.get_token()}),
+            "nobody waits for the tokens of this text any more");
 }
 
 TEST(TokenizerJsonTest, ASoundFileIsRead) {

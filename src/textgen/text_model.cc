@@ -29,15 +29,17 @@ TextModel OpenTextModel(const std::filesystem::path& folder) {
   return model;
 }
 
-std::vector<int32_t> EncodePrompt(const TextModel& model, std::string_view text) {
-  return model.tokenizer->Encode(text, {.add_special_tokens = true});
+std::vector<int32_t> EncodePrompt(const TextModel& model, std::string_view text,
+                                  std::stop_token stop) {
+  return model.tokenizer->Encode(text, {.add_special_tokens = true, .stop = std::move(stop)});
 }
 
-ChatPrompt MakeChatPrompt(const TextModel& model, const ChatRequest& request) {
+ChatPrompt MakeChatPrompt(const TextModel& model, const ChatRequest& request,
+                          std::stop_token stop) {
   Require(model.chat.has_value(), "this model has no chat template: {}", model.no_chat);
   ChatPrompt prompt;
   prompt.text = model.chat->Render(request);
-  prompt.tokens = model.tokenizer->Encode(prompt.text);
+  prompt.tokens = model.tokenizer->Encode(prompt.text, {.stop = std::move(stop)});
   if (ChatFormat::EndsInReasoning(prompt.text)) prompt.reasoning = ReasoningStart::kReasoning;
   return prompt;
 }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,8 +30,10 @@ struct TextModel {
 // Throws Error(kInvalidArgument), with the file, the key, the expected and the actual.
 TextModel OpenTextModel(const std::filesystem::path& folder);
 
-// The tokens of a text to be continued, with what the tokenizer puts before every text.
-std::vector<int32_t> EncodePrompt(const TextModel& model, std::string_view text);
+// The tokens of a text to be continued, with what the tokenizer puts before every text. `stop` as in
+// EncodeOptions.
+std::vector<int32_t> EncodePrompt(const TextModel& model, std::string_view text,
+                                  std::stop_token stop = {});
 
 // A conversation, to be continued by the model's answer.
 struct ChatPrompt {
@@ -40,7 +43,8 @@ struct ChatPrompt {
 };
 
 // Throws Error(kInvalidArgument) if the model has no template, or as ChatFormat::Render.
-ChatPrompt MakeChatPrompt(const TextModel& model, const ChatRequest& request);
+ChatPrompt MakeChatPrompt(const TextModel& model, const ChatRequest& request,
+                          std::stop_token stop = {});
 
 }  // namespace quire
 

@@ -1,0 +1,85 @@
+// What requests and their answers take in memory, against the bytes of a body, or the tokens of an answer.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "io/test_files.h"
+#include "serve/text_requests.h"
+#include "testing/allocation_count.h"
+
+namespace quire {
+namespace {
+
+constexpr size_t kTextBytes = 300'000;
+
+std::unique_ptr<const Tokenizer> DeepSeekTokenizer() {
+  return OpenTokenizer(QUIRE_TOKENIZERS "/deepseek_v3");
+}
+
+std::string Repeated(const std::string& unit) {
+  std::string text;
+  while (text.size() < kTextBytes) text += unit;
+  return text;
+}
+
+// The most memory that is in use beside the body while `answer` runs, a byte of the body.
+template <class Fn>
+double BytesPerBodyByte(const std::string& body, Fn answer) {
+  const int64_t before = testing::AllocatedBytes();
+  testing::ResetPeakBytes();
+  ReplyPieces pieces = answer();
+  while (!pieces().empty()) {
+  }
+  return static_cast<double>(testing::PeakBytes() - before) / static_cast<double>(body.size());
+}
+
+TEST(ServeMemoryTest, TokenizeTakesASmallMultipleOfItsBody) {
+  const auto tokenizer = DeepSeekTokenizer();
+  for (const char* unit :
+       {"a", "a b ", "!1", "\n\n x", "the quick brown fox ", "é", "<｜begin▁of▁sentence｜>"}) {
+    for (const bool with_pieces : {false, true}) {
+      const std::string body =
+          nlohmann::json{{"content", Repeated(unit)}, {"with_pieces", with_pieces}}.dump();
+      const double bytes = BytesPerBodyByte(body, [&] {
+        const TokenizeRequest request = ParseTokenizeRequest(body);
+        return TokenizeReply(tokenizer->Encode(request.text, request.options), *tokenizer,
+                             request.with_pieces);
+      });
+      EXPECT_LT(bytes, 16) << unit << " " << with_pieces;
+    }
+  }
+}
+
+TEST(ServeMemoryTest, OneLongWordTakesItsSymbolsOnce) {
+  const TempDir folder;
+  folder.Write("tokenizer.json", R"({"version": "1.0", "truncation": null, "padding": null,
+    "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "vocab": {"a": 0, "aa": 1}, "merges": ["a a"]}})");
+  const auto tokenizer = OpenTokenizer(folder.path());
+  const std::string body = nlohmann::json{{"content", Repeated("a")}}.dump();
+  const double bytes = BytesPerBodyByte(body, [&] {
+    const TokenizeRequest request = ParseTokenizeRequest(body);
+    return TokenizeReply(tokenizer->Encode(request.text, request.options), *tokenizer, false);
+  });
+  EXPECT_LT(bytes, 40);  // 20 of a symbol, 8 of a merge, and the text itself
+}
+
+TEST(ServeMemoryTest, DetokenizeTakesASmallMultipleOfItsBody) {
+  const auto tokenizer = DeepSeekTokenizer();
+  // A value of JSON takes 16 bytes, and while their list grows there are three times as many.
+  for (const char* unit : {"1,", "20,", "128000,"}) {
+    const std::string body = "{\"tokens\":[" + Repeated(unit) + "0]}";
+    const double bytes = BytesPerBodyByte(body, [&] {
+      DetokenizeRequest request = ParseDetokenizeRequest(body);
+      return DetokenizeReply(std::move(request.tokens), request.options, *tokenizer);
+    });
+    EXPECT_LT(bytes, 40) << unit;
+  }
+}
+
+}  // namespace
+}  // namespace quire
