@@ -48,6 +48,17 @@ void Engine::StopAnswer(RequestId id, int32_t sample) {
   changed_.notify_all();
 }
 
+std::optional<EngineClock::duration> Engine::step_age() const {
+  const std::lock_guard lock(mutex_);
+  if (!step_began_) return std::nullopt;
+  return EngineClock::now() - *step_began_;
+}
+
+EngineClock::duration Engine::since_last_step() const {
+  const std::lock_guard lock(mutex_);
+  return EngineClock::now() - last_step_;
+}
+
 SchedulerCounters Engine::counters() const {
   const std::lock_guard lock(mutex_);
   return scheduler_.counters();
@@ -106,20 +117,21 @@ void Engine::RunUntilStopped() {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return stopping_ || scheduler_.HasWork(); });
       if (stopping_) break;
+      step_began_ = EngineClock::now();
     }
     RunStep();
+    const std::lock_guard lock(mutex_);
+    step_began_.reset();
+    last_step_ = EngineClock::now();
   }
   EndAll();
 }
 
-// Whatever goes wrong in a step ends what was running, and the engine goes on with the rest; but
-// without its device it cannot.
-void Engine::RunStep() {
-  std::vector<TokenEvent> events;
+// Whatever goes wrong in a part of a step ends what was running, and the engine goes on with the rest;
+// but without its device it cannot.
+void Engine::Attempt(const std::function<void()>& part, std::vector<TokenEvent>& events) {
   try {
-    const StepBatch batch = Schedule(events);
-    Deliver(events);  // before the step: an end need not wait for it
-    if (!batch.sequences.empty()) Compute(batch, events);
+    part();
   } catch (const DeviceError& error) {
     if (error.is_sticky()) throw;  // every step after it would, too
     const std::lock_guard lock(mutex_);
@@ -128,6 +140,16 @@ void Engine::RunStep() {
     const std::lock_guard lock(mutex_);
     scheduler_.Abandon(error.what(), events);
   }
+}
+
+// Events are delivered outside of what is attempted: were a listener's exception taken for a step's,
+// what had been delivered before it would be delivered again.
+void Engine::RunStep() {
+  std::vector<TokenEvent> events;
+  StepBatch batch;
+  Attempt([&] { batch = Schedule(events); }, events);
+  Deliver(events);  // before the step: an end need not wait for it
+  if (!batch.sequences.empty()) Attempt([&] { Compute(batch, events); }, events);
   Deliver(events);
 }
 

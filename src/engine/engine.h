@@ -2,7 +2,7 @@
 //
 // All functions may be called from any thread. Listeners are called on the engine's thread, one at a
 // time and never under its lock, so they may call the engine; while one runs, no step begins. They
-// must not throw.
+// must not throw: what one throws ends the engine (failure()). No event is given twice.
 #ifndef QUIRE_ENGINE_ENGINE_H_
 #define QUIRE_ENGINE_ENGINE_H_
 
@@ -43,6 +43,11 @@ class Engine {
   // listener, and within one step otherwise. Its last event still comes.
   void StopAnswer(RequestId id, int32_t sample);
 
+  // How long the step that runs has been running, its events included; nullopt: none does.
+  std::optional<EngineClock::duration> step_age() const;
+  // Since the last step ended; since the engine began, if none has.
+  EngineClock::duration since_last_step() const;
+
   SchedulerCounters counters() const;
   SchedulerSnapshot Snapshot() const;
   const RunnerLimits& limits() const { return runner_.limits(); }
@@ -58,6 +63,7 @@ class Engine {
   void RunUntilStopped();
   void Fail(const std::string& reason, bool lost_device);
   void RunStep();
+  void Attempt(const std::function<void()>& part, std::vector<TokenEvent>& events);
   StepBatch Schedule(std::vector<TokenEvent>& events);
   void Compute(const StepBatch& batch, std::vector<TokenEvent>& events);
   void Deliver(std::vector<TokenEvent>& events);
@@ -71,6 +77,8 @@ class Engine {
   bool stopping_ = false;
   std::optional<std::string> failure_;
   bool lost_device_ = false;
+  std::optional<EngineClock::time_point> step_began_;
+  EngineClock::time_point last_step_ = EngineClock::now();
   std::thread thread_;
 };
 

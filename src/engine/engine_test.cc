@@ -397,5 +397,53 @@ TEST(EngineTest, DeadlinesPass) {
   ExpectFinish(events[0], FinishReason::kDeadline);
 }
 
+TEST(EngineTest, AListenerThatThrowsHearsNothingTwice) {
+  FakeRunner runner(SmallLimits());
+  Engine engine(runner, {});
+  // Both answers end before a step begins, and the second end is thrown at.
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.num_samples = 2;
+  request.deadline = EngineClock::now() - std::chrono::seconds(1);
+  std::mutex mutex;
+  std::map<int32_t, int> num_ends;
+  std::promise<void> thrown;
+  engine.Submit(request, [&](const TokenEvent& event) {
+    const std::lock_guard lock(mutex);
+    if (event.finish != FinishReason::kNone) ++num_ends[event.sample];
+    if (!event.last_of_request) return;
+    thrown.set_value();
+    throw std::runtime_error("a bug");
+  });
+  thrown.get_future().wait();
+  while (!engine.failure()) std::this_thread::yield();
+  EXPECT_EQ(engine.failure(), "a bug");
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(num_ends, (std::map<int32_t, int>{{0, 1}, {1, 1}}));
+}
+
+TEST(EngineTest, SaysHowLongAStepHasBeenRunning) {
+  GatedRunner runner(SmallLimits());
+  Engine engine(runner, {});
+  EXPECT_EQ(engine.step_age(), std::nullopt);
+  const EngineClock::duration idle = engine.since_last_step();
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.max_tokens = 1;
+  std::promise<void> ended;
+  engine.Submit(request, [&](const TokenEvent& event) {
+    if (event.last_of_request) ended.set_value();
+  });
+  runner.WaitForStep();
+  const std::optional<EngineClock::duration> age = engine.step_age();
+  ASSERT_TRUE(age.has_value());
+  while (*engine.step_age() <= *age) std::this_thread::yield();
+  EXPECT_GT(engine.since_last_step(), idle);  // none has ended
+  runner.Open();
+  ended.get_future().wait();
+  while (engine.step_age()) std::this_thread::yield();
+  EXPECT_GE(engine.since_last_step().count(), 0);
+}
+
 }  // namespace
 }  // namespace quire::testing

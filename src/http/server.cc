@@ -5,6 +5,7 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -106,13 +107,23 @@ asio::awaitable<void> HttpServerState::AcceptLoop() {
   while (!stopping_) {
     auto [error, socket] = co_await listener_.acceptor().async_accept(kQuietly);
     if (stopping_) break;
-    if (!error) {
-      Admit(std::move(socket));
-      continue;
-    }
-    // Out of descriptors, most likely: the connection stays in the kernel's queue.
+    if (!error && TryAdmit(std::move(socket))) continue;
+    // Out of descriptors, most likely: the connection stays in the kernel's queue. Or out of memory.
     retry_.expires_after(std::chrono::milliseconds(50));
     co_await retry_.async_wait(kQuietly);
+  }
+}
+
+// A connection that cannot be taken is closed, and the next one is waited for all the same.
+bool HttpServerState::TryAdmit(Transport::Socket socket) {
+  try {
+    Admit(std::move(socket));
+    return true;
+  } catch (const std::exception& exception) {
+    if (options_.on_error) {
+      options_.on_error(fmt::format("a connection could not be taken: {}", exception.what()));
+    }
+    return false;
   }
 }
 
@@ -120,6 +131,7 @@ void HttpServerState::Admit(Transport::Socket socket) {
   const bool serve = num_served_ < options_.max_connections;
   const auto num_refusing = connections_.size() - static_cast<size_t>(num_served_);
   if (!serve && num_refusing >= kMaxRefusing) return;
+  if (options_.on_connection) options_.on_connection();
   error_code ignored;
   // Pieces of a stream are small and must not wait for each other. No such option on a unix socket.
   socket.set_option(asio::ip::tcp::no_delay(true), ignored);
@@ -131,8 +143,13 @@ void HttpServerState::Admit(Transport::Socket socket) {
       serve ? HttpConnection::Admission::kServe : HttpConnection::Admission::kRefuse);
   connections_.insert(connection.get());
   if (serve) ++num_served_;
-  asio::co_spawn(
-      executor(), [connection] { return connection->Run(); }, asio::detached);
+  try {
+    asio::co_spawn(
+        executor(), [connection] { return connection->Run(); }, asio::detached);
+  } catch (...) {
+    Remove(connection.get());
+    throw;
+  }
 }
 
 void HttpServerState::Remove(HttpConnection* connection) {

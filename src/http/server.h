@@ -131,6 +131,10 @@ struct HttpServerOptions {
   std::function<std::optional<HttpEarlyAnswer>(const HttpRequest&)> check_header{};
   // Shapes the server's own errors. Empty: the message as plain text.
   std::function<HttpResponse(int status, std::string_view message)> make_error{};
+  // Called for each connection that is taken, before anything is read from it.
+  std::function<void()> on_connection{};
+  // What went wrong outside of any request, for the log: a connection that could not be taken.
+  std::function<void(std::string_view message)> on_error{};
   // Called once for each request, after its end.
   std::function<void(const AccessRecord&)> on_access{};
 };

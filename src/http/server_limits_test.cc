@@ -1,6 +1,7 @@
 // What a server does with clients that ask too much, too slowly, or for too long; and how it ends.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -8,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -77,6 +79,26 @@ TEST(HttpLimitsTest, WhatIsWrongIsRefusedInTheShapeThatWasAskedFor) {
 }
 
 // The client gets its answer even if it is still sending, and so must not be reset.
+TEST(HttpLimitsTest, AConnectionThatCannotBeTakenDoesNotEndAccepting) {
+  HttpServerOptions options = Shaped();
+  auto num_taken = std::make_shared<std::atomic<int>>(0);
+  auto errors = std::make_shared<std::atomic<int>>(0);
+  options.on_connection = [num_taken] {
+    if (++*num_taken <= 2) throw std::runtime_error("no memory");
+  };
+  options.on_error = [errors](std::string_view message) {
+    EXPECT_EQ(message, "a connection could not be taken: no memory");
+    ++*errors;
+  };
+  TestServer test(std::move(options));
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(RawClient(test.port()).ReadAll().find("HTTP"), std::string::npos);
+  RawClient client(test.port());
+  client.Send(kGetEcho);
+  EXPECT_TRUE(client.ReadResponse().starts_with("HTTP/1.1 200"));
+  EXPECT_EQ(*errors, 2);
+}
+
 TEST(HttpLimitsTest, AnOversizeBodyIsAnsweredWhileItIsBeingSent) {
   TestServer test(Shaped());
   RawClient client(test.port());

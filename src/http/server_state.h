@@ -51,6 +51,7 @@ class HttpServerState : public std::enable_shared_from_this<HttpServerState> {
 
  private:
   asio::awaitable<void> AcceptLoop();
+  bool TryAdmit(Transport::Socket socket);
   void Admit(Transport::Socket socket);
   std::vector<std::shared_ptr<HttpConnection>> Connections() const;
 
