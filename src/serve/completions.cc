@@ -195,9 +195,20 @@ asio::awaitable<void> Completions::SendWhole(Submission& submission, AnswerShape
     for (const QueuedEvent& queued : events) answer.Take(queued.prompt, queued.event);
     if (answer.error()) throw *answer.error();
   }
-  HttpResponse response{
-      .content_type = std::string(kJsonContentType), .body = answer.Json(), .headers = headers};
-  co_await responder.Send(std::move(response));
+  ReplyPieces pieces = answer.Json();
+  std::string first = pieces();
+  std::string piece = pieces();
+  if (piece.empty()) {
+    HttpResponse response{.content_type = std::string(kJsonContentType),
+                          .body = std::move(first),
+                          .headers = headers};
+    co_await responder.Send(std::move(response));
+    co_return;
+  }
+  co_await responder.Start(200, std::string(kJsonContentType), headers);
+  co_await responder.Write(first);
+  for (; !piece.empty(); piece = pieces()) co_await responder.Write(piece);
+  co_await responder.Finish();
 }
 
 asio::awaitable<void> Completions::SendStream(Submission& submission, AnswerShape shape,

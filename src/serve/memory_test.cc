@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "io/test_files.h"
+#include "serve/openai_response.h"
 #include "serve/text_requests.h"
 #include "testing/allocation_count.h"
 
@@ -79,6 +80,38 @@ TEST(ServeMemoryTest, DetokenizeTakesASmallMultipleOfItsBody) {
     });
     EXPECT_LT(bytes, 40) << unit;
   }
+}
+
+// An answer of so many tokens with 20 alternatives each.
+double WholeAnswerBytes(Endpoint endpoint, int64_t num_tokens) {
+  const auto tokenizer = DeepSeekTokenizer();
+  AnswerShape shape{.endpoint = endpoint, .logprobs = true, .tokenizer = tokenizer.get()};
+  shape.prompts = {{.text = "a", .tokens = {1}}};
+  const int64_t before = testing::AllocatedBytes();
+  testing::ResetPeakBytes();
+  WholeAnswer answer(std::move(shape));
+  for (int64_t i = 1; i <= num_tokens; ++i) {
+    TextEvent event;
+    event.text.content = " word";
+    event.output_tokens = i;
+    event.token = TokenScore{.chosen = {.token = 20, .logprob = -1.25f}};
+    for (int32_t j = 0; j < 20; ++j) {
+      event.token->top.push_back({.token = 20 + j, .logprob = -1.25f - static_cast<float>(j) / 7});
+    }
+    if (i == num_tokens) event.finish = FinishReason::kLength;
+    answer.Take(0, event);
+  }
+  ReplyPieces pieces = answer.Json();
+  int64_t size = 0;
+  for (std::string piece = pieces(); !piece.empty(); piece = pieces()) size += std::ssize(piece);
+  EXPECT_GT(size, num_tokens * 400);
+  return static_cast<double>(testing::PeakBytes() - before) / static_cast<double>(num_tokens);
+}
+
+TEST(ServeMemoryTest, AWholeAnswerWithLogprobsTakesAFewHundredBytesAToken) {
+  // A kept token has 56 bytes and 20 times 8; their list may have grown by a half just now.
+  EXPECT_LT(WholeAnswerBytes(Endpoint::kChat, 3000), 500);
+  EXPECT_LT(WholeAnswerBytes(Endpoint::kCompletion, 3000), 500);
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -45,17 +47,9 @@ OrderedJson ModelEntry(const ServedModel& model) {
           {"max_model_len", model.context}};
 }
 
-// Puts the lists of `more` behind those of `all`.
-void AppendLogprobs(OrderedJson& all, const OrderedJson& more) {
-  if (more.is_null()) return;
-  if (all.is_null()) {
-    all = more;
-    return;
-  }
-  for (const auto& [name, list] : more.items()) {
-    if (!list.is_array()) continue;
-    for (const OrderedJson& entry : list) all[name].push_back(entry);
-  }
+OrderedJson LogprobsJson(const AnswerShape& shape, std::span<const ScoredToken> tokens) {
+  return shape.endpoint == Endpoint::kChat ? ChatLogprobsJson(*shape.tokenizer, tokens)
+                                           : CompletionLogprobsJson(*shape.tokenizer, tokens);
 }
 
 AnswerShape ShapeOf(const GenerationFields& fields, Endpoint endpoint) {
@@ -99,12 +93,12 @@ WholeAnswer::WholeAnswer(AnswerShape shape)
 WholeAnswer::~WholeAnswer() = default;
 
 void WholeAnswer::Take(size_t prompt, const TextEvent& event) {
-  const std::optional<ChoicePiece> piece = choices_->Take(prompt, event);
+  std::optional<ChoicePiece> piece = choices_->Take(prompt, event);
   if (!piece) return;
   ChoiceText& text = texts_[piece->index];
   text.reasoning += piece->reasoning;
   text.content += piece->content;
-  AppendLogprobs(text.logprobs, piece->logprobs);
+  for (ScoredToken& token : piece->tokens) text.tokens.push_back(std::move(token));
   if (piece->finish_reason) text.finish_reason = *piece->finish_reason;
 }
 
@@ -112,26 +106,118 @@ bool WholeAnswer::done() const { return choices_->done(); }
 const std::optional<ApiError>& WholeAnswer::error() const { return choices_->error(); }
 Usage WholeAnswer::usage() const { return choices_->usage(); }
 
-std::string WholeAnswer::Json() const {
-  QUIRE_CHECK(done() && !error());
-  const AnswerShape& shape = choices_->shape();
-  const bool is_chat = shape.endpoint == Endpoint::kChat;
-  OrderedJson answer = Frame(shape, is_chat ? "chat.completion" : "text_completion");
-  for (size_t i = 0; i < texts_.size(); ++i) {
-    const ChoiceText& text = texts_[i];
-    OrderedJson choice = {{"index", i}};
-    if (is_chat) {
-      choice["message"] = {{"role", "assistant"}, {"content", text.content}, {"refusal", nullptr}};
-      if (!text.reasoning.empty()) choice["message"]["reasoning_content"] = text.reasoning;
-    } else {
-      choice["text"] = text.content;
-    }
-    choice["logprobs"] = text.logprobs;
-    choice["finish_reason"] = text.finish_reason;
-    answer["choices"].push_back(std::move(choice));
+// Writes an answer, choice by choice and token by token.
+class WholeAnswer::Writer {
+ public:
+  explicit Writer(const WholeAnswer& answer) : answer_(answer), shape_(answer.choices_->shape()) {}
+
+  std::string Next() {
+    std::string out;
+    while (out.size() < kPieceBytes && phase_ != Phase::kEnded) Step(out);
+    return out;
   }
-  answer["usage"] = UsageJson(usage());
-  return Dump(answer);
+
+ private:
+  enum class Phase { kFrame, kChoice, kTokens, kEnded };
+
+  bool is_chat() const { return shape_.endpoint == Endpoint::kChat; }
+
+  void Step(std::string& out) {
+    switch (phase_) {
+      case Phase::kFrame: {
+        std::string frame = Dump(Frame(shape_, is_chat() ? "chat.completion" : "text_completion"));
+        frame.resize(frame.size() - 2);  // "]}" of the choices, which come last
+        out += frame;
+        phase_ = Phase::kChoice;
+        return;
+      }
+      case Phase::kChoice:
+        if (choice_ < answer_.texts_.size()) return BeginChoice(out);
+        out += fmt::format("],\"usage\":{}}}", Dump(UsageJson(answer_.usage())));
+        phase_ = Phase::kEnded;
+        return;
+      case Phase::kTokens:
+        return WriteToken(out);
+      case Phase::kEnded:
+        return;
+    }
+  }
+
+  void BeginChoice(std::string& out) {
+    const ChoiceText& text = answer_.texts_[choice_];
+    if (choice_ > 0) out += ',';
+    if (is_chat()) {
+      OrderedJson message = {
+          {"role", "assistant"}, {"content", text.content}, {"refusal", nullptr}};
+      if (!text.reasoning.empty()) message["reasoning_content"] = text.reasoning;
+      out += fmt::format(R"({{"index":{},"message":{})", choice_, Dump(message));
+    } else {
+      out += fmt::format(R"({{"index":{},"text":{})", choice_, Dump(text.content));
+    }
+    out += R"(,"logprobs":)";
+    if (text.tokens.empty()) {
+      out += "null";
+      return EndChoice(out);
+    }
+    out += fmt::format(R"({{"{}":[)", kLists[is_chat() ? 0 : 1]);
+    list_ = is_chat() ? 0 : 1;
+    token_ = 0;
+    phase_ = Phase::kTokens;
+  }
+
+  // Of the list that is being written, or its end.
+  void WriteToken(std::string& out) {
+    const std::vector<ScoredToken>& tokens = answer_.texts_[choice_].tokens;
+    if (token_ < tokens.size()) {
+      if (token_ > 0) out += ',';
+      out += Entry(tokens[token_++]);
+      return;
+    }
+    if (is_chat() || list_ + 1 == std::size(kLists)) {
+      out += is_chat() ? R"(],"refusal":null})" : "]}";
+      return EndChoice(out);
+    }
+    ++list_;
+    token_ = 0;
+    out += fmt::format(R"(],"{}":[)", kLists[list_]);
+  }
+
+  std::string Entry(const ScoredToken& token) const {
+    const Tokenizer& tokenizer = *shape_.tokenizer;
+    switch (list_) {
+      case 0:
+        return Dump(ChatTokenJson(tokenizer, token.score));
+      case 1:
+        return Dump(CompletionTokenName(tokenizer, token.score.chosen.token));
+      case 2:
+        return token.is_scored ? Dump(FiniteLogprob(token.score.chosen.logprob)) : "null";
+      case 3:
+        return Dump(CompletionTokenEntry(tokenizer, token).top);
+      default:
+        return std::to_string(token.offset);
+    }
+  }
+
+  void EndChoice(std::string& out) {
+    out += fmt::format(R"(,"finish_reason":{}}})", Dump(answer_.texts_[choice_].finish_reason));
+    ++choice_;
+    phase_ = Phase::kChoice;
+  }
+
+  // Chat has the first, completions the others.
+  static constexpr const char* kLists[] = {"content", "tokens", "token_logprobs", "top_logprobs",
+                                           "text_offset"};
+  const WholeAnswer& answer_;
+  const AnswerShape& shape_;
+  Phase phase_ = Phase::kFrame;
+  size_t choice_ = 0;
+  size_t list_ = 0;
+  size_t token_ = 0;
+};
+
+ReplyPieces WholeAnswer::Json() const {
+  QUIRE_CHECK(done() && !error());
+  return [writer = Writer(*this)]() mutable { return writer.Next(); };
 }
 
 // ---- In chunks ----
@@ -160,7 +246,7 @@ void AddChatChunks(const AnswerShape& shape, const ChoicePiece& piece,
     chunks.push_back(
         ChatChunk(shape, piece.index, {{"role", "assistant"}, {"content", ""}}, nullptr));
   }
-  OrderedJson logprobs = piece.logprobs;  // with the first piece of text
+  OrderedJson logprobs = LogprobsJson(shape, piece.tokens);  // with the first piece of text
   if (!piece.reasoning.empty()) {
     chunks.push_back(ChatChunk(shape, piece.index, {{"reasoning_content", piece.reasoning}},
                                std::exchange(logprobs, nullptr)));
@@ -177,10 +263,10 @@ void AddChatChunks(const AnswerShape& shape, const ChoicePiece& piece,
 
 void AddCompletionChunk(const AnswerShape& shape, const ChoicePiece& piece,
                         std::vector<std::string>& chunks) {
-  if (piece.content.empty() && piece.logprobs.is_null() && !piece.finish_reason) return;
+  if (piece.content.empty() && piece.tokens.empty() && !piece.finish_reason) return;
   chunks.push_back(Chunk(shape, {{"index", piece.index},
                                  {"text", piece.content},
-                                 {"logprobs", piece.logprobs},
+                                 {"logprobs", LogprobsJson(shape, piece.tokens)},
                                  {"finish_reason", FinishJson(piece.finish_reason)}}));
 }
 

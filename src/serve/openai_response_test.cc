@@ -74,6 +74,13 @@ TextEvent End(FinishReason reason, int64_t count) {
   return event;
 }
 
+std::string JoinedAnswer(const WholeAnswer& answer) {
+  ReplyPieces pieces = answer.Json();
+  std::string all;
+  for (std::string piece = pieces(); !piece.empty(); piece = pieces()) all += piece;
+  return all;
+}
+
 std::string WholeJson(AnswerShape shape, const std::vector<TextEvent>& events) {
   WholeAnswer answer(std::move(shape));
   for (const TextEvent& event : events) {
@@ -81,7 +88,7 @@ std::string WholeJson(AnswerShape shape, const std::vector<TextEvent>& events) {
     answer.Take(0, event);
   }
   EXPECT_TRUE(answer.done());
-  return answer.Json();
+  return JoinedAnswer(answer);
 }
 
 std::vector<std::string> Chunks(AnswerShape shape, const std::vector<TextEvent>& events) {
@@ -367,7 +374,7 @@ TEST(OpenaiResponseTest, ChoicesOfSeveralPromptsAreNumberedThrough) {
     }
   }
   ASSERT_TRUE(answer.done());
-  const OrderedJson json = Parse(answer.Json());
+  const OrderedJson json = Parse(JoinedAnswer(answer));
   ASSERT_EQ(json["choices"].size(), 4u);
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(json["choices"][i]["index"], i);

@@ -1,6 +1,5 @@
 #include "serve/response_choices.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
@@ -50,19 +49,22 @@ std::optional<ChoicePiece> Choices::Take(size_t prompt, const TextEvent& event) 
   }
   if (error_) return std::nullopt;
 
-  CompletionLogprobs logprobs(*shape_.tokenizer);
   piece.is_first = !std::exchange(choice.begun, true);
-  if (piece.is_first && shape_.echo) BeginEcho(prompt, piece, logprobs);
+  if (piece.is_first && shape_.echo) BeginEcho(prompt, piece);
   if (!shape_.prompt_only) {
     piece.reasoning = event.text.reasoning;
     piece.content += event.text.content;
-    if (shape_.logprobs && event.token) AddLogprobs(choice, event, piece, logprobs);
+    if (shape_.logprobs && event.token) {
+      const bool has_offsets = choice.offsets.has_value();
+      piece.tokens.push_back(
+          {.score = *event.token,
+           .offset = has_offsets ? choice.offsets->Next(event.token->chosen.token) : 0});
+    }
   }
-  if (!logprobs.empty()) piece.logprobs = logprobs.Take();
   return piece;
 }
 
-void Choices::BeginEcho(size_t prompt, ChoicePiece& piece, CompletionLogprobs& logprobs) {
+void Choices::BeginEcho(size_t prompt, ChoicePiece& piece) {
   const AnswerPrompt& echoed = shape_.prompts[prompt];
   piece.content = echoed.text;
   if (!shape_.logprobs) return;
@@ -70,22 +72,13 @@ void Choices::BeginEcho(size_t prompt, ChoicePiece& piece, CompletionLogprobs& l
   const auto& scores = prompt_scores_[prompt];
   QUIRE_CHECK(scores.size() + 1 == echoed.tokens.size(), "{} scores of {} tokens", scores.size(),
               echoed.tokens.size());
-  logprobs.AddUnscored(echoed.tokens.front(), offsets.front());
+  piece.tokens.push_back({.score = {.chosen = {.token = echoed.tokens.front()}},
+                          .is_scored = false,
+                          .offset = offsets.front()});
   for (size_t i = 0; i < scores.size(); ++i) {
-    logprobs.Add(scores[i].chosen, scores[i].top, offsets[i + 1]);
+    piece.tokens.push_back(
+        {.score = {.chosen = scores[i].chosen, .top = scores[i].top}, .offset = offsets[i + 1]});
   }
-}
-
-void Choices::AddLogprobs(Choice& choice, const TextEvent& event, ChoicePiece& piece,
-                          CompletionLogprobs& logprobs) {
-  if (shape_.endpoint == Endpoint::kChat) {
-    piece.logprobs = {
-        {"content", OrderedJson::array({ChatTokenJson(*shape_.tokenizer, *event.token)})},
-        {"refusal", nullptr}};
-    return;
-  }
-  logprobs.Add(event.token->chosen, event.token->top,
-               choice.offsets->Next(event.token->chosen.token));
 }
 
 Usage Choices::usage() const {

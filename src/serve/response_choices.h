@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "io/json.h"
 #include "serve/openai_response.h"
 #include "serve/response_logprobs.h"
 
@@ -20,7 +19,7 @@ struct ChoicePiece {
   bool is_first = false;
   std::string reasoning = {};
   std::string content = {};                       // with the prompt before it, if echoed
-  OrderedJson logprobs = nullptr;                 // of the endpoint's form; null: none
+  std::vector<ScoredToken> tokens = {};           // if log-probabilities are asked for
   std::optional<std::string> finish_reason = {};  // the choice has ended
 };
 
@@ -44,9 +43,7 @@ class Choices {
     std::optional<AnswerOffsets> offsets = {};  // completions with logprobs
   };
 
-  void BeginEcho(size_t prompt, ChoicePiece& piece, CompletionLogprobs& logprobs);
-  void AddLogprobs(Choice& choice, const TextEvent& event, ChoicePiece& piece,
-                   CompletionLogprobs& logprobs);
+  void BeginEcho(size_t prompt, ChoicePiece& piece);
   int64_t AnswerStart(size_t prompt) const;
 
   const AnswerShape shape_;

@@ -10,9 +10,6 @@
 namespace quire {
 namespace {
 
-// JSON has no infinity.
-double Finite(float logprob) { return logprob > -9999.0f ? logprob : -9999.0; }
-
 bool IsKnown(const Tokenizer& tokenizer, int32_t token) {
   return !tokenizer.TokenSpelling(token).empty();
 }
@@ -25,7 +22,7 @@ OrderedJson ChatEntry(const Tokenizer& tokenizer, const TokenLogprob& token) {
   OrderedJson entry = OrderedJson::object();
   if (!IsKnown(tokenizer, token.token)) {
     entry["token"] = UnknownName(token.token);
-    entry["logprob"] = Finite(token.logprob);
+    entry["logprob"] = FiniteLogprob(token.logprob);
     entry["bytes"] = nullptr;
     return entry;
   }
@@ -33,19 +30,14 @@ OrderedJson ChatEntry(const Tokenizer& tokenizer, const TokenLogprob& token) {
   OrderedJson list = OrderedJson::array();
   for (const char byte : bytes) list.push_back(static_cast<uint8_t>(byte));
   entry["token"] = ReplaceIllFormed(bytes);
-  entry["logprob"] = Finite(token.logprob);
+  entry["logprob"] = FiniteLogprob(token.logprob);
   entry["bytes"] = std::move(list);
   return entry;
 }
 
-OrderedJson EmptyLists() {
-  return {{"tokens", OrderedJson::array()},
-          {"token_logprobs", OrderedJson::array()},
-          {"top_logprobs", OrderedJson::array()},
-          {"text_offset", OrderedJson::array()}};
-}
-
 }  // namespace
+
+double FiniteLogprob(float logprob) { return logprob > -9999.0f ? logprob : -9999.0; }
 
 OrderedJson ChatTokenJson(const Tokenizer& tokenizer, const TokenScore& score) {
   OrderedJson entry = ChatEntry(tokenizer, score.chosen);
@@ -109,31 +101,42 @@ int64_t AnswerOffsets::Next(int32_t token) {
   return offset;
 }
 
-CompletionLogprobs::CompletionLogprobs(const Tokenizer& tokenizer)
-    : tokenizer_(&tokenizer), json_(EmptyLists()) {}
-
-void CompletionLogprobs::AddUnscored(int32_t token, int64_t offset) {
-  json_["tokens"].push_back(CompletionTokenName(*tokenizer_, token));
-  json_["token_logprobs"].push_back(nullptr);
-  json_["top_logprobs"].push_back(nullptr);
-  json_["text_offset"].push_back(offset);
-}
-
-void CompletionLogprobs::Add(const TokenLogprob& chosen, std::span<const TokenLogprob> top,
-                             int64_t offset) {
-  const std::string name = CompletionTokenName(*tokenizer_, chosen.token);
-  json_["tokens"].push_back(name);
-  json_["token_logprobs"].push_back(Finite(chosen.logprob));
-  OrderedJson names = OrderedJson::object();
+CompletionEntry CompletionTokenEntry(const Tokenizer& tokenizer, const ScoredToken& token) {
+  CompletionEntry entry{.token = CompletionTokenName(tokenizer, token.score.chosen.token),
+                        .offset = token.offset};
+  if (!token.is_scored) return entry;
+  entry.logprob = FiniteLogprob(token.score.chosen.logprob);
+  entry.top = OrderedJson::object();
   // emplace keeps the first of a name: the most likely.
-  for (const TokenLogprob& token : top) {
-    names.emplace(CompletionTokenName(*tokenizer_, token.token), Finite(token.logprob));
+  for (const TokenLogprob& other : token.score.top) {
+    entry.top.emplace(CompletionTokenName(tokenizer, other.token), FiniteLogprob(other.logprob));
   }
-  names.emplace(name, Finite(chosen.logprob));
-  json_["top_logprobs"].push_back(std::move(names));
-  json_["text_offset"].push_back(offset);
+  entry.top.emplace(entry.token, FiniteLogprob(token.score.chosen.logprob));
+  return entry;
 }
 
-OrderedJson CompletionLogprobs::Take() { return std::exchange(json_, EmptyLists()); }
+OrderedJson ChatLogprobsJson(const Tokenizer& tokenizer, std::span<const ScoredToken> tokens) {
+  if (tokens.empty()) return nullptr;
+  OrderedJson content = OrderedJson::array();
+  for (const ScoredToken& token : tokens) content.push_back(ChatTokenJson(tokenizer, token.score));
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+OrderedJson CompletionLogprobsJson(const Tokenizer& tokenizer,
+                                   std::span<const ScoredToken> tokens) {
+  if (tokens.empty()) return nullptr;
+  OrderedJson lists = {{"tokens", OrderedJson::array()},
+                       {"token_logprobs", OrderedJson::array()},
+                       {"top_logprobs", OrderedJson::array()},
+                       {"text_offset", OrderedJson::array()}};
+  for (const ScoredToken& token : tokens) {
+    CompletionEntry entry = CompletionTokenEntry(tokenizer, token);
+    lists["tokens"].push_back(std::move(entry.token));
+    lists["token_logprobs"].push_back(std::move(entry.logprob));
+    lists["top_logprobs"].push_back(std::move(entry.top));
+    lists["text_offset"].push_back(entry.offset);
+  }
+  return lists;
+}
 
 }  // namespace quire

@@ -16,6 +16,14 @@
 
 namespace quire {
 
+// A token of an answer or of an echoed prompt, as it is kept until it is written: some 200 bytes with 20
+// alternatives, where its JSON as a tree has 15,000.
+struct ScoredToken {
+  TokenScore score = {};
+  bool is_scored = true;  // false: a prompt's first token, which follows nothing
+  int64_t offset = 0;     // completions: where it begins, in characters
+};
+
 // {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]}
 OrderedJson ChatTokenJson(const Tokenizer& tokenizer, const TokenScore& score);
 
@@ -48,24 +56,22 @@ class AnswerOffsets {
   bool begins_text_;  // no token of prompt and answer has been text yet
 };
 
-// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, lists of one length.
-class CompletionLogprobs {
- public:
-  explicit CompletionLogprobs(const Tokenizer& tokenizer);
+// JSON has no infinity.
+double FiniteLogprob(float logprob);
 
-  // The first token of a prompt: there is nothing that it could follow.
-  void AddUnscored(int32_t token, int64_t offset);
-  // Of the alternatives and the token itself, one of each name.
-  void Add(const TokenLogprob& chosen, std::span<const TokenLogprob> top, int64_t offset);
-
-  bool empty() const { return json_["tokens"].empty(); }
-  // What was added since the last time.
-  OrderedJson Take();
-
- private:
-  const Tokenizer* tokenizer_;
-  OrderedJson json_;
+// The entries of a token in the four lists of completions.
+struct CompletionEntry {
+  std::string token = {};
+  OrderedJson logprob = nullptr;
+  OrderedJson top = nullptr;  // of the alternatives and the token itself, one of each name
+  int64_t offset = 0;
 };
+CompletionEntry CompletionTokenEntry(const Tokenizer& tokenizer, const ScoredToken& token);
+
+// The "logprobs" of a choice: {"content", "refusal"} of chat, or
+// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, lists of one length. null without tokens.
+OrderedJson ChatLogprobsJson(const Tokenizer& tokenizer, std::span<const ScoredToken> tokens);
+OrderedJson CompletionLogprobsJson(const Tokenizer& tokenizer, std::span<const ScoredToken> tokens);
 
 }  // namespace quire
 

@@ -18,9 +18,6 @@ std::optional<std::string> ReadModel(RequestFields& fields) {
   return model ? std::optional(model->String()) : std::nullopt;
 }
 
-// About so many bytes of a reply at a time.
-constexpr size_t kPieceBytes = size_t{64} << 10;
-
 // A text as JSON has it, without the quotes.
 std::string Escaped(std::string_view text) {
   const std::string quoted = Dump(std::string(text));

@@ -1,24 +1,20 @@
 // /tokenize, /detokenize and /apply-template: bodies parsed, answers written. Names as in llama.cpp's
-// server, and, where vLLM has others for the same, those too. Refusals as in openai_request.h.
+// server, and, where vLLM has others for the same, those too. Refusals as in openai_request.h. Replies
+// borrow the tokenizer.
 #ifndef QUIRE_SERVE_TEXT_REQUESTS_H_
 #define QUIRE_SERVE_TEXT_REQUESTS_H_
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "serve/openai_request.h"
+#include "serve/reply_pieces.h"
 #include "text/tokenizer.h"
 
 namespace quire {
-
-// The text of a reply, piece by piece: what is behind the last call's, "" at the end. A reply may be a
-// hundred times its request, so it is written as it is sent, and never all in memory. Borrows the
-// tokenizer.
-using ReplyPieces = std::function<std::string()>;
 
 // {"content": "text"} or {"prompt": "text"}, one of them, "" allowed; add_special_tokens (or
 // add_special), absent: as both servers do, false for content and true for prompt; parse_special
