@@ -40,7 +40,8 @@ struct ServeFlags {
   std::string served_model_name = {};
   std::vector<std::string> api_keys = {};
   std::string api_key_file = {};
-  std::string cors_origin = {};
+  OriginRules origins = {};
+  Milliseconds step_timeout = ServiceOptions().step_timeout;
   int64_t max_queued_requests = SchedulerOptions().max_waiting;
   int32_t max_priority = SchedulerOptions().max_priority;
   bool disable_radix_cache = false;
@@ -83,8 +84,16 @@ void AddAccess(FlagReader& reader, ServeFlags& flags) {
       .Twin();
   add({"--api-key-file", "FILE", "", "More keys, one a line; lines that begin with # are comments"},
       flags.api_key_file, ParseText);
-  add({"--cors-origin", "ORIGIN", "", "Let pages of this origin ask; * for all"}, flags.cors_origin,
-      ParseText);
+  add({"--cors-origin", "ORIGIN", "", "Let pages of this origin ask; * for all"},
+      flags.origins.cors_origin, ParseText);
+  reader
+      .AddList(
+          {"--allowed-host", "NAME", "",
+           "A name that clients may call this server by, besides addresses and localhost; others "
+           "are refused if it is given, or if only this machine can ask; * for all"},
+          flags.origins.allowed_hosts)
+      .Group("Who may ask")
+      .Twin();
 }
 
 void AddLimits(FlagReader& reader, ServeFlags& flags) {
@@ -139,6 +148,9 @@ void AddLimits(FlagReader& reader, ServeFlags& flags) {
   add({"--ping-interval", "SECONDS", seconds(flags.completions.ping_interval),
        "A stream that waits sends a comment, so that proxies keep it open"},
       flags.completions.ping_interval, ParseSeconds);
+  add({"--step-timeout", "SECONDS", seconds(flags.step_timeout),
+       "/health answers 503 while a step takes longer: it hangs"},
+      flags.step_timeout, ParseSeconds);
   add({"--drain-timeout", "SECONDS", seconds(flags.drain_timeout),
        "How long open requests may go on after SIGTERM"},
       flags.drain_timeout, ParseSeconds);
@@ -222,7 +234,8 @@ ServerOptions MakeServerOptions(const ServeFlags& flags, const NamedFolder& mode
           flags.http.max_body_bytes, flags.http.max_total_body_bytes);
   options.service.version = QUIRE_VERSION;
   options.service.api_keys = ReadKeys(flags);
-  options.service.cors_origin = flags.cors_origin;
+  options.service.origins = flags.origins;
+  options.service.step_timeout = flags.step_timeout;
   options.service.completions = flags.completions;
   options.service.completions.model_name =
       flags.served_model_name.empty() ? model.name : flags.served_model_name;

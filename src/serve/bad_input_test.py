@@ -214,7 +214,7 @@ class BodyTest(BadInputTest):
 
     def test_oversize_body(self):
         big = b'{"prompt": "%s"}' % (b"x" * MAX_BODY)
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
         self.assert_raw_status(head + b"Content-Length: %d\r\n\r\n" % len(big) + big, 413)
         self.assert_raw_status(head + b"Content-Length: %d\r\n\r\n" % (1 << 62), 413)
         chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
@@ -229,11 +229,11 @@ class BodyTest(BadInputTest):
 
 class HttpTest(BadInputTest):
     def test_header_floods(self):
-        head = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+        head = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
         many = b"".join(b"X-%d: y\r\n" % i for i in range(10_000))
         self.assert_raw_status(head + many + b"\r\n", 431)
         self.assert_raw_status(head + b"X: " + b"y" * MAX_HEADER + b"\r\n\r\n", 431)
-        self.assert_raw_status(b"GET /" + b"a" * MAX_HEADER + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431)
+        self.assert_raw_status(b"GET /" + b"a" * MAX_HEADER + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 431)
         # No line ever ends.
         self.assert_raw_status(b"G" * (4 * MAX_HEADER), 431)
         self.assert_raw_status(head + b"y" * (4 * MAX_HEADER), 431)
@@ -242,20 +242,20 @@ class HttpTest(BadInputTest):
         for data in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"HELO mail\r\n\r\n",
                      b"GET\r\n\r\n", b"GET /health\r\n\r\n", b"GET /health HTTP/1.1\r\n\r\n",
                      b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-                     b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-                     b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n"
+                     b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+                     b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n"
                      b"Content-Length: 2\r\n\r\n",
-                     b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n"
+                     b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n"
                      b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-                     b"GET /health HTTP/1.1\r\nHost: x\r\nBad Name: x\r\n\r\n",
-                     b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+                     b"GET /health HTTP/1.1\r\nHost: localhost\r\nBad Name: x\r\n\r\n",
+                     b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
                      b"zz\r\n"):
             with self.subTest(data=data):
                 answer = self.raw_answer(data, close=True)
                 self.assertTrue(answer == b"" or answer.startswith(b"HTTP/1.1 400 "), answer)
-        self.assert_raw_status(b"GET /health HTTP/3.0\r\nHost: x\r\n\r\n", 505)
+        self.assert_raw_status(b"GET /health HTTP/3.0\r\nHost: localhost\r\n\r\n", 505)
         self.assert_raw_status(
-            b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501)
+            b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 501)
 
     def test_paths_and_methods(self):
         for path in ("/nothing", "/v1", "/v1/", "/v1/chat", "/v1/embeddings", "//", "/../etc/passwd",
@@ -276,7 +276,7 @@ class HttpTest(BadInputTest):
         self.assertEqual(self.server.ask("GET", "/health?x=1").status, 200)
 
     def test_half_a_request_and_then_nothing(self):
-        whole = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\n\r\n"
+        whole = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 17\r\n\r\n"
                  b'{"prompt": "x"}  ')
         for length in (1, 10, 40, len(whole) - 20, len(whole) - 1):
             with self.subTest(length=length):
@@ -294,14 +294,14 @@ class HttpTest(BadInputTest):
     def test_half_sent_bodies_hold_up_nobody(self):
         clients = [self.server.raw() for _ in range(50)]
         for client in clients:
-            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
         self.assert_works()
         for client in clients:
             client.close()
 
     def test_clients_that_are_gone_while_their_request_is_read(self):
         body = json.dumps({"prompt": "a few words, " * 500, "max_tokens": 5}).encode()
-        request = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+        request = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
                    % len(body)) + body
         for i in range(1000):
             with self.server.raw() as client:
@@ -310,8 +310,8 @@ class HttpTest(BadInputTest):
                 client.sendall(request)
 
     def test_requests_one_after_another_in_one_piece(self):
-        one = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-        last = b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        one = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        last = b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         answer = self.raw_answer(one * 3 + last)
         self.assertEqual(answer.count(b"HTTP/1.1 200 "), 3)
         self.assertEqual(answer.count(b"HTTP/1.1 404 "), 1)
@@ -332,7 +332,7 @@ class IdleTest(BadInputTest):
         self.assertRegex(refused, rb"^HTTP/1\.1 503 ")
         for client in clients:
             client.close()
-        wait_for(lambda: self.raw_answer(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        wait_for(lambda: self.raw_answer(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                  .startswith(b"HTTP/1.1 200"), "connections to be free again")
 
 
@@ -355,7 +355,7 @@ class KeyTest(BadInputTest):
         self.assertNotIn("sk-test", self.server.log)
 
     def test_without_a_key_a_body_is_not_waited_for(self):
-        head = b"Host: x\r\nContent-Length: 1000\r\n\r\n"
+        head = b"Host: localhost\r\nContent-Length: 1000\r\n\r\n"
         for path in (CHAT, COMPLETIONS, "/tokenize"):
             answer = self.raw_answer(f"POST {path} HTTP/1.1\r\n".encode() + head)
             self.assertRegex(answer, rb"^HTTP/1\.1 401 (?s:.)*WWW-Authenticate: Bearer")
@@ -498,7 +498,7 @@ class TransportTest(unittest.TestCase):
         server = Server("--tls-cert-file", cert, "--tls-key-file", key)
         self.assertTrue(server.url.startswith("https://"))
         with server.raw() as plain:  # who does not speak TLS is closed
-            plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             try:
                 self.assertFalse(plain.recv(100).startswith(b"HTTP/"))
             except ConnectionError:

@@ -194,12 +194,18 @@ void Metrics::CountResponse(int status) {
   ++observed_.responses[status];
 }
 
+void Metrics::CountConnection() {
+  const std::lock_guard lock(mutex_);
+  ++observed_.connections;
+}
+
 Metrics::Observed Metrics::Copy() const {
   const std::lock_guard lock(mutex_);
   return observed_;
 }
 
-std::string Metrics::Text(const SchedulerSnapshot& engine) const {
+std::string Metrics::Text(const SchedulerSnapshot& engine,
+                          EngineClock::duration since_last_step) const {
   const Observed seen = Copy();
   MetricsText text("quire:", {{"model_name", model_name_}});
   text.Add("time_to_first_token_seconds", "From a request's arrival to its first token.",
@@ -222,6 +228,10 @@ std::string Metrics::Text(const SchedulerSnapshot& engine) const {
     responses.emplace_back(std::to_string(status), static_cast<double>(count));
   }
   text.Family("http_responses_total", "counter", "HTTP responses by status.", "status", responses);
+  text.Counter("http_connections_total", "Connections that were taken.",
+               static_cast<double>(seen.connections));
+  text.Gauge("seconds_since_last_step", "Seconds since a step last ended.",
+             Seconds(since_last_step));
   AddEngine(engine, text);
   return text.text();
 }

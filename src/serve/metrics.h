@@ -14,7 +14,8 @@
 //   that requests hold), kv_cache_pages{owner="free|cached|in_use"} (cached: by the prefix cache alone),
 //   prompt_tokens_total, generation_tokens_total, prefill_tokens_total, prefix_cache_queries_total and
 //   prefix_cache_hits_total (tokens), num_preemptions_total, evicted_pages_total, engine_steps_total,
-//   requests_added_total, requests_refused_total (queue full)
+//   requests_added_total, requests_refused_total (queue full), seconds_since_last_step (also while there is
+//   nothing to do), http_connections_total
 //
 // vLLM's request_queue_time_seconds is not there: no event says when a request was admitted.
 //
@@ -67,9 +68,11 @@ class Metrics {
   void ObserveTimePerToken(double seconds);
   void ObserveRequest(double seconds, int64_t prompt_tokens);
   void CountResponse(int status);
+  void CountConnection();
 
   // The body of /metrics.
-  std::string Text(const SchedulerSnapshot& engine) const;
+  std::string Text(const SchedulerSnapshot& engine,
+                   EngineClock::duration since_last_step = {}) const;
   // For the live page:
   //   {"model", "uptime_seconds", "pages": {total, free, cached, in_use},
   //    "running": [{request, sample, prompt_tokens, computed_tokens, output_tokens, pages}],
@@ -93,6 +96,7 @@ class Metrics {
     Histogram output_tokens;
     std::map<FinishReason, int64_t> answers;
     std::map<int, int64_t> responses;
+    int64_t connections = 0;
   };
   Observed Copy() const;
 

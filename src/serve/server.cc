@@ -16,7 +16,10 @@ namespace {
 constexpr std::chrono::milliseconds kLastWords{2'000};
 constexpr std::chrono::milliseconds kLook{20};
 
-HttpServerOptions MakeHttpOptions(HttpServerOptions options, Service& service) {
+HttpServerOptions MakeHttpOptions(HttpServerOptions options, Service& service,
+                                  const std::function<void(std::string_view)>& on_message) {
+  options.on_connection = [&service] { service.metrics().CountConnection(); };
+  options.on_error = on_message;
   options.make_error = [&service](int status, std::string_view message) {
     return service.MakeError(status, message);
   };
@@ -30,14 +33,24 @@ HttpServerOptions MakeHttpOptions(HttpServerOptions options, Service& service) {
   return options;
 }
 
+// What only this machine reaches is guarded against the pages that its browsers show; a unix socket is
+// reached by none of them.
+ServiceOptions MakeServiceOptions(const ServerOptions& options) {
+  ServiceOptions service = options.service;
+  service.origins.is_checked |=
+      !service.origins.allowed_hosts.empty() ||
+      (options.http.unix_socket.empty() && IsLoopback(options.http.address));
+  return service;
+}
+
 }  // namespace
 
 Server::Server(ServerOptions options)
     : options_(std::move(options)),
       work_(io_.get_executor()),
       signals_(io_),
-      service_(io_, options_.service),
-      http_(io_, MakeHttpOptions(options_.http, service_),
+      service_(io_, MakeServiceOptions(options_)),
+      http_(io_, MakeHttpOptions(options_.http, service_, options_.on_message),
             [this](const HttpRequest& request, HttpResponder& responder) {
               return service_.Handle(request, responder);
             }),

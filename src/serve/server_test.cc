@@ -377,7 +377,7 @@ TEST_F(ServerTest, OtherOriginsMayAskIfTheyAreAllowed) {
   EXPECT_EQ(Ask("OPTIONS", "/v1/models").status, 405);
   server_.reset();
   ServerOptions options = Options();
-  options.service.cors_origin = "*";
+  options.service.origins.cors_origin = "*";
   options.service.api_keys = {"key"};
   server_.emplace(std::move(options));
   server_->SetReady(*text_);
@@ -391,6 +391,44 @@ TEST_F(ServerTest, OtherOriginsMayAskIfTheyAreAllowed) {
   EXPECT_EQ(own.headers.Find("Access-Control-Allow-Headers"), "authorization, x-own-header");
   EXPECT_EQ(Ask("GET", "/v1/models").headers.Find("Access-Control-Allow-Origin"), "*");
   EXPECT_EQ(Ask("GET", "/tokenize").headers.Find("Allow"), "POST, OPTIONS");
+}
+
+TEST_F(ServerTest, PagesOfOtherSitesMayNotUseALoopbackServer) {
+  Start();
+  const std::string own = server_->endpoint();
+  EXPECT_EQ(Ask("POST", "/v1/chat/completions", Chat(1).dump(), {{"Origin", own}}).status, 200);
+  EXPECT_EQ(
+      ErrorOf(Ask("POST", "/v1/chat/completions", Chat(1).dump(),
+                  {{"Origin", "https://evil.example"}})),
+      "403 authentication_error null: Origin: expected this server's own or the --cors-origin, "
+      "got \"https://evil.example\"");
+  EXPECT_EQ(Ask("OPTIONS", "/v1/models", "", {{"Origin", "https://evil.example"}}).status, 403);
+  EXPECT_EQ(engine_->counters().requests_added, 1);
+  server_.reset();
+  ServerOptions options = Options();
+  options.service.origins.cors_origin = "https://chat.example";
+  server_.emplace(std::move(options));
+  server_->SetReady(*text_);
+  const HttpResponse allowed =
+      Ask("OPTIONS", "/v1/models", "", {{"Origin", "https://chat.example"}});
+  EXPECT_EQ(allowed.status, 204);
+  EXPECT_EQ(allowed.headers.Find("Access-Control-Allow-Origin"), "https://chat.example");
+  EXPECT_EQ(Ask("OPTIONS", "/v1/models", "", {{"Origin", "https://evil.example"}}).status, 403);
+}
+
+TEST_F(ServerTest, HealthSaysSoWhenAStepHangs) {
+  ServerOptions options = Options();
+  options.service.step_timeout = std::chrono::milliseconds(20);
+  Start(std::move(options));
+  EXPECT_EQ(Ask("GET", "/health").status, 200);
+  runner_->is_held = true;
+  std::thread client([&] { EXPECT_EQ(Post("/v1/chat/completions", Chat(5)).status, 200); });
+  EXPECT_TRUE(Eventually([&] { return Ask("GET", "/health").status == 503; }));
+  EXPECT_EQ(json::parse(Ask("GET", "/health").body)["status"], "hanging");
+  runner_->is_held = false;
+  client.join();
+  EXPECT_TRUE(Eventually([&] { return Ask("GET", "/health").status == 200; }));
+  EXPECT_NE(Ask("GET", "/metrics").body.find("quire:seconds_since_last_step{"), std::string::npos);
 }
 
 TEST_F(ServerTest, PathsAndMethods) {
@@ -639,8 +677,9 @@ TEST_F(ServerTest, BodiesThatDoNotFitTogetherAreAskedToComeAgain) {
   asio::io_context io;
   asio::ip::tcp::socket sending(io);
   sending.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server_->port())});
-  asio::write(sending, asio::buffer(std::string_view("POST /tokenize HTTP/1.1\r\nHost: h\r\n"
-                                                     "Content-Length: 1000\r\n\r\n")));
+  asio::write(sending,
+              asio::buffer(std::string_view("POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+                                            "Content-Length: 1000\r\n\r\n")));
   asio::write(sending, asio::buffer(std::string(950, ' ')));
   HttpResponse refused;
   EXPECT_TRUE(Eventually([&] {

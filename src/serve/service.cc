@@ -168,7 +168,7 @@ const Service::Route& Service::FindRoute(std::string_view path) {
 std::string Service::AllowedMethods(const Route& route) const {
   std::string methods(route.method);
   if (route.method == "GET") methods += ", HEAD";
-  if (!options_.cors_origin.empty()) methods += ", OPTIONS";
+  if (!options_.origins.cors_origin.empty()) methods += ", OPTIONS";
   return methods;
 }
 
@@ -186,9 +186,9 @@ HttpHeaders Service::CommonHeaders(const std::string& id) const {
 }
 
 void Service::AddCors(HttpHeaders& headers) const {
-  if (options_.cors_origin.empty()) return;
-  headers.Add("Access-Control-Allow-Origin", options_.cors_origin);
-  if (options_.cors_origin != "*") headers.Add("Vary", "Origin");
+  if (options_.origins.cors_origin.empty()) return;
+  headers.Add("Access-Control-Allow-Origin", options_.origins.cors_origin);
+  if (options_.origins.cors_origin != "*") headers.Add("Vary", "Origin");
   headers.Add("Access-Control-Expose-Headers", "X-Request-Id");
 }
 
@@ -231,7 +231,8 @@ std::optional<HttpEarlyAnswer> Service::CheckHeader(const HttpRequest& request) 
   const std::string id = RequestId(request);
   HttpHeaders headers = CommonHeaders(id);
   try {
-    const bool is_preflight = request.method == "OPTIONS" && !options_.cors_origin.empty();
+    CheckOrigin(request, options_.origins);
+    const bool is_preflight = request.method == "OPTIONS" && !options_.origins.cors_origin.empty();
     if (!is_preflight) CheckRoute(request, headers);
     return std::nullopt;
   } catch (const ApiError& error) {
@@ -247,7 +248,8 @@ asio::awaitable<void> Service::Handle(const HttpRequest& request, HttpResponder&
   HttpHeaders headers = CommonHeaders(id);
   std::optional<ApiError> refusal;
   try {
-    if (request.method == "OPTIONS" && !options_.cors_origin.empty()) {
+    CheckOrigin(request, options_.origins);
+    if (request.method == "OPTIONS" && !options_.origins.cors_origin.empty()) {
       co_await Preflight(request, responder, headers);
       co_return;
     }
@@ -356,9 +358,18 @@ asio::awaitable<void> Service::Page(const HttpRequest& request, HttpResponder& r
 
 asio::awaitable<void> Service::Health(const HttpRequest&, HttpResponder& responder,
                                       const HttpHeaders& headers) {
-  const bool is_ready = state_ == ServiceState::kReady;
+  const auto step_age =
+      engine_ != nullptr ? engine_->engine().step_age() : std::optional<EngineClock::duration>();
+  const bool hangs = step_age && *step_age > options_.step_timeout;
+  const bool is_ready = state_ == ServiceState::kReady && !hangs;
   nlohmann::ordered_json body{{"status", is_ready ? "ok" : ServiceStateName(state_)}};
-  if (state_ == ServiceState::kFailed) body["reason"] = failure_;
+  if (state_ == ServiceState::kFailed) {
+    body["reason"] = failure_;
+  } else if (hangs) {
+    body["status"] = "hanging";
+    body["reason"] = fmt::format("a step has been running for {:.0f} s",
+                                 std::chrono::duration<double>(*step_age).count());
+  }
   HttpHeaders all = headers;
   if (!is_ready) all.Add("Retry-After", std::string(kRetrySeconds));
   co_await SendJson(responder, all, body.dump(), is_ready ? 200 : 503);
@@ -368,10 +379,14 @@ SchedulerSnapshot Service::Snapshot() const {
   return engine_ != nullptr ? engine_->engine().Snapshot() : SchedulerSnapshot();
 }
 
+EngineClock::duration Service::SinceLastStep() const {
+  return engine_ != nullptr ? engine_->engine().since_last_step() : EngineClock::duration(0);
+}
+
 asio::awaitable<void> Service::MetricsText(const HttpRequest&, HttpResponder& responder,
                                            const HttpHeaders& headers) {
   HttpResponse response{.content_type = std::string(kMetricsContentType),
-                        .body = metrics_.Text(Snapshot()),
+                        .body = metrics_.Text(Snapshot(), SinceLastStep()),
                         .headers = headers};
   co_await responder.Send(std::move(response));
 }

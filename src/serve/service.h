@@ -1,7 +1,8 @@
 // The HTTP API: who may ask for what, and what answers.
 //
 //   GET   /                      the page: chat, and a live view of the engine
-//   GET   /health                200 when requests are taken; 503 while loading, draining or failed
+//   GET   /health                200 when requests are taken; 503 while loading, draining or failed, or
+//                                when a step hangs
 //   GET   /metrics               Prometheus
 //   GET   /stats, /server_info   the live view's numbers; what is served and how
 //   GET   /v1/models, /v1/models/NAME
@@ -30,6 +31,7 @@
 #include "serve/completions.h"
 #include "serve/metrics.h"
 #include "serve/on_workers.h"
+#include "serve/origin.h"
 #include "serve/text_requests.h"
 #include "textgen/text_engine.h"
 
@@ -39,7 +41,9 @@ struct ServiceOptions {
   std::string version = {};
   CompletionsOptions completions = {};
   std::vector<std::string> api_keys = {};  // none: anyone may ask
-  std::string cors_origin = {};            // "": no other site's page may ask; "*": any
+  OriginRules origins = {};
+  // A step that runs for longer is taken for one that hangs: /health says so.
+  std::chrono::milliseconds step_timeout{300'000};
   int num_workers = 2;  // threads that read bodies and tokenize; for large ones one more
 };
 
@@ -97,6 +101,7 @@ class Service {
                               const HttpHeaders& headers,
                               std::function<ReplyPieces(std::stop_token)> prepare);
   SchedulerSnapshot Snapshot() const;
+  EngineClock::duration SinceLastStep() const;
 
   asio::awaitable<void> Preflight(const HttpRequest&, HttpResponder&, HttpHeaders headers);
   asio::awaitable<void> Page(const HttpRequest&, HttpResponder&, const HttpHeaders&);

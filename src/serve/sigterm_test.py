@@ -192,7 +192,7 @@ class SignalTest(unittest.TestCase):
         server = self.start()
         idle = [server.raw() for _ in range(5)]
         half = server.raw()
-        half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+        half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
         server.ask("GET", "/health")  # by now it has seen them
         server.signal()
         self.assertEqual(server.wait(), 0)
