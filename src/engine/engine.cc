@@ -48,6 +48,11 @@ void Engine::StopAnswer(RequestId id, int32_t sample) {
   changed_.notify_all();
 }
 
+bool Engine::EmptyCache() {
+  const std::lock_guard lock(mutex_);
+  return scheduler_.EmptyCache();
+}
+
 std::optional<EngineClock::duration> Engine::step_age() const {
   const std::lock_guard lock(mutex_);
   if (!step_began_) return std::nullopt;

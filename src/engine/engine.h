@@ -43,6 +43,9 @@ class Engine {
   // listener, and within one step otherwise. Its last event still comes.
   void StopAnswer(RequestId id, int32_t sample);
 
+  // Forgets every cached prefix, if nothing runs or waits; whether it did.
+  bool EmptyCache();
+
   // How long the step that runs has been running, its events included; nullopt: none does.
   std::optional<EngineClock::duration> step_age() const;
   // Since the last step ended; since the engine began, if none has.

@@ -581,6 +581,13 @@ void Scheduler::Fail(Sequence& seq, const std::string& error, std::vector<TokenE
   }
 }
 
+bool Scheduler::EmptyCache() {
+  const SchedulerCounters now = counters();
+  if (now.running > 0 || now.waiting > 0) return false;
+  pages_.EmptyCache();
+  return true;
+}
+
 SchedulerCounters Scheduler::counters() const {
   SchedulerCounters now = counters_;
   now.evicted_pages = pages_.num_evicted();

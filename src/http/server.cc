@@ -35,6 +35,12 @@ bool HttpResponder::started() const { return exchange_.started(); }
 
 void HttpResponder::set_note(std::string note) { exchange_.record.note = std::move(note); }
 
+void HttpResponder::set_error(std::string error) { exchange_.record.error = std::move(error); }
+
+void HttpResponder::set_value(std::string_view name, double value) {
+  exchange_.record.values.emplace_back(name, value);
+}
+
 std::string_view HttpOutcomeName(HttpOutcome outcome) {
   switch (outcome) {
     case HttpOutcome::kAnswered:

@@ -32,6 +32,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "http/message.h"
 
@@ -68,8 +70,10 @@ class HttpResponder {
 
   // Whether the status is on its way, and cannot be changed.
   bool started() const;
-  // Goes into the AccessRecord, e.g. a request id.
+  // Go into the AccessRecord: e.g. a request id, why it was refused, and numbers with their names.
   void set_note(std::string note);
+  void set_error(std::string error);
+  void set_value(std::string_view name, double value);
 
  private:
   internal::HttpExchange& exchange_;
@@ -101,6 +105,7 @@ struct AccessRecord {
   std::chrono::microseconds duration{};  // from the whole request being here to its end
   std::string note{};                    // HttpResponder::set_note
   std::string error{};                   // what a handler threw, or a refusal's message
+  std::vector<std::pair<std::string, double>> values{};  // HttpResponder::set_value
 };
 
 struct HttpServerOptions {
