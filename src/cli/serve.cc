@@ -45,6 +45,7 @@ struct ServeFlags {
   int64_t max_queued_requests = SchedulerOptions().max_waiting;
   int32_t max_priority = SchedulerOptions().max_priority;
   bool disable_radix_cache = false;
+  bool ignore_unknown_fields = false;
   Milliseconds drain_timeout = ServerOptions().drain_timeout;
   AccessLog access_log = AccessLog::kText;
 };
@@ -166,6 +167,10 @@ void AddServeFlags(FlagReader& reader, ServeFlags& flags) {
       .AddSwitch("--disable-radix-cache", flags.disable_radix_cache,
                  "Forget every prompt once it is answered")
       .Twin();
+  reader
+      .AddSwitch("--ignore-unknown-fields", flags.ignore_unknown_fields,
+                 "Take requests with fields that nobody knows; each name is logged once")
+      .Twin();
   AddListening(reader, flags);
   AddAccess(reader, flags);
   AddLimits(reader, flags);
@@ -208,22 +213,26 @@ std::string LogLine(const AccessRecord& record, AccessLog format) {
   const std::string time = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   const double seconds = std::chrono::duration<double>(record.duration).count();
   if (format == AccessLog::kText) {
-    return fmt::format("{} {} {} {} {} {} {:.3f}s {}B {}{}{}", time, record.remote, record.method,
-                       record.path, record.status, HttpOutcomeName(record.outcome), seconds,
-                       record.response_bytes, record.note, record.error.empty() ? "" : " ",
-                       record.error);
+    std::string line =
+        fmt::format("{} {} {} {} {} {} {:.3f}s {}B {}", time, record.remote, record.method,
+                    record.path, record.status, HttpOutcomeName(record.outcome), seconds,
+                    record.response_bytes, record.note);
+    for (const auto& [name, value] : record.values) line += fmt::format(" {}={:.6g}", name, value);
+    if (!record.error.empty()) line += " " + record.error;
+    return line;
   }
-  const nlohmann::ordered_json line{{"time", time},
-                                    {"remote", record.remote},
-                                    {"method", record.method},
-                                    {"path", record.path},
-                                    {"status", record.status},
-                                    {"outcome", HttpOutcomeName(record.outcome)},
-                                    {"seconds", seconds},
-                                    {"request_bytes", record.request_bytes},
-                                    {"response_bytes", record.response_bytes},
-                                    {"request_id", record.note},
-                                    {"error", record.error}};
+  nlohmann::ordered_json line{{"time", time},
+                              {"remote", record.remote},
+                              {"method", record.method},
+                              {"path", record.path},
+                              {"status", record.status},
+                              {"outcome", HttpOutcomeName(record.outcome)},
+                              {"seconds", seconds},
+                              {"request_bytes", record.request_bytes},
+                              {"response_bytes", record.response_bytes},
+                              {"request_id", record.note},
+                              {"error", record.error}};
+  for (const auto& [name, value] : record.values) line[name] = value;
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
@@ -247,6 +256,8 @@ ServerOptions MakeServerOptions(const ServeFlags& flags, const NamedFolder& mode
       log.Put(LogLine(record, format));
     };
   }
+  options.ignore_unknown_fields = flags.ignore_unknown_fields;
+  if (flags.access_log == AccessLog::kOff) options.status_interval = Milliseconds(0);
   options.on_message = [&log](std::string_view message) {
     log.Put(fmt::format("quire: {}", message));
   };

@@ -114,9 +114,9 @@ asio::awaitable<void> Completions::Handle(Endpoint endpoint, const HttpRequest& 
 
   submission.Submit(std::move(job.requests), arrival.now);
   if (job.stream) {
-    co_await SendStream(submission, std::move(job.shape), responder, headers);
+    co_await SendStream(submission, std::move(job.shape), arrival.now, responder, headers);
   } else {
-    co_await SendWhole(submission, std::move(job.shape), responder, headers);
+    co_await SendWhole(submission, std::move(job.shape), arrival.now, responder, headers);
   }
 }
 
@@ -131,8 +131,9 @@ void Completions::CheckContext(size_t prompt_tokens) const {
 
 Completions::Job Completions::Prepare(Endpoint endpoint, const std::string& body,
                                       const Arrival& arrival, const std::stop_token& stop) const {
-  Job job = endpoint == Endpoint::kChat ? PrepareChat(body, arrival, stop)
-                                        : PrepareCompletion(body, arrival, stop);
+  Job job = endpoint == Endpoint::kChat         ? PrepareChat(body, arrival, stop)
+            : endpoint == Endpoint::kCompletion ? PrepareCompletion(body, arrival, stop)
+                                                : PrepareGenerate(body, arrival, stop);
   for (TextRequest& request : job.requests) {
     if (options_.request_timeout) {
       const auto latest = arrival.now + *options_.request_timeout;
@@ -163,7 +164,24 @@ Completions::Job Completions::PrepareCompletion(const std::string& body, const A
   const CompletionRequest request = ParseCompletionRequest(body, model.generation, options_.limits);
   CheckModelName(request.generation.model, options_.model_name);
   Job job{.shape = MakeAnswerShape(request), .stream = request.generation.stream};
-  for (const CompletionPrompt& prompt : request.prompts) {
+  AddPrompts(request.prompts, request.generation, arrival, stop, job);
+  return job;
+}
+
+Completions::Job Completions::PrepareGenerate(const std::string& body, const Arrival& arrival,
+                                              const std::stop_token& stop) const {
+  const GenerateRequest request =
+      ParseGenerateRequest(body, engine_.model().generation, options_.limits);
+  Job job{.shape = MakeAnswerShape(request), .stream = request.generation.stream};
+  AddPrompts(request.prompts, request.generation, arrival, stop, job);
+  return job;
+}
+
+void Completions::AddPrompts(const std::vector<CompletionPrompt>& prompts,
+                             const GenerationFields& generation, const Arrival& arrival,
+                             const std::stop_token& stop, Job& job) const {
+  const TextModel& model = engine_.model();
+  for (const CompletionPrompt& prompt : prompts) {
     // Equal prompts are drawn apart: seeds that differ by one have nothing in common.
     const Arrival of_prompt{.now = arrival.now, .seed = arrival.seed + job.requests.size()};
     AnswerPrompt answer_prompt;
@@ -175,24 +193,56 @@ Completions::Job Completions::PrepareCompletion(const std::string& body, const A
       answer_prompt.tokens = std::get<std::vector<int32_t>>(prompt);
       CheckContext(answer_prompt.tokens.size());  // their text may be far longer than they are
       answer_prompt.text = model.tokenizer->Decode(
-          answer_prompt.tokens, {.skip_special_tokens = request.generation.skip_special_tokens});
+          answer_prompt.tokens, {.skip_special_tokens = generation.skip_special_tokens});
     }
     job.requests.push_back(
-        MakeTextRequest(request.generation, answer_prompt.tokens, std::nullopt, of_prompt));
+        MakeTextRequest(generation, answer_prompt.tokens, std::nullopt, of_prompt));
     job.shape.prompts.push_back(std::move(answer_prompt));
   }
-  return job;
 }
+
+// What the access log says of a request, when it has been answered, or not.
+template <class Answer>
+class Completions::Numbers {
+ public:
+  Numbers(HttpResponder& responder, const Answer& answer, EngineClock::time_point arrival)
+      : responder_(responder), answer_(answer), arrival_(arrival) {}
+  Numbers(const Numbers&) = delete;
+  Numbers& operator=(const Numbers&) = delete;
+  ~Numbers() {
+    const Usage usage = answer_.usage();
+    responder_.set_value("prompt_tokens", static_cast<double>(usage.prompt_tokens));
+    responder_.set_value("cached_tokens", static_cast<double>(usage.cached_tokens));
+    responder_.set_value("output_tokens", static_cast<double>(usage.completion_tokens));
+    if (first_token_) responder_.set_value("first_token_seconds", *first_token_);
+  }
+
+  void Take(const TextEvent& event) {
+    if (first_token_ || event.output_tokens == 0) return;
+    first_token_ = std::chrono::duration<double>(EngineClock::now() - arrival_).count();
+  }
+
+ private:
+  HttpResponder& responder_;
+  const Answer& answer_;
+  EngineClock::time_point arrival_;
+  std::optional<double> first_token_;
+};
 
 // ---- Answers ----
 
 asio::awaitable<void> Completions::SendWhole(Submission& submission, AnswerShape shape,
+                                             EngineClock::time_point arrival,
                                              HttpResponder& responder, const HttpHeaders& headers) {
   WholeAnswer answer(std::move(shape));
+  Numbers<WholeAnswer> numbers(responder, answer, arrival);
   while (!answer.done()) {
     const std::vector<QueuedEvent> events =
         co_await submission.queue().Next(options_.ping_interval);
-    for (const QueuedEvent& queued : events) answer.Take(queued.prompt, queued.event);
+    for (const QueuedEvent& queued : events) {
+      numbers.Take(queued.event);
+      answer.Take(queued.prompt, queued.event);
+    }
     if (answer.error()) throw *answer.error();
   }
   ReplyPieces pieces = answer.Json();
@@ -212,6 +262,7 @@ asio::awaitable<void> Completions::SendWhole(Submission& submission, AnswerShape
 }
 
 asio::awaitable<void> Completions::SendStream(Submission& submission, AnswerShape shape,
+                                              EngineClock::time_point arrival,
                                               HttpResponder& responder,
                                               const HttpHeaders& headers) {
   HttpHeaders stream_headers = headers;
@@ -219,16 +270,19 @@ asio::awaitable<void> Completions::SendStream(Submission& submission, AnswerShap
   stream_headers.Add("X-Accel-Buffering", "no");  // proxies pass every piece on
   co_await responder.Start(200, std::string(kSseContentType), std::move(stream_headers));
   StreamedAnswer answer(std::move(shape));
+  Numbers<StreamedAnswer> numbers(responder, answer, arrival);
   auto last_write = EngineClock::now();
   while (!answer.done() && !answer.error()) {
     const std::vector<QueuedEvent> events =
         co_await submission.queue().Next(options_.ping_interval);
     std::string out;
     for (const QueuedEvent& queued : events) {
+      numbers.Take(queued.event);
       for (const std::string& chunk : answer.Take(queued.prompt, queued.event))
         out += SseData(chunk);
     }
     if (answer.error()) {
+      responder.set_error(answer.error()->what());
       out += SseData(answer.error()->ToJson());
     } else if (answer.done()) {
       out += SseData("[DONE]");

@@ -1,4 +1,4 @@
-// /v1/chat/completions and /v1/completions: from a body to a streamed or a whole answer.
+// /v1/chat/completions, /v1/completions and /generate: from a body to a streamed or a whole answer.
 #ifndef QUIRE_SERVE_COMPLETIONS_H_
 #define QUIRE_SERVE_COMPLETIONS_H_
 
@@ -59,18 +59,26 @@ class Completions {
  private:
   struct Job;
   class Submission;
+  template <class Answer>
+  class Numbers;
 
   void CheckContext(size_t prompt_tokens) const;
   Job Prepare(Endpoint endpoint, const std::string& body, const Arrival& arrival,
               const std::stop_token& stop) const;
   Job PrepareChat(const std::string& body, const Arrival& arrival,
                   const std::stop_token& stop) const;
+  Job PrepareGenerate(const std::string& body, const Arrival& arrival,
+                      const std::stop_token& stop) const;
+  void AddPrompts(const std::vector<CompletionPrompt>& prompts, const GenerationFields& generation,
+                  const Arrival& arrival, const std::stop_token& stop, Job& job) const;
   Job PrepareCompletion(const std::string& body, const Arrival& arrival,
                         const std::stop_token& stop) const;
   asio::awaitable<void> SendWhole(Submission& submission, AnswerShape shape,
-                                  HttpResponder& responder, const HttpHeaders& headers);
+                                  EngineClock::time_point arrival, HttpResponder& responder,
+                                  const HttpHeaders& headers);
   asio::awaitable<void> SendStream(Submission& submission, AnswerShape shape,
-                                   HttpResponder& responder, const HttpHeaders& headers);
+                                   EngineClock::time_point arrival, HttpResponder& responder,
+                                   const HttpHeaders& headers);
 
   asio::io_context& io_;
   Workers& workers_;

@@ -115,4 +115,42 @@ Conversation ReadConversation(RequestFields& body) {
   return conversation;
 }
 
+OrderedJson ConversationSchemas(const RequestLimits& limits) {
+  const OrderedJson text = {{"type", "string"}};
+  const OrderedJson text_or_null = {{"type", {"string", "null"}}};
+  const OrderedJson nothing = {{"type", "null"}};
+  const OrderedJson no_list = {{"anyOf", {{{"type", "array"}, {"maxItems", 0}}, nothing}}};
+  const bool others = static_cast<bool>(limits.ignore_unknown);
+  const OrderedJson parts = {{"type", "array"},
+                             {"minItems", 1},
+                             {"items",
+                              {{"type", "object"},
+                               {"properties", {{"type", {{"const", "text"}}}, {"text", text}}},
+                               {"required", {"type", "text"}},
+                               {"additionalProperties", others}}}};
+  const auto message = [&](const OrderedJson& roles, const OrderedJson& content) -> OrderedJson {
+    OrderedJson properties = {{"role", {{"enum", roles}}},
+                              {"content", content},
+                              {"name", text_or_null},
+                              {"reasoning_content", text_or_null}};
+    for (const char* name : {"tool_calls", "annotations"}) properties[name] = no_list;
+    for (const char* name : {"tool_call_id", "function_call", "audio", "refusal"}) {
+      properties[name] = nothing;
+    }
+    OrderedJson required = OrderedJson::array({"role"});
+    if (roles.size() > 1) required.push_back("content");
+    return {{"type", "object"},
+            {"properties", std::move(properties)},
+            {"required", std::move(required)},
+            {"additionalProperties", others}};
+  };
+  const OrderedJson asks = message({"system", "developer", "user"}, {{"anyOf", {text, parts}}});
+  const OrderedJson answers =
+      message(OrderedJson::array({"assistant"}), {{"anyOf", {text, parts, nothing}}});
+  return {
+      {"messages", {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", {asks, answers}}}}}},
+      {"chat_template_kwargs", {{"type", {"object", "null"}}}},
+      {"add_generation_prompt", {{"type", {"boolean", "null"}}}}};
+}
+
 }  // namespace quire

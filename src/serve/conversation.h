@@ -24,6 +24,8 @@ struct Conversation {
 
 // Reads messages, chat_template_kwargs and add_generation_prompt. Throws ApiError.
 Conversation ReadConversation(RequestFields& body);
+// JSON Schemas of these three fields, by name.
+OrderedJson ConversationSchemas(const RequestLimits& limits);
 
 }  // namespace quire
 

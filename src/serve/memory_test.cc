@@ -47,7 +47,7 @@ TEST(ServeMemoryTest, TokenizeTakesASmallMultipleOfItsBody) {
       const double bytes = BytesPerBodyByte(body, [&] {
         const TokenizeRequest request = ParseTokenizeRequest(body);
         return TokenizeReply(tokenizer->Encode(request.text, request.options), *tokenizer,
-                             request.with_pieces);
+                             request.with_pieces, 400);
       });
       EXPECT_LT(bytes, 16) << unit << " " << with_pieces;
     }
@@ -64,7 +64,7 @@ TEST(ServeMemoryTest, OneLongWordTakesItsSymbolsOnce) {
   const std::string body = nlohmann::json{{"content", Repeated("a")}}.dump();
   const double bytes = BytesPerBodyByte(body, [&] {
     const TokenizeRequest request = ParseTokenizeRequest(body);
-    return TokenizeReply(tokenizer->Encode(request.text, request.options), *tokenizer, false);
+    return TokenizeReply(tokenizer->Encode(request.text, request.options), *tokenizer, false, 400);
   });
   EXPECT_LT(bytes, 40);  // 20 of a symbol, 8 of a merge, and the text itself
 }

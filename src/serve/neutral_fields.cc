@@ -1,8 +1,13 @@
 #include "serve/neutral_fields.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <utility>
+
+#include "base/error.h"
 
 namespace quire {
 namespace {
@@ -11,14 +16,18 @@ struct NeutralField {
   const char* name;
   const char* expected;  // besides null; in messages
   bool (*is_neutral)(const OrderedJson& value);
+  const char* schema;  // of what is neutral, besides null
 };
 
 bool Never(const OrderedJson&) { return false; }
 bool IsString(const OrderedJson& value) { return value.is_string(); }
 bool IsBool(const OrderedJson& value) { return value.is_boolean(); }
 bool IsFalse(const OrderedJson& value) { return value == false; }
+bool IsTrue(const OrderedJson& value) { return value == true; }
+bool IsZero(const OrderedJson& value) { return value.is_number_integer() && value == 0; }
+bool IsMinusOne(const OrderedJson& value) { return value.is_number_integer() && value == -1; }
 bool IsEmptyArray(const OrderedJson& value) { return value.is_array() && value.empty(); }
-bool IsEmptyObject(const OrderedJson& value) { return value.is_object() && value.empty(); }
+bool IsObject(const OrderedJson& value) { return value.is_object(); }
 bool IsEmptyString(const OrderedJson& value) { return value == ""; }
 bool IsNone(const OrderedJson& value) { return value == "none"; }
 bool IsOrdinaryTier(const OrderedJson& value) { return value == "auto" || value == "default"; }
@@ -29,34 +38,64 @@ bool IsTextFormat(const OrderedJson& value) {
 }
 
 constexpr NeutralField kCommon[] = {
-    {"user", "a string", IsString},
-    {"response_format", "{\"type\": \"text\"} (others are not supported)", IsTextFormat},
-    {"use_beam_search", "false (not supported)", IsFalse},
-    {"include_stop_str_in_output", "false (not supported)", IsFalse},
+    {"user", "a string", IsString, R"({"type": "string"})"},
+    {"response_format", "{\"type\": \"text\"} (others are not supported)", IsTextFormat,
+     R"({"const": {"type": "text"}})"},
+    {"return_token_ids", "false (not supported)", IsFalse, R"({"const": false})"},
+    {"prompt_logprobs", "null (not supported; echo with logprobs of /v1/completions is)", Never,
+     R"({"type": "null"})"},
+    {"use_beam_search", "false (not supported)", IsFalse, R"({"const": false})"},
+    {"include_stop_str_in_output", "false (not supported)", IsFalse, R"({"const": false})"},
 };
 
 constexpr NeutralField kChat[] = {
-    {"tools", "[] (tools are not supported)", IsEmptyArray},
-    {"functions", "[] (tools are not supported)", IsEmptyArray},
-    {"tool_choice", "\"none\" (tools are not supported)", IsNone},
-    {"function_call", "\"none\" (tools are not supported)", IsNone},
-    {"parallel_tool_calls", "true or false", IsBool},
-    {"modalities", "[\"text\"] (others are not supported)", IsTextOnly},
-    {"metadata", "{} (nothing is stored)", IsEmptyObject},
-    {"store", "false (nothing is stored)", IsFalse},
-    {"service_tier", "\"auto\" or \"default\"", IsOrdinaryTier},
-    {"safety_identifier", "a string", IsString},
-    {"prompt_cache_key", "a string", IsString},
-    {"echo", "false (of /v1/completions only)", IsFalse},
-    {"audio", "null (not supported)", Never},
-    {"prediction", "null (not supported)", Never},
-    {"reasoning_effort", "null (not supported)", Never},
-    {"verbosity", "null (not supported)", Never},
-    {"web_search_options", "null (not supported)", Never},
+    {"tools", "[] (tools are not supported)", IsEmptyArray, R"({"type": "array", "maxItems": 0})"},
+    {"functions", "[] (tools are not supported)", IsEmptyArray,
+     R"({"type": "array", "maxItems": 0})"},
+    {"tool_choice", "\"none\" (tools are not supported)", IsNone, R"({"const": "none"})"},
+    {"function_call", "\"none\" (tools are not supported)", IsNone, R"({"const": "none"})"},
+    {"parallel_tool_calls", "true or false", IsBool, R"({"type": "boolean"})"},
+    {"modalities", "[\"text\"] (others are not supported)", IsTextOnly, R"({"const": ["text"]})"},
+    {"metadata", "an object", IsObject, R"({"type": "object"})"},
+    {"store", "false (nothing is stored)", IsFalse, R"({"const": false})"},
+    {"service_tier", "\"auto\" or \"default\"", IsOrdinaryTier, R"({"enum": ["auto", "default"]})"},
+    {"safety_identifier", "a string", IsString, R"({"type": "string"})"},
+    {"prompt_cache_key", "a string", IsString, R"({"type": "string"})"},
+    {"echo", "false (of /v1/completions only)", IsFalse, R"({"const": false})"},
+    {"continue_final_message", "false (not supported)", IsFalse, R"({"const": false})"},
+    {"audio", "null (not supported)", Never, R"({"type": "null"})"},
+    {"prediction", "null (not supported)", Never, R"({"type": "null"})"},
+    {"reasoning_effort", "null (not supported; chat_template_kwargs reaches the template)", Never,
+     R"({"type": "null"})"},
+    {"verbosity", "null (not supported)", Never, R"({"type": "null"})"},
+    {"web_search_options", "null (not supported)", Never, R"({"type": "null"})"},
 };
 
 constexpr NeutralField kCompletion[] = {
-    {"suffix", "\"\" (not supported)", IsEmptyString},
+    {"suffix", "\"\" (not supported)", IsEmptyString, R"({"const": ""})"},
+};
+
+constexpr NeutralField kGenerate[] = {
+    {"rid", "a string", IsString, R"({"type": "string"})"},
+    {"return_logprob", "false (not supported)", IsFalse, R"({"const": false})"},
+    {"logprob_start_len", "-1 (not supported)", IsMinusOne, R"({"const": -1})"},
+    {"top_logprobs_num", "0 (not supported)", IsZero, R"({"const": 0})"},
+    {"return_text_in_logprobs", "true or false", IsBool, R"({"type": "boolean"})"},
+    {"return_hidden_states", "false (not supported)", IsFalse, R"({"const": false})"},
+    {"image_data", "null (not supported)", Never, R"({"type": "null"})"},
+    {"lora_path", "null (not supported)", Never, R"({"type": "null"})"},
+    {"session_params", "null (not supported)", Never, R"({"type": "null"})"},
+};
+
+constexpr NeutralField kSamplingParams[] = {
+    {"spaces_between_special_tokens", "true", IsTrue, R"({"const": true})"},
+    {"no_stop_trim", "false (not supported)", IsFalse, R"({"const": false})"},
+    {"json_schema", "null (not supported)", Never, R"({"type": "null"})"},
+    {"regex", "null (not supported)", Never, R"({"type": "null"})"},
+    {"ebnf", "null (not supported)", Never, R"({"type": "null"})"},
+    {"structural_tag", "null (not supported)", Never, R"({"type": "null"})"},
+    {"stop_regex", "null (not supported)", Never, R"({"type": "null"})"},
+    {"custom_params", "null (not supported)", Never, R"({"type": "null"})"},
 };
 
 void RequireNeutral(RequestFields& body, std::span<const NeutralField> fields) {
@@ -66,10 +105,40 @@ void RequireNeutral(RequestFields& body, std::span<const NeutralField> fields) {
   }
 }
 
+OrderedJson Schemas(std::span<const NeutralField> fields) {
+  OrderedJson schemas = OrderedJson::object();
+  for (const NeutralField& field : fields) {
+    OrderedJson schema = OrderedJson::parse(field.schema);
+    schema["description"] = fmt::format("Accepted so that clients may send it: {}", field.expected);
+    schemas[field.name] = std::move(schema);
+  }
+  return schemas;
+}
+
 }  // namespace
+
+OrderedJson NeutralSchemas(NeutralFor fields) {
+  switch (fields) {
+    case NeutralFor::kBoth:
+      return Schemas(kCommon);
+    case NeutralFor::kChat:
+      return Schemas(kChat);
+    case NeutralFor::kCompletion:
+      return Schemas(kCompletion);
+    case NeutralFor::kGenerate:
+      return Schemas(kGenerate);
+    case NeutralFor::kSamplingParams:
+      return Schemas(kSamplingParams);
+  }
+  throw InternalError("NeutralSchemas");
+}
 
 void RequireNeutralFields(RequestFields& body) { RequireNeutral(body, kCommon); }
 void RequireNeutralChatFields(RequestFields& body) { RequireNeutral(body, kChat); }
 void RequireNeutralCompletionFields(RequestFields& body) { RequireNeutral(body, kCompletion); }
+void RequireNeutralGenerateFields(RequestFields& body) { RequireNeutral(body, kGenerate); }
+void RequireNeutralSamplingFields(RequestFields& params) {
+  RequireNeutral(params, kSamplingParams);
+}
 
 }  // namespace quire

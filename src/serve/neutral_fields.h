@@ -11,6 +11,13 @@ namespace quire {
 void RequireNeutralFields(RequestFields& body);
 void RequireNeutralChatFields(RequestFields& body);
 void RequireNeutralCompletionFields(RequestFields& body);
+// Of SGLang's /generate, and of its sampling_params.
+void RequireNeutralGenerateFields(RequestFields& body);
+void RequireNeutralSamplingFields(RequestFields& params);
+
+// JSON Schema of the values that are accepted, by name; the same tables.
+enum class NeutralFor { kBoth, kChat, kCompletion, kGenerate, kSamplingParams };
+OrderedJson NeutralSchemas(NeutralFor fields);
 
 }  // namespace quire
 

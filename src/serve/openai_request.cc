@@ -21,16 +21,43 @@ constexpr size_t kMaxSaltBytes = 1024;
 constexpr double kMaxTimeout = 86400;
 constexpr int64_t kCompletionTokens = 16;  // OpenAI's default
 
-void ReadSampling(RequestFields& body, GenerationFields& out) {
+struct SamplingField {
+  const char* name;
+  double min;
+  double max;
+  float SamplingParams::*target;
+};
+constexpr SamplingField kSamplingFields[] = {
+    {"temperature", 0, 2, &SamplingParams::temperature},
+    {"min_p", 0, 1, &SamplingParams::min_p},
+    {"presence_penalty", -2, 2, &SamplingParams::presence_penalty},
+    {"frequency_penalty", -2, 2, &SamplingParams::frequency_penalty},
+    {"repetition_penalty", 1e-4, 1e4, &SamplingParams::repetition_penalty},
+};
+
+// Read where they belong.
+struct SwitchField {
+  const char* name;
+  bool GenerationFields::*target;
+};
+constexpr SwitchField kSwitchFields[] = {
+    {"stream", &GenerationFields::stream},
+    {"ignore_eos", &GenerationFields::ignore_eos},
+    {"skip_special_tokens", &GenerationFields::skip_special_tokens},
+};
+
+void ReadSwitches(RequestFields& body, GenerationFields& out) {
+  for (const SwitchField& field : kSwitchFields) {
+    out.*field.target = body.Bool(field.name, out.*field.target);
+  }
+}
+
+void ReadSampling(RequestFields& body, GenerationFields& out, const char* seed_name = "seed") {
   SamplingParams& sampling = out.sampling;
-  const auto read = [&](const char* name, double min, double max, float& target) {
-    target = static_cast<float>(body.Number(name, min, max, target));
-  };
-  read("temperature", 0, 2, sampling.temperature);
-  read("min_p", 0, 1, sampling.min_p);
-  read("presence_penalty", -2, 2, sampling.presence_penalty);
-  read("frequency_penalty", -2, 2, sampling.frequency_penalty);
-  read("repetition_penalty", 1e-4, 1e4, sampling.repetition_penalty);
+  for (const SamplingField& field : kSamplingFields) {
+    float& target = sampling.*field.target;
+    target = static_cast<float>(body.Number(field.name, field.min, field.max, target));
+  }
   if (const auto top_p = body.Find("top_p")) {
     const double number = top_p->value().is_number() ? top_p->value().get<double>() : 0;
     sampling.top_p = static_cast<float>(number <= 1 ? number : 0);
@@ -39,7 +66,7 @@ void ReadSampling(RequestFields& body, GenerationFields& out) {
   if (const auto top_k = body.Find("top_k")) {
     sampling.top_k = static_cast<int32_t>(std::max<int64_t>(0, top_k->Int(-1, kMostInt32)));
   }
-  if (const auto seed = body.Find("seed")) {
+  if (const auto seed = body.Find(seed_name)) {
     out.seed = static_cast<uint64_t>(
         seed->Int(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()));
   }
@@ -88,20 +115,18 @@ void ReadStops(RequestFields& body, GenerationFields& out) {
     }
     out.stop_token_ids = tokens->Tokens();
   }
-  out.ignore_eos = body.Bool("ignore_eos", false);
 }
 
 void ReadStream(RequestFields& body, GenerationFields& out) {
-  out.stream = body.Bool("stream", false);
   const auto options = body.Find("stream_options");
   if (!options) return;
   if (!out.stream) options->Refuse("null unless \"stream\" is true");
   RequestFields fields = options->Object();
   out.include_usage = fields.Bool("include_usage", false);
-  for (const char* name : {"include_obfuscation", "continuous_usage_stats"}) {
-    const auto field = fields.Find(name);
-    if (field && field->Bool()) field->Refuse("false (not supported)");
-  }
+  // As vLLM has it: only with the other.
+  out.continuous_usage = fields.Bool("continuous_usage_stats", false) && out.include_usage;
+  const auto obfuscation = fields.Find("include_obfuscation");
+  if (obfuscation && obfuscation->Bool()) obfuscation->Refuse("false (not supported)");
   fields.RefuseUnknown();
 }
 
@@ -158,11 +183,11 @@ GenerationFields ReadGeneration(RequestFields& body, const GenerationConfig& def
   out.sampling = defaults.sampling;
   if (const auto model = body.Find("model")) out.model = model->String();
   out.n = static_cast<int32_t>(body.Int("n", 1, limits.max_n, 1));
+  ReadSwitches(body, out);
   ReadStream(body, out);
   ReadSampling(body, out);
   ReadLogitBias(body, out);
   ReadStops(body, out);
-  out.skip_special_tokens = body.Bool("skip_special_tokens", true);
   ReadScheduling(body, out);
   RequireNeutralFields(body);
   return out;
@@ -223,7 +248,7 @@ ChatCompletionRequest ParseChatCompletionRequest(std::string_view body,
                                                  const GenerationConfig& defaults,
                                                  const RequestLimits& limits) {
   const OrderedJson json = ParseRequestBody(body, limits);
-  RequestFields fields(json, "");
+  RequestFields fields(json, "", &limits.ignore_unknown);
   ChatCompletionRequest request;
   request.conversation = ReadConversation(fields);
   request.generation = ReadGeneration(fields, defaults, limits);
@@ -239,7 +264,7 @@ ChatCompletionRequest ParseChatCompletionRequest(std::string_view body,
 CompletionRequest ParseCompletionRequest(std::string_view body, const GenerationConfig& defaults,
                                          const RequestLimits& limits) {
   const OrderedJson json = ParseRequestBody(body, limits);
-  RequestFields fields(json, "");
+  RequestFields fields(json, "", &limits.ignore_unknown);
   CompletionRequest request;
   request.prompts = ReadPrompts(fields.At("prompt"), limits);
   request.generation = ReadGeneration(fields, defaults, limits);
@@ -260,6 +285,188 @@ CompletionRequest ParseCompletionRequest(std::string_view body, const Generation
   RequireNeutralCompletionFields(fields);
   fields.RefuseUnknown();
   return request;
+}
+
+namespace {
+
+constexpr int64_t kGenerateTokens = 128;  // SGLang's default
+
+void ReadSamplingParams(RequestFields params, const RequestLimits& limits, GenerationFields& out) {
+  ReadSampling(params, out, "sampling_seed");
+  ReadLogitBias(params, out);
+  ReadStops(params, out);
+  out.n = static_cast<int32_t>(params.Int("n", 1, limits.max_n, 1));
+  out.ignore_eos = params.Bool("ignore_eos", false);
+  out.skip_special_tokens = params.Bool("skip_special_tokens", true);
+  const int64_t most = limits.max_output_tokens.value_or(kMostTokens);
+  out.max_tokens = params.Int("max_new_tokens", 1, most, std::min(kGenerateTokens, most));
+  out.min_tokens = params.Int("min_new_tokens", 0, *out.max_tokens, 0);
+  RequireNeutralSamplingFields(params);
+  params.RefuseUnknown();
+}
+
+}  // namespace
+
+GenerateRequest ParseGenerateRequest(std::string_view body, const GenerationConfig& defaults,
+                                     const RequestLimits& limits) {
+  const OrderedJson json = ParseRequestBody(body, limits);
+  RequestFields fields(json, "", &limits.ignore_unknown);
+  GenerateRequest request;
+  const auto text = fields.Find("text");
+  const auto ids = fields.Find("input_ids");
+  if (text && ids) ids->Refuse("null beside \"text\"");
+  if (!text && !ids) throw BadField("text", "text: missing, and so is input_ids");
+  if (text) {
+    request.is_list = text->value().is_array();
+    if (request.is_list && !text->value().empty() && !text->value().front().is_string()) {
+      text->Refuse("a string or an array of strings");
+    }
+    request.prompts = ReadPrompts(*text, limits);
+  } else {
+    if (!ids->value().is_array() || ids->value().empty() || ids->value().front().is_string()) {
+      ids->Refuse("an array of token ids, or of such arrays");
+    }
+    request.is_list = ids->value().front().is_array();
+    request.prompts = ReadPrompts(*ids, limits);
+  }
+  request.generation.sampling = defaults.sampling;
+  request.generation.max_tokens =
+      std::min(kGenerateTokens, limits.max_output_tokens.value_or(kMostTokens));
+  if (const auto params = fields.Find("sampling_params")) {
+    ReadSamplingParams(params->Object(), limits, request.generation);
+  }
+  request.generation.stream = fields.Bool("stream", false);
+  ReadScheduling(fields, request.generation);
+  RequireNeutralGenerateFields(fields);
+  fields.RefuseUnknown();
+  return request;
+}
+
+// ---- The same, as JSON Schema ----
+
+namespace {
+
+OrderedJson IntSchema(int64_t min, int64_t max = std::numeric_limits<int64_t>::max()) {
+  OrderedJson schema = {{"type", "integer"}, {"minimum", min}};
+  if (max < std::numeric_limits<int64_t>::max()) schema["maximum"] = max;
+  return schema;
+}
+
+OrderedJson TextSchema(size_t min_bytes) { return {{"type", "string"}, {"minLength", min_bytes}}; }
+
+OrderedJson TokensSchema() {
+  return {{"type", "array"}, {"items", IntSchema(0, kMostInt32)}, {"minItems", 1}};
+}
+
+OrderedJson GenerationSchemas(const RequestLimits& limits) {
+  OrderedJson fields = NeutralSchemas(NeutralFor::kBoth);
+  for (const SamplingField& field : kSamplingFields) {
+    fields[field.name] = {{"type", "number"}, {"minimum", field.min}, {"maximum", field.max}};
+  }
+  for (const SwitchField& field : kSwitchFields) fields[field.name] = {{"type", "boolean"}};
+  fields["model"] = {{"type", "string"}};
+  fields["n"] = IntSchema(1, limits.max_n);
+  fields["stream_options"] = {{"type", "object"},
+                              {"properties",
+                               {{"include_usage", {{"type", {"boolean", "null"}}}},
+                                {"continuous_usage_stats", {{"type", {"boolean", "null"}}}},
+                                {"include_obfuscation", {{"enum", {false, nullptr}}}}}},
+                              {"additionalProperties", static_cast<bool>(limits.ignore_unknown)}};
+  fields["top_p"] = {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", 1}};
+  fields["top_k"] = IntSchema(-1, kMostInt32);
+  fields["seed"] = IntSchema(std::numeric_limits<int64_t>::min());
+  fields["logit_bias"] = {
+      {"type", "object"},
+      {"maxProperties", kMaxRequestBiases},
+      {"additionalProperties", {{"type", "number"}, {"minimum", -100}, {"maximum", 100}}}};
+  fields["stop"] = {
+      {"anyOf",
+       {TextSchema(1), {{"type", "array"}, {"items", TextSchema(1)}, {"maxItems", kMaxStops}}}}};
+  fields["stop_token_ids"] = {
+      {"type", "array"}, {"items", IntSchema(0, kMostInt32)}, {"maxItems", kMaxRequestStops}};
+  const int64_t most = limits.max_output_tokens.value_or(std::numeric_limits<int64_t>::max());
+  fields["max_tokens"] = IntSchema(0, most);
+  fields["max_completion_tokens"] = IntSchema(0, most);
+  fields["min_tokens"] = IntSchema(0, kMostTokens);
+  fields["priority"] = IntSchema(std::numeric_limits<int32_t>::min(), kMostInt32);
+  fields["cache_salt"] = TextSchema(1);
+  fields["timeout"] = {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", kMaxTimeout}};
+  return fields;
+}
+
+// Of a body: every field may be null, but those that are required.
+OrderedJson BodySchema(OrderedJson fields, const char* required, const RequestLimits& limits) {
+  OrderedJson properties = OrderedJson::object();
+  for (const auto& [name, schema] : fields.items()) {
+    properties[name] =
+        name == required ? schema : OrderedJson{{"anyOf", {schema, {{"type", "null"}}}}};
+  }
+  return {{"type", "object"},
+          {"properties", std::move(properties)},
+          {"required", *required == '\0' ? OrderedJson::array() : OrderedJson::array({required})},
+          {"additionalProperties", static_cast<bool>(limits.ignore_unknown)}};
+}
+
+}  // namespace
+
+OrderedJson ChatCompletionSchema(const RequestLimits& limits) {
+  OrderedJson fields = GenerationSchemas(limits);
+  fields.update(NeutralSchemas(NeutralFor::kChat));
+  fields["max_tokens"]["minimum"] = 1;
+  fields["max_completion_tokens"]["minimum"] = 1;
+  fields["logprobs"] = {{"type", "boolean"}};
+  fields["top_logprobs"] = IntSchema(0, kMaxTopLogprobs);
+  fields.update(ConversationSchemas(limits));
+  return BodySchema(std::move(fields), "messages", limits);
+}
+
+OrderedJson CompletionSchema(const RequestLimits& limits) {
+  OrderedJson fields = GenerationSchemas(limits);
+  fields.update(NeutralSchemas(NeutralFor::kCompletion));
+  fields["echo"] = {{"type", "boolean"}};
+  fields["logprobs"] = IntSchema(0, kMaxTopLogprobs);
+  fields["best_of"] = IntSchema(1, limits.max_n);
+  const auto list = [&](OrderedJson item) -> OrderedJson {
+    return {{"type", "array"},
+            {"items", std::move(item)},
+            {"minItems", 1},
+            {"maxItems", limits.max_prompts}};
+  };
+  fields["prompt"] = {
+      {"anyOf", {TextSchema(1), TokensSchema(), list(TextSchema(1)), list(TokensSchema())}}};
+  return BodySchema(std::move(fields), "prompt", limits);
+}
+
+OrderedJson GenerateSchema(const RequestLimits& limits) {
+  const OrderedJson all = GenerationSchemas(limits);
+  OrderedJson params = NeutralSchemas(NeutralFor::kSamplingParams);
+  for (const SamplingField& field : kSamplingFields) params[field.name] = all[field.name];
+  for (const char* name : {"n", "top_p", "top_k", "logit_bias", "stop", "stop_token_ids",
+                           "ignore_eos", "skip_special_tokens"}) {
+    params[name] = all[name];
+  }
+  params["sampling_seed"] = all["seed"];
+  params["max_new_tokens"] = all["max_tokens"];
+  params["max_new_tokens"]["minimum"] = 1;
+  params["min_new_tokens"] = all["min_tokens"];
+  OrderedJson fields = NeutralSchemas(NeutralFor::kGenerate);
+  for (const char* name : {"stream", "priority", "cache_salt", "timeout"}) fields[name] = all[name];
+  fields["sampling_params"] = BodySchema(std::move(params), "", limits);
+  OrderedJson forms = OrderedJson::array();
+  const auto add = [&](const char* name, const OrderedJson& item) {
+    OrderedJson form = fields;
+    for (const char* other : {"text", "input_ids"}) form[other] = {{"type", "null"}};
+    form[name] = {{"anyOf",
+                   {item,
+                    {{"type", "array"},
+                     {"items", item},
+                     {"minItems", 1},
+                     {"maxItems", limits.max_prompts}}}}};
+    forms.push_back(BodySchema(std::move(form), name, limits));
+  };
+  add("text", TextSchema(1));
+  add("input_ids", TokensSchema());
+  return {{"anyOf", std::move(forms)}};
 }
 
 TextRequest MakeTextRequest(const GenerationFields& fields, std::vector<int32_t> prompt,

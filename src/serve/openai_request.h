@@ -5,11 +5,11 @@
 // and do not do (tools, response_format, ...) is accepted only with the value that asks for nothing:
 //
 //   tools, functions []              tool_choice, function_call "none"   parallel_tool_calls any
-//   response_format {"type":"text"}  modalities ["text"]                 metadata {}    store false
+//   response_format {"type":"text"}  modalities ["text"]                 store false
 //   service_tier "auto", "default"   suffix ""                           use_beam_search false
-//   include_stop_str_in_output false
-//   audio, prediction, reasoning_effort, verbosity, web_search_options   only null
-//   user, safety_identifier, prompt_cache_key: any text, since they change no answer
+//   include_stop_str_in_output, return_token_ids, continue_final_message false
+//   audio, prediction, reasoning_effort, verbosity, web_search_options, prompt_logprobs   only null
+//   user, safety_identifier, prompt_cache_key: any text, metadata: any object, since they change no answer
 //
 // Ranges:
 //   temperature 0..2 (0: greedy)   top_p above 0, up to 1    top_k -1 (all), 0 (all) or more
@@ -52,7 +52,8 @@ struct GenerationFields {
   std::optional<std::string> model = {};
   int32_t n = 1;
   bool stream = false;
-  bool include_usage = false;  // of a stream
+  bool include_usage = false;     // of a stream
+  bool continuous_usage = false;  // with every chunk of it
   // The request's, or the model's where it says nothing; logit_bias is apart, seed is below.
   SamplingParams sampling = {};
   std::vector<LogitBias> logit_bias = {};
@@ -84,11 +85,30 @@ struct CompletionRequest {
   bool echo = false;
 };
 
+// SGLang's /generate: {"text": a text or texts} or {"input_ids": tokens or lists of them};
+// "sampling_params": {max_new_tokens (128), min_new_tokens, n, temperature, top_p, top_k, min_p, the
+// penalties, logit_bias, stop, stop_token_ids, ignore_eos, skip_special_tokens, sampling_seed}; stream,
+// rid, priority. What else SGLang has is accepted only with the value that asks for nothing.
+struct GenerateRequest {
+  GenerationFields generation = {};
+  std::vector<CompletionPrompt> prompts = {};  // at least one
+  bool is_list = false;                        // the prompts came as a list, and so go the answers
+};
+
 ChatCompletionRequest ParseChatCompletionRequest(std::string_view body,
                                                  const GenerationConfig& defaults,
                                                  const RequestLimits& limits = {});
 CompletionRequest ParseCompletionRequest(std::string_view body, const GenerationConfig& defaults,
                                          const RequestLimits& limits = {});
+
+GenerateRequest ParseGenerateRequest(std::string_view body, const GenerationConfig& defaults,
+                                     const RequestLimits& limits = {});
+
+// JSON Schemas of the bodies, made from the tables and limits that the functions above check with.
+// Nothing that they allow is refused for its type or range alone, but what needs the model, or other fields.
+OrderedJson ChatCompletionSchema(const RequestLimits& limits = {});
+OrderedJson CompletionSchema(const RequestLimits& limits = {});
+OrderedJson GenerateSchema(const RequestLimits& limits = {});
 
 // What a request becomes when it is taken.
 struct Arrival {

@@ -5,6 +5,7 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -105,9 +106,10 @@ TEST(OpenaiRequestTest, AFieldNobodyKnowsIsRefusedByName) {
 TEST(OpenaiRequestTest, FieldsThatAskForNothingAreAccepted) {
   EXPECT_NO_THROW((void)Chat(R"("tools": [], "tool_choice": "none", "functions": [],
     "function_call": "none", "parallel_tool_calls": false, "response_format": {"type": "text"},
-    "metadata": {}, "store": false, "service_tier": "auto", "modalities": ["text"], "user": "me",
+    "metadata": {"a": "b"}, "store": false, "service_tier": "auto", "modalities": ["text"], "user": "me",
     "safety_identifier": "x", "prompt_cache_key": "y", "use_beam_search": false, "echo": false,
-    "include_stop_str_in_output": false)"));
+    "include_stop_str_in_output": false, "return_token_ids": false, "prompt_logprobs": null,
+    "continue_final_message": false)"));
   EXPECT_NO_THROW((void)Chat(R"("tools": null, "audio": null, "prediction": null, "verbosity": null,
     "reasoning_effort": null, "web_search_options": null, "n": null, "stop": null, "seed": null,
     "temperature": null, "stream_options": null, "logit_bias": null, "max_tokens": null)"));
@@ -124,7 +126,7 @@ TEST(OpenaiRequestTest, FieldsThatWeDoNotDoAreRefusedByName) {
       {"response_format", R"({"type": "json_object"})"},
       {"response_format", R"({"type": "text", "schema": {}})"},
       {"response_format", R"("text")"},
-      {"metadata", R"({"a": "b"})"},
+      {"metadata", R"(["a"])"},
       {"store", "true"},
       {"service_tier", R"("flex")"},
       {"modalities", R"(["text", "audio"])"},
@@ -135,6 +137,9 @@ TEST(OpenaiRequestTest, FieldsThatWeDoNotDoAreRefusedByName) {
       {"web_search_options", "{}"},
       {"user", "7"},
       {"use_beam_search", "true"},
+      {"return_token_ids", "true"},
+      {"prompt_logprobs", "0"},
+      {"continue_final_message", "true"},
       {"include_stop_str_in_output", "true"},
       {"echo", "true"},
   };
@@ -419,9 +424,12 @@ TEST(OpenaiRequestTest, StreamOptions) {
             "got 1");
   EXPECT_EQ(ChatRefusal(R"("stream": true, "stream_options": {"include": 1})"),
             "stream_options.include | stream_options.include: unknown field");
-  EXPECT_EQ(ChatRefusal(R"("stream": true, "stream_options": {"continuous_usage_stats": true})"),
-            "stream_options.continuous_usage_stats | stream_options.continuous_usage_stats: "
-            "expected false (not supported), got true");
+  // As vLLM has it: with include_usage, or not at all.
+  EXPECT_FALSE(Chat(R"("stream": true, "stream_options": {"continuous_usage_stats": true})")
+                   .continuous_usage);
+  EXPECT_TRUE(Chat(R"("stream": true, "stream_options": {"include_usage": true,
+                      "continuous_usage_stats": true})")
+                  .continuous_usage);
 }
 
 TEST(OpenaiRequestTest, LengthsOfAnswers) {
@@ -523,6 +531,49 @@ TEST(OpenaiRequestTest, WhatIsNotSaidIsTheEnginesOwn) {
 
 TEST(OpenaiRequestTest, AShortTimeoutIsNotNone) {
   EXPECT_EQ(Chat(R"("timeout": 1e-9)").timeout, microseconds(1));
+}
+
+// A field that is in a body's schema is known, and one that is not is refused.
+template <class Parse>
+void ExpectSchemaOfFields(const OrderedJson& schema, const char* sound_body, Parse parse) {
+  ASSERT_FALSE(schema["additionalProperties"].get<bool>());
+  for (const auto& [name, field] : schema["properties"].items()) {
+    OrderedJson body = OrderedJson::parse(sound_body);
+    if (!body.contains(name)) body[name] = nullptr;
+    EXPECT_NO_THROW((void)parse(body.dump())) << name;
+  }
+}
+
+TEST(OpenaiRequestTest, SchemasHaveTheFieldsThatAreRead) {
+  const char* chat = R"({"messages": [{"role": "user", "content": "a"}]})";
+  ExpectSchemaOfFields(ChatCompletionSchema(), chat, [](const std::string& body) {
+    return ParseChatCompletionRequest(body, {});
+  });
+  const char* text = R"({"prompt": "a"})";
+  ExpectSchemaOfFields(CompletionSchema(), text,
+                       [](const std::string& body) { return ParseCompletionRequest(body, {}); });
+}
+
+TEST(OpenaiRequestTest, GenerateTakesTextsOrTokens) {
+  const GenerateRequest one = ParseGenerateRequest(
+      R"({"text": "a", "sampling_params": {"max_new_tokens": 3, "n": 2, "stop": "b", "sampling_seed": 5,
+          "temperature": 0.5}, "stream": true, "rid": "x"})",
+      {});
+  EXPECT_FALSE(one.is_list);
+  EXPECT_TRUE(one.generation.stream);
+  EXPECT_EQ(one.generation.max_tokens, 3);
+  EXPECT_EQ(one.generation.n, 2);
+  EXPECT_EQ(one.generation.seed, 5u);
+  EXPECT_EQ(one.generation.sampling.temperature, 0.5f);
+  EXPECT_EQ(ParseGenerateRequest(R"({"text": ["a"]})", {}).generation.max_tokens, 128);
+  EXPECT_TRUE(ParseGenerateRequest(R"({"input_ids": [[1, 2]]})", {}).is_list);
+  EXPECT_FALSE(ParseGenerateRequest(R"({"input_ids": [1, 2]})", {}).is_list);
+  for (const char* body :
+       {"{}", R"({"text": "a", "input_ids": [1]})", R"({"text": [1]})", R"({"input_ids": ["a"]})",
+        R"({"text": "a", "sampling_params": {"stream": true}})", R"({"text": "a", "regex": null})",
+        R"({"text": "a", "sampling_params": {"max_new_tokens": 0}})"}) {
+    EXPECT_THROW((void)ParseGenerateRequest(body, {}), ApiError) << body;
+  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "serve/generate_response.h"
 #include "serve/response_choices.h"
 
 namespace quire {
@@ -44,6 +45,9 @@ OrderedJson ModelEntry(const ServedModel& model) {
           {"object", "model"},
           {"created", model.created},
           {"owned_by", "quire"},
+          {"root", model.id},
+          {"parent", nullptr},
+          {"permission", OrderedJson::array()},
           {"max_model_len", model.context}};
 }
 
@@ -58,6 +62,7 @@ AnswerShape ShapeOf(const GenerationFields& fields, Endpoint endpoint) {
           .logprobs = fields.logprobs,
           .prompt_only = fields.prompt_only,
           .include_usage = fields.include_usage,
+          .continuous_usage = fields.continuous_usage,
           .skip_special_tokens = fields.skip_special_tokens};
 }
 
@@ -69,8 +74,10 @@ int64_t SecondsSince1970() {
 }
 
 std::string MakeAnswerId(Endpoint endpoint, uint64_t random_high, uint64_t random_low) {
-  return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl",
-                     random_high, random_low);
+  const char* kind = endpoint == Endpoint::kChat         ? "chatcmpl"
+                     : endpoint == Endpoint::kCompletion ? "cmpl"
+                                                         : "gen";
+  return fmt::format("{}-{:016x}{:016x}", kind, random_high, random_low);
 }
 
 AnswerShape MakeAnswerShape(const ChatCompletionRequest& request) {
@@ -80,6 +87,12 @@ AnswerShape MakeAnswerShape(const ChatCompletionRequest& request) {
 AnswerShape MakeAnswerShape(const CompletionRequest& request) {
   AnswerShape shape = ShapeOf(request.generation, Endpoint::kCompletion);
   shape.echo = request.echo;
+  return shape;
+}
+
+AnswerShape MakeAnswerShape(const GenerateRequest& request) {
+  AnswerShape shape = ShapeOf(request.generation, Endpoint::kGenerate);
+  shape.is_list = request.is_list || request.generation.n > 1;
   return shape;
 }
 
@@ -100,6 +113,7 @@ void WholeAnswer::Take(size_t prompt, const TextEvent& event) {
   text.content += piece->content;
   for (ScoredToken& token : piece->tokens) text.tokens.push_back(std::move(token));
   if (piece->finish_reason) text.finish_reason = *piece->finish_reason;
+  if (piece->stopped_by) text.stopped_by = piece->stopped_by;
 }
 
 bool WholeAnswer::done() const { return choices_->done(); }
@@ -217,6 +231,20 @@ class WholeAnswer::Writer {
 
 ReplyPieces WholeAnswer::Json() const {
   QUIRE_CHECK(done() && !error());
+  if (choices_->shape().endpoint == Endpoint::kGenerate) {
+    return [this, i = size_t{0}]() mutable {
+      const bool is_list = choices_->shape().is_list;
+      if (i == texts_.size()) return std::string();
+      std::string out = !is_list ? "" : i == 0 ? "[" : ",";
+      out += Dump(GeneratedTextJson(choices_->shape(), {.index = i,
+                                                        .text = texts_[i].content,
+                                                        .finish_reason = texts_[i].finish_reason,
+                                                        .stopped_by = texts_[i].stopped_by,
+                                                        .usage = choices_->usage(i)}));
+      if (++i == texts_.size() && is_list) out += "]";
+      return out;
+    };
+  }
   return [writer = Writer(*this)]() mutable { return writer.Next(); };
 }
 
@@ -224,56 +252,62 @@ ReplyPieces WholeAnswer::Json() const {
 
 namespace {
 
-std::string Chunk(const AnswerShape& shape, OrderedJson choice) {
+std::string Chunk(const AnswerShape& shape, const Usage& usage, OrderedJson choice) {
   OrderedJson chunk =
       Frame(shape, shape.endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
   chunk["choices"].push_back(std::move(choice));
-  if (shape.include_usage) chunk["usage"] = nullptr;
+  if (shape.include_usage) {
+    chunk["usage"] = shape.continuous_usage ? UsageJson(usage) : OrderedJson(nullptr);
+  }
   return Dump(chunk);
 }
 
-std::string ChatChunk(const AnswerShape& shape, size_t index, OrderedJson delta,
+std::string ChatChunk(const AnswerShape& shape, const Usage& usage, size_t index, OrderedJson delta,
                       OrderedJson logprobs, const std::optional<std::string>& finish = {}) {
-  return Chunk(shape, {{"index", index},
-                       {"delta", std::move(delta)},
-                       {"logprobs", std::move(logprobs)},
-                       {"finish_reason", FinishJson(finish)}});
+  return Chunk(shape, usage,
+               {{"index", index},
+                {"delta", std::move(delta)},
+                {"logprobs", std::move(logprobs)},
+                {"finish_reason", FinishJson(finish)}});
 }
 
-void AddChatChunks(const AnswerShape& shape, const ChoicePiece& piece,
+void AddChatChunks(const AnswerShape& shape, const Usage& usage, const ChoicePiece& piece,
                    std::vector<std::string>& chunks) {
   if (piece.is_first) {
     chunks.push_back(
-        ChatChunk(shape, piece.index, {{"role", "assistant"}, {"content", ""}}, nullptr));
+        ChatChunk(shape, usage, piece.index, {{"role", "assistant"}, {"content", ""}}, nullptr));
   }
   OrderedJson logprobs = LogprobsJson(shape, piece.tokens);  // with the first piece of text
   if (!piece.reasoning.empty()) {
-    chunks.push_back(ChatChunk(shape, piece.index, {{"reasoning_content", piece.reasoning}},
+    chunks.push_back(ChatChunk(shape, usage, piece.index, {{"reasoning_content", piece.reasoning}},
                                std::exchange(logprobs, nullptr)));
   }
   if (!piece.content.empty() || !logprobs.is_null()) {
     chunks.push_back(
-        ChatChunk(shape, piece.index, {{"content", piece.content}}, std::move(logprobs)));
+        ChatChunk(shape, usage, piece.index, {{"content", piece.content}}, std::move(logprobs)));
   }
   if (piece.finish_reason) {
     chunks.push_back(
-        ChatChunk(shape, piece.index, OrderedJson::object(), nullptr, piece.finish_reason));
+        ChatChunk(shape, usage, piece.index, OrderedJson::object(), nullptr, piece.finish_reason));
   }
 }
 
-void AddCompletionChunk(const AnswerShape& shape, const ChoicePiece& piece,
+void AddCompletionChunk(const AnswerShape& shape, const Usage& usage, const ChoicePiece& piece,
                         std::vector<std::string>& chunks) {
   if (piece.content.empty() && piece.tokens.empty() && !piece.finish_reason) return;
-  chunks.push_back(Chunk(shape, {{"index", piece.index},
-                                 {"text", piece.content},
-                                 {"logprobs", LogprobsJson(shape, piece.tokens)},
-                                 {"finish_reason", FinishJson(piece.finish_reason)}}));
+  chunks.push_back(Chunk(shape, usage,
+                         {{"index", piece.index},
+                          {"text", piece.content},
+                          {"logprobs", LogprobsJson(shape, piece.tokens)},
+                          {"finish_reason", FinishJson(piece.finish_reason)}}));
 }
 
 }  // namespace
 
 StreamedAnswer::StreamedAnswer(AnswerShape shape)
-    : choices_(std::make_unique<internal::Choices>(std::move(shape))) {}
+    : choices_(std::make_unique<internal::Choices>(std::move(shape))) {
+  if (choices_->shape().endpoint == Endpoint::kGenerate) texts_.resize(choices_->size());
+}
 
 StreamedAnswer::~StreamedAnswer() = default;
 
@@ -282,10 +316,18 @@ std::vector<std::string> StreamedAnswer::Take(size_t prompt, const TextEvent& ev
   const std::optional<ChoicePiece> piece = choices_->Take(prompt, event);
   if (!piece) return chunks;
   const AnswerShape& shape = choices_->shape();
-  if (shape.endpoint == Endpoint::kChat) {
-    AddChatChunks(shape, *piece, chunks);
+  if (shape.endpoint == Endpoint::kGenerate) {
+    texts_[piece->index] += piece->content;
+    if (piece->content.empty() && !piece->finish_reason) return chunks;
+    chunks.push_back(Dump(GeneratedTextJson(shape, {.index = piece->index,
+                                                    .text = texts_[piece->index],
+                                                    .finish_reason = piece->finish_reason,
+                                                    .stopped_by = piece->stopped_by,
+                                                    .usage = choices_->usage(piece->index)})));
+  } else if (shape.endpoint == Endpoint::kChat) {
+    AddChatChunks(shape, usage(), *piece, chunks);
   } else {
-    AddCompletionChunk(shape, *piece, chunks);
+    AddCompletionChunk(shape, usage(), *piece, chunks);
   }
   if (done() && shape.include_usage) {
     OrderedJson last = Frame(

@@ -36,13 +36,13 @@
 
 namespace quire {
 
-enum class Endpoint { kChat, kCompletion };
+enum class Endpoint { kChat, kCompletion, kGenerate };  // the last is SGLang's
 
 inline constexpr std::string_view kJsonContentType = "application/json";
 
 int64_t SecondsSince1970();
 
-// "chatcmpl-0123456789abcdef..." or "cmpl-..."; `random` makes it differ from others.
+// "chatcmpl-0123456789abcdef...", "cmpl-..." or "gen-..."; `random` makes it differ from others.
 std::string MakeAnswerId(Endpoint endpoint, uint64_t random_high, uint64_t random_low);
 
 struct AnswerPrompt {
@@ -61,14 +61,17 @@ struct AnswerShape {
   int32_t n = 1;
   bool logprobs = false;
   bool echo = false;
+  bool is_list = false;      // of /generate: answers come as a list
   bool prompt_only = false;  // GenerationFields::prompt_only: the one token is not shown or counted
-  bool include_usage = false;  // of a stream
+  bool include_usage = false;     // of a stream
+  bool continuous_usage = false;  // with every chunk of it
   bool skip_special_tokens = true;
   const Tokenizer* tokenizer = nullptr;
 };
 // Everything but id, created, model, fingerprint, prompts and tokenizer.
 AnswerShape MakeAnswerShape(const ChatCompletionRequest& request);
 AnswerShape MakeAnswerShape(const CompletionRequest& request);
+AnswerShape MakeAnswerShape(const GenerateRequest& request);
 
 struct Usage {
   int64_t prompt_tokens = 0;
@@ -104,6 +107,7 @@ class WholeAnswer {
     std::string reasoning = {};
     std::string content = {};
     std::string finish_reason = {};
+    std::optional<std::string> stopped_by = {};
     std::vector<ScoredToken> tokens = {};
   };
 
@@ -128,6 +132,7 @@ class StreamedAnswer {
 
  private:
   std::unique_ptr<internal::Choices> choices_;
+  std::vector<std::string> texts_;  // of /generate, whose chunks have all of the text so far
 };
 
 // {"object": "list", "data": [{"id": model, "object": "model", ...}]}

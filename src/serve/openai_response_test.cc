@@ -444,9 +444,11 @@ TEST(OpenaiResponseTest, TheShapeIsThatOfTheRequest) {
 TEST(OpenaiResponseTest, Models) {
   const ServedModel model{.id = "m", .created = 5, .context = 4096};
   ExpectJson(ModelsJson(model), R"({"object": "list", "data": [{"id": "m", "object": "model",
-      "created": 5, "owned_by": "quire", "max_model_len": 4096}]})");
+      "created": 5, "owned_by": "quire", "root": "m", "parent": null, "permission": [],
+      "max_model_len": 4096}]})");
   ExpectJson(ModelJson(model), R"({"id": "m", "object": "model", "created": 5,
-      "owned_by": "quire", "max_model_len": 4096})");
+      "owned_by": "quire", "root": "m", "parent": null, "permission": [],
+      "max_model_len": 4096})");
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ std::vector<RequestField> RequestField::Array() const {
   std::vector<RequestField> elements;
   elements.reserve(value_->size());
   for (const OrderedJson& element : *value_) {
-    elements.emplace_back(element, fmt::format("{}[{}]", path_, elements.size()));
+    elements.emplace_back(element, fmt::format("{}[{}]", path_, elements.size()), ignore_);
   }
   return elements;
 }
@@ -114,7 +114,7 @@ std::vector<int32_t> RequestField::Tokens() const {
 
 RequestFields RequestField::Object() const {
   if (!value_->is_object()) Refuse("an object");
-  return {*value_, path_};
+  return {*value_, path_, ignore_};
 }
 
 void RequestField::Refuse(std::string_view expected) const {
@@ -122,8 +122,9 @@ void RequestField::Refuse(std::string_view expected) const {
       path_, fmt::format("{}: expected {}, got {}", path_, expected, DescribeForMessage(*value_)));
 }
 
-RequestFields::RequestFields(const OrderedJson& object, std::string path)
-    : object_(&object), path_(std::move(path)) {
+RequestFields::RequestFields(const OrderedJson& object, std::string path,
+                             const OnUnknownField* ignore)
+    : object_(&object), path_(std::move(path)), ignore_(ignore) {
   if (object.size() > kMaxFields) {
     throw BadField(path_, fmt::format("{}: expected at most {} fields, got {}",
                                       path_.empty() ? "body" : path_, kMaxFields, object.size()));
@@ -134,7 +135,7 @@ std::optional<RequestField> RequestFields::Find(std::string_view name) {
   known_.emplace_back(name);
   const auto member = object_->find(name);
   if (member == object_->end() || member->is_null()) return std::nullopt;
-  return RequestField(*member, PathOf(name));
+  return RequestField(*member, PathOf(name), ignore_);
 }
 
 RequestField RequestFields::At(std::string_view name) {
@@ -160,7 +161,10 @@ double RequestFields::Number(std::string_view name, double min, double max, doub
 
 void RequestFields::RefuseUnknown() const {
   for (const auto& [name, value] : object_->items()) {
-    if (std::ranges::find(known_, name) == known_.end()) {
+    if (std::ranges::find(known_, name) != known_.end()) continue;
+    if (ignore_ != nullptr && *ignore_) {
+      (*ignore_)(PathOf(name));
+    } else {
       throw BadField(PathOf(name), fmt::format("{}: unknown field", PathOf(name)));
     }
   }

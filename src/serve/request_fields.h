@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -18,6 +19,9 @@
 
 namespace quire {
 
+// Is told of a field that nobody knows, by its path, from any thread.
+using OnUnknownField = std::function<void(const std::string& path)>;
+
 struct RequestLimits {
   ByteOffset max_bytes{int64_t{16} << 20};
   int max_depth = 64;
@@ -27,6 +31,7 @@ struct RequestLimits {
   int64_t max_prompts = 256;  // of one /v1/completions
   // More is refused; where nothing is asked for, the most there is.
   std::optional<int64_t> max_output_tokens = {};
+  OnUnknownField ignore_unknown = {};  // empty: unknown fields are refused
 };
 
 // The body of a request: one JSON object. Throws ApiError without a param.
@@ -37,8 +42,8 @@ class RequestFields;
 // A borrowed value.
 class RequestField {
  public:
-  RequestField(const OrderedJson& value, std::string path)
-      : value_(&value), path_(std::move(path)) {}
+  RequestField(const OrderedJson& value, std::string path, const OnUnknownField* ignore = nullptr)
+      : value_(&value), path_(std::move(path)), ignore_(ignore) {}
 
   const OrderedJson& value() const { return *value_; }
   const std::string& path() const { return path_; }
@@ -58,13 +63,16 @@ class RequestField {
  private:
   const OrderedJson* value_;
   std::string path_;
+  const OnUnknownField* ignore_;
 };
 
 // A borrowed object. It remembers the names that were asked for.
 class RequestFields {
  public:
-  // The body itself has the path "". Refuses more fields than any request has.
-  RequestFields(const OrderedJson& object, std::string path);
+  // The body itself has the path "". Refuses more fields than any request has. `ignore` is borrowed, by
+  // the fields too; null, or empty: unknown fields are refused.
+  RequestFields(const OrderedJson& object, std::string path,
+                const OnUnknownField* ignore = nullptr);
 
   // nullopt: absent, or null.
   std::optional<RequestField> Find(std::string_view name);
@@ -75,7 +83,7 @@ class RequestFields {
   int64_t Int(std::string_view name, int64_t min, int64_t max, int64_t absent);
   double Number(std::string_view name, double min, double max, double absent);
 
-  // Refuses the first field whose name nobody asked for, null or not.
+  // Refuses the first field whose name nobody asked for, null or not; or tells of all of them.
   void RefuseUnknown() const;
 
  private:
@@ -83,6 +91,7 @@ class RequestFields {
 
   const OrderedJson* object_;
   std::string path_;
+  const OnUnknownField* ignore_;
   std::vector<std::string> known_;
 };
 

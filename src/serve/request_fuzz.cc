@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "base/error.h"
 #include "serve/openai_request.h"
@@ -53,10 +54,9 @@ void CheckConversation(const Conversation& conversation) {
   QUIRE_CHECK(conversation.template_variables.is_object());
 }
 
-void CheckPrompts(const CompletionRequest& request) {
-  QUIRE_CHECK(!request.prompts.empty() &&
-              std::cmp_less_equal(request.prompts.size(), kLimits.max_prompts));
-  for (const CompletionPrompt& prompt : request.prompts) {
+void CheckPrompts(const std::vector<CompletionPrompt>& prompts) {
+  QUIRE_CHECK(!prompts.empty() && std::cmp_less_equal(prompts.size(), kLimits.max_prompts));
+  for (const CompletionPrompt& prompt : prompts) {
     QUIRE_CHECK(std::visit([](const auto& content) { return !content.empty(); }, prompt));
   }
 }
@@ -70,7 +70,12 @@ void ParseAll(std::string_view body) {
   Try([&] {
     const CompletionRequest request = ParseCompletionRequest(body, {}, kLimits);
     CheckGeneration(request.generation);
-    CheckPrompts(request);
+    CheckPrompts(request.prompts);
+  });
+  Try([&] {
+    const GenerateRequest request = ParseGenerateRequest(body, {}, kLimits);
+    CheckGeneration(request.generation);
+    CheckPrompts(request.prompts);
   });
   Try([&] { QUIRE_CHECK(IsUtf8(ParseTokenizeRequest(body, kLimits).text)); });
   Try([&] {

@@ -12,7 +12,7 @@ Choices::Choices(AnswerShape shape)
       cached_tokens_(shape_.prompts.size()),
       prompt_scores_(shape_.prompts.size()) {
   QUIRE_CHECK(shape_.n >= 1 && !choices_.empty() && shape_.tokenizer != nullptr);
-  QUIRE_CHECK(shape_.endpoint == Endpoint::kCompletion || shape_.prompts.size() == 1);
+  QUIRE_CHECK(shape_.endpoint != Endpoint::kChat || shape_.prompts.size() == 1);
   if (shape_.endpoint == Endpoint::kChat || !shape_.logprobs) return;
   for (size_t i = 0; i < choices_.size(); ++i) {
     const size_t prompt = i / static_cast<size_t>(shape_.n);
@@ -42,6 +42,7 @@ std::optional<ChoicePiece> Choices::Take(size_t prompt, const TextEvent& event) 
     ++num_ended_;
     if (event.finish == FinishReason::kStop || event.finish == FinishReason::kLength) {
       piece.finish_reason = FinishReasonName(event.finish);
+      piece.stopped_by = event.stopped_by;
       if (shape_.prompt_only) piece.finish_reason = FinishReasonName(FinishReason::kLength);
     } else if (!error_) {
       error_ = FromFinish(event.finish, event.error);
@@ -90,6 +91,13 @@ Usage Choices::usage() const {
   if (shape_.prompt_only) return usage;
   for (const Choice& choice : choices_) usage.completion_tokens += choice.output_tokens;
   return usage;
+}
+
+Usage Choices::usage(size_t choice) const {
+  const size_t prompt = choice / static_cast<size_t>(shape_.n);
+  return {.prompt_tokens = std::ssize(shape_.prompts[prompt].tokens),
+          .completion_tokens = choices_[choice].output_tokens,
+          .cached_tokens = cached_tokens_[prompt]};
 }
 
 }  // namespace quire::internal

@@ -21,6 +21,7 @@ struct ChoicePiece {
   std::string content = {};                       // with the prompt before it, if echoed
   std::vector<ScoredToken> tokens = {};           // if log-probabilities are asked for
   std::optional<std::string> finish_reason = {};  // the choice has ended
+  std::optional<std::string> stopped_by = {};     // by this stop string
 };
 
 class Choices {
@@ -33,6 +34,7 @@ class Choices {
   bool done() const { return num_ended_ == choices_.size(); }
   const std::optional<ApiError>& error() const { return error_; }
   Usage usage() const;
+  Usage usage(size_t choice) const;  // of one choice and its prompt
   const AnswerShape& shape() const { return shape_; }
   size_t size() const { return choices_.size(); }
 

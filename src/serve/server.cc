@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
@@ -33,15 +34,8 @@ HttpServerOptions MakeHttpOptions(HttpServerOptions options, Service& service,
   return options;
 }
 
-// What only this machine reaches is guarded against the pages that its browsers show; a unix socket is
-// reached by none of them.
-ServiceOptions MakeServiceOptions(const ServerOptions& options) {
-  ServiceOptions service = options.service;
-  service.origins.is_checked |=
-      !service.origins.allowed_hosts.empty() ||
-      (options.http.unix_socket.empty() && IsLoopback(options.http.address));
-  return service;
-}
+// Of unknown fields; a client could send any number of them.
+constexpr size_t kMaxUnknownNames = 1000;
 
 }  // namespace
 
@@ -49,14 +43,58 @@ Server::Server(ServerOptions options)
     : options_(std::move(options)),
       work_(io_.get_executor()),
       signals_(io_),
-      service_(io_, MakeServiceOptions(options_)),
+      service_(io_, MakeServiceOptions()),
       http_(io_, MakeHttpOptions(options_.http, service_, options_.on_message),
             [this](const HttpRequest& request, HttpResponder& responder) {
               return service_.Handle(request, responder);
             }),
+      status_timer_(io_),
       endpoint_(http_.endpoint()),
       port_(http_.port()),
-      thread_([this] { io_.run(); }) {}
+      thread_([this] { io_.run(); }) {
+  if (options_.status_interval.count() > 0) {
+    Post([this] { asio::co_spawn(io_, TellStatus(), asio::detached); });
+  }
+}
+
+// What only this machine reaches is guarded against the pages that its browsers show; a unix socket is
+// reached by none of them.
+ServiceOptions Server::MakeServiceOptions() {
+  ServiceOptions service = options_.service;
+  service.origins.is_checked |=
+      !service.origins.allowed_hosts.empty() ||
+      (options_.http.unix_socket.empty() && IsLoopback(options_.http.address));
+  if (options_.ignore_unknown_fields) {
+    service.completions.limits.ignore_unknown = [this](const std::string& path) {
+      Post([this, path] {
+        if (unknown_fields_.size() >= kMaxUnknownNames) return;
+        if (unknown_fields_.insert(path).second) Log(path + ": an unknown field is ignored");
+      });
+    };
+  }
+  return service;
+}
+
+// One line an interval in which something ran, waited or was drawn.
+asio::awaitable<void> Server::TellStatus() {
+  int64_t tokens_before = 0;
+  while (!draining_is_over_) {
+    status_timer_.expires_after(options_.status_interval);
+    co_await status_timer_.async_wait(asio::as_tuple(asio::use_awaitable));
+    if (draining_is_over_) break;
+    const SchedulerSnapshot engine = service_.Snapshot();
+    const int64_t tokens =
+        engine.counters.output_tokens - std::exchange(tokens_before, engine.counters.output_tokens);
+    if (engine.counters.running == 0 && engine.counters.waiting == 0 && tokens == 0) continue;
+    const double seconds = std::chrono::duration<double>(options_.status_interval).count();
+    const auto in_use = static_cast<double>(engine.pages_in_use.raw());
+    const auto pages =
+        static_cast<double>((engine.pages_free + engine.pages_cached + engine.pages_in_use).raw());
+    Log(fmt::format("status: {} running, {} waiting, {:.1f} tokens/s, {:.1f}% of the cache in use",
+                    engine.counters.running, engine.counters.waiting,
+                    static_cast<double>(tokens) / seconds, pages > 0 ? 100 * in_use / pages : 0));
+  }
+}
 
 Server::~Server() {
   Post([this] {
@@ -130,6 +168,8 @@ asio::awaitable<void> Server::Drain() {
     patience.expires_after(kLook);
     co_await patience.async_wait(asio::use_awaitable);
   }
+  draining_is_over_ = true;
+  status_timer_.cancel();
   boost::system::error_code ignored;
   signals_.clear(ignored);  // from now on a signal ends the process
   signals_.cancel(ignored);

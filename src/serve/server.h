@@ -11,6 +11,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -26,6 +27,10 @@ struct ServerOptions {
   ServiceOptions service = {};
   // How long open requests may go on after Stop; then they are cancelled.
   std::chrono::milliseconds drain_timeout{30'000};
+  // While there is work, a line says so often what the engine does. Zero: none.
+  std::chrono::milliseconds status_interval{10'000};
+  // Unknown fields of requests are ignored, and each name is told to on_message once.
+  bool ignore_unknown_fields = false;
   std::function<void(std::string_view)> on_message =
       {};  // what one would log; on the server's thread
 };
@@ -61,6 +66,8 @@ class Server {
   asio::awaitable<void> Drain();
   asio::awaitable<void> WaitUntilNoneOpen(std::chrono::milliseconds limit);
   void Log(std::string_view message) const;
+  ServiceOptions MakeServiceOptions();
+  asio::awaitable<void> TellStatus();
 
   const ServerOptions options_;
   asio::io_context io_{1};
@@ -68,7 +75,10 @@ class Server {
   asio::signal_set signals_;  // but for StopOnSignals used on io_ only; so is all that follows
   Service service_;
   HttpServer http_;
+  asio::steady_timer status_timer_;
+  std::set<std::string> unknown_fields_;  // that were told of
   bool stopping_ = false;
+  bool draining_is_over_ = false;
   bool ending_now_ = false;
 
   std::string endpoint_;

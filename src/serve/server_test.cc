@@ -15,6 +15,7 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -481,7 +482,12 @@ TEST_F(ServerTest, TextToolsAgree) {
   Start();
   const json tokens = json::parse(Post("/tokenize", {{"content", "Hello there"}}).body);
   const json text = json::parse(Post("/detokenize", {{"tokens", tokens["tokens"]}}).body);
-  EXPECT_EQ(text["content"], "Hello there");
+  for (const char* name : {"content", "prompt", "text"}) EXPECT_EQ(text[name], "Hello there");
+  EXPECT_EQ(tokens["max_model_len"], 400);
+  const json chat = json::parse(Post("/tokenize", {{"messages", Chat(1)["messages"]}}).body);
+  const std::string chat_text =
+      json::parse(Post("/detokenize", {{"tokens", chat["tokens"]}}).body)["text"];
+  EXPECT_EQ(chat_text, "<｜begin▁of▁sentence｜>[user]Hello");
   const json prompt =
       json::parse(Post("/apply-template", {{"messages", Chat(1)["messages"]}}).body);
   EXPECT_EQ(prompt["prompt"], "<｜begin▁of▁sentence｜>[user]Hello");
@@ -525,6 +531,149 @@ TEST_F(ServerTest, PromptsOfTokensAreComparedWithTheContextFirst) {
     EXPECT_EQ(json::parse(Post("/v1/completions", {{"prompt", prompt}}).body)["error"]["code"],
               "context_length_exceeded");
   }
+}
+
+TEST_F(ServerTest, GenerateAnswersAsSglangDoes) {
+  Start();
+  const json params = {{"max_new_tokens", 6}, {"temperature", 0}, {"ignore_eos", true}};
+  const json one =
+      json::parse(Post("/generate", {{"text", "Hello there"}, {"sampling_params", params}}).body);
+  EXPECT_FALSE(one["text"].get<std::string>().empty());
+  EXPECT_EQ(one["meta_info"]["completion_tokens"], 6);
+  EXPECT_EQ(one["meta_info"]["finish_reason"], json({{"type", "length"}, {"length", 6}}));
+  EXPECT_FALSE(one.contains("index"));
+  const json ids = json::parse(Post("/tokenize", {{"prompt", "Hello there"}}).body)["tokens"];
+  EXPECT_EQ(one["meta_info"]["prompt_tokens"], ids.size());
+  const json same =
+      json::parse(Post("/generate", {{"input_ids", ids}, {"sampling_params", params}}).body);
+  EXPECT_EQ(same["text"], one["text"]);
+  EXPECT_EQ(same["meta_info"]["cached_tokens"], ids.size() - 1);
+  const json list = json::parse(
+      Post("/generate", {{"text", {"Hello there", "You"}}, {"sampling_params", params}}).body);
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0]["text"], one["text"]);
+  EXPECT_EQ(list[1]["index"], 1);
+  const std::vector<std::string> data =
+      Stream("/generate", {{"text", "Hello there"}, {"sampling_params", params}, {"stream", true}});
+  ASSERT_GT(data.size(), 2u);
+  EXPECT_EQ(data.back(), "[DONE]");
+  const json last = json::parse(data[data.size() - 2]);
+  EXPECT_EQ(last["text"], one["text"]);  // all of it so far
+  EXPECT_EQ(last["meta_info"]["finish_reason"]["type"], "length");
+  EXPECT_EQ(json::parse(data[0])["meta_info"]["finish_reason"], nullptr);
+  EXPECT_EQ(ErrorOf(Post("/generate", {{"text", "a"}, {"sampling_params", {{"regex", "a*"}}}})),
+            "400 invalid_request_error null: sampling_params.regex: expected null (not supported), "
+            "got \"a*\"");
+  EXPECT_EQ(json::parse(Ask("GET", "/get_model_info").body)["is_generation"], true);
+  EXPECT_EQ(json::parse(Ask("GET", "/get_server_info").body)["limits"]["pages"], 400);
+}
+
+TEST_F(ServerTest, TheCacheIsFlushedWhenNothingRuns) {
+  Start();
+  Post("/v1/chat/completions", Chat(5));
+  ASSERT_TRUE(AllPagesReturned());
+  EXPECT_GT(engine_->Snapshot().pages_cached, PageCount(0));
+  runner_->is_held = true;
+  std::thread client([&] { EXPECT_EQ(Post("/v1/chat/completions", Chat(5)).status, 200); });
+  EXPECT_TRUE(Eventually([&] { return engine_->counters().running == 1; }));
+  EXPECT_EQ(Ask("POST", "/flush_cache").status, 400);
+  runner_->is_held = false;
+  client.join();
+  ASSERT_TRUE(AllPagesReturned());
+  EXPECT_EQ(Ask("POST", "/flush_cache").status, 200);
+  EXPECT_EQ(engine_->Snapshot().pages_cached, PageCount(0));
+  EXPECT_EQ(Post("/v1/chat/completions", Chat(5)).status, 200);
+}
+
+TEST_F(ServerTest, UsageComesWithEveryChunkIfAskedFor) {
+  Start();
+  json request = Chat(5, true);
+  request["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
+  const std::vector<std::string> data = Stream("/v1/chat/completions", request);
+  int64_t last = 0;
+  for (size_t i = 0; i + 1 < data.size(); ++i) {
+    const json usage = json::parse(data[i])["usage"];
+    EXPECT_GT(usage["prompt_tokens"], 0);
+    EXPECT_GE(usage["completion_tokens"], last);
+    last = usage["completion_tokens"];
+  }
+  EXPECT_EQ(last, 5);
+}
+
+TEST_F(ServerTest, UnknownFieldsMayBeIgnoredAndAreToldOfOnce) {
+  Start();
+  json request = Chat(2);
+  request["extra_thing"] = 7;
+  request["messages"][0]["other"] = true;
+  EXPECT_EQ(Post("/v1/chat/completions", request).status, 400);
+  server_.reset();
+  ServerOptions options = Options();
+  options.ignore_unknown_fields = true;
+  auto messages = std::make_shared<std::vector<std::string>>();
+  options.on_message = [messages](std::string_view text) { messages->emplace_back(text); };
+  server_.emplace(std::move(options));
+  server_->SetReady(*text_);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Post("/v1/chat/completions", request).status, 200);
+  server_.reset();
+  EXPECT_EQ(*messages, (std::vector<std::string>{"messages[0].other: an unknown field is ignored",
+                                                 "extra_thing: an unknown field is ignored"}));
+}
+
+TEST_F(ServerTest, TheAccessLogSaysWhyAndHowMuch) {
+  ServerOptions options = Options();
+  auto records = std::make_shared<std::vector<AccessRecord>>();
+  options.http.on_access = [records](const AccessRecord& record) { records->push_back(record); };
+  server_.emplace(std::move(options));
+  engine_.emplace(*runner_, SchedulerOptions());
+  text_.emplace(*engine_, model_);
+  server_->SetReady(*text_);
+  Post("/v1/completions", {{"prompt", 7}});
+  Post("/v1/chat/completions", Chat(5));
+  Stream("/v1/chat/completions", Chat(4, true));
+  server_.reset();
+  ASSERT_EQ(records->size(), 3u);
+  EXPECT_EQ(
+      (*records)[0].error,
+      "prompt: expected a string, an array of strings, of token ids, or of such arrays, got 7");
+  for (size_t i = 1; i < 3; ++i) {
+    std::map<std::string, double> values((*records)[i].values.begin(), (*records)[i].values.end());
+    EXPECT_GT(values["prompt_tokens"], 0);
+    EXPECT_EQ(values["output_tokens"], i == 1 ? 5 : 4);
+    EXPECT_EQ(values["cached_tokens"], i == 1 ? 0 : values["prompt_tokens"] - 1);
+    EXPECT_GT(values["first_token_seconds"], 0);
+  }
+}
+
+TEST_F(ServerTest, TellsOfItsWorkWhileThereIsSome) {
+  ServerOptions options = Options();
+  options.status_interval = std::chrono::milliseconds(5);
+  std::atomic<int> num_lines = 0;
+  options.on_message = [&](std::string_view text) {
+    if (text.starts_with("status: 1 running, 0 waiting, ")) ++num_lines;
+  };
+  Start(std::move(options));
+  runner_->is_held = true;
+  std::thread client([&] { EXPECT_EQ(Post("/v1/chat/completions", Chat(5)).status, 200); });
+  EXPECT_TRUE(Eventually([&] { return num_lines >= 2; }));
+  runner_->is_held = false;
+  client.join();
+  server_.reset();
+}
+
+TEST_F(ServerTest, TheDocumentNamesEveryPath) {
+  Start();
+  const json document = json::parse(Ask("GET", "/openapi.json").body);
+  EXPECT_EQ(document["openapi"], "3.1.0");
+  for (const auto& [path, operations] : document["paths"].items()) {
+    for (const auto& [method, operation] : operations.items()) {
+      if (method == "post" && path != "/flush_cache") {
+        EXPECT_EQ(Ask("POST", path, "{}").status, 400) << path;
+        EXPECT_TRUE(operation.contains("requestBody")) << path;
+      }
+      EXPECT_EQ(Ask("PUT", path).status, 405) << path;
+    }
+  }
+  EXPECT_EQ(document["paths"].size(), 16u);
 }
 
 TEST_F(ServerTest, NumbersAddUp) {

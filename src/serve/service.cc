@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "serve/api_error.h"
 #include "serve/openai_response.h"
+#include "serve/openapi.h"
 #include "serve/page.h"
 #include "textgen/text_model.h"
 
@@ -18,6 +19,7 @@ namespace quire {
 namespace {
 
 constexpr std::string_view kRetrySeconds = "1";
+constexpr std::string_view kOneModel = "/v1/models/{model}";
 // The page's own files and this server, and nothing else.
 constexpr std::string_view kPagePolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' "
@@ -134,30 +136,46 @@ void Service::CancelAll() {
 
 const std::vector<Service::Route>& Service::Routes() {
   static const std::vector<Route>& routes = *new std::vector<Route>{
-      {"GET", "/health", Access::kOpen, &Service::Health},
-      {"GET", "/metrics", Access::kKey, &Service::MetricsText},
-      {"GET", "/stats", Access::kKey, &Service::Stats},
-      {"GET", "/server_info", Access::kKey, &Service::ServerInfo},
-      {"GET", "/v1/models", Access::kKey, &Service::Models},
-      {"POST", "/v1/chat/completions", Access::kKeyAndModel, &Service::ChatCompletions},
-      {"POST", "/v1/completions", Access::kKeyAndModel, &Service::TextCompletions},
-      {"POST", "/tokenize", Access::kKeyAndModel, &Service::Tokenize},
-      {"POST", "/detokenize", Access::kKeyAndModel, &Service::Detokenize},
-      {"POST", "/apply-template", Access::kKeyAndModel, &Service::ApplyTemplate},
+      {"GET", "/health", Access::kOpen, "Whether requests are taken", nullptr, &Service::Health},
+      {"GET", "/metrics", Access::kKey, "Prometheus", nullptr, &Service::MetricsText},
+      {"GET", "/stats", Access::kKey, "What the engine does now", nullptr, &Service::Stats},
+      {"GET", "/server_info", Access::kKey, "What is served, and how", nullptr,
+       &Service::ServerInfo},
+      {"GET", "/get_server_info", Access::kKey, "The same, as SGLang calls it", nullptr,
+       &Service::ServerInfo},
+      {"GET", "/get_model_info", Access::kKey, "The model, as SGLang describes it", nullptr,
+       &Service::ModelInfo},
+      {"GET", "/openapi.json", Access::kKey, "This document", nullptr, &Service::OpenApi},
+      {"GET", "/v1/models", Access::kKey, "The model", nullptr, &Service::Models},
+      {"GET", kOneModel, Access::kKey, "The model, by its name", nullptr, &Service::Models},
+      {"POST", "/v1/chat/completions", Access::kKeyAndModel, "Answers a conversation",
+       ChatCompletionSchema, &Service::ChatCompletions},
+      {"POST", "/v1/completions", Access::kKeyAndModel, "Continues texts", CompletionSchema,
+       &Service::TextCompletions},
+      {"POST", "/generate", Access::kKeyAndModel, "Continues texts, as SGLang does", GenerateSchema,
+       &Service::Generate},
+      {"POST", "/tokenize", Access::kKeyAndModel, "Text to tokens", TokenizeSchema,
+       &Service::Tokenize},
+      {"POST", "/detokenize", Access::kKeyAndModel, "Tokens to text", DetokenizeSchema,
+       &Service::Detokenize},
+      {"POST", "/apply-template", Access::kKeyAndModel, "Messages to the prompt",
+       ApplyTemplateSchema, &Service::ApplyTemplate},
+      {"POST", "/flush_cache", Access::kKeyAndModel, "Forgets every cached prefix", nullptr,
+       &Service::FlushCache},
   };
   return routes;
 }
 
 // Throws ApiError(404).
 const Service::Route& Service::FindRoute(std::string_view path) {
-  static const Route& page = *new Route{"GET", "/", Access::kOpen, &Service::Page};
-  static const Route& model = *new Route{"GET", "/v1/models/", Access::kKey, &Service::Models};
+  static const Route& page =
+      *new Route{"GET", "/", Access::kOpen, "A page to chat with", nullptr, &Service::Page};
   const Route* found = nullptr;
   for (const Route& route : Routes()) {
-    if (route.path == path) found = &route;
+    const bool is_one = route.path == kOneModel && path.starts_with("/v1/models/");
+    if (route.path == path || is_one) found = &route;
   }
   if (FindPageFile(path) != nullptr) found = &page;
-  if (path.starts_with(model.path)) found = &model;
   if (found == nullptr) {
     throw ErrorOfStatus(404, fmt::format("{}: there is no such path", path));
   }
@@ -291,6 +309,7 @@ HttpResponse Service::ErrorResponse(const ApiError& error, HttpHeaders headers) 
 asio::awaitable<void> Service::SendError(HttpResponder& responder, const ApiError& error,
                                          HttpHeaders headers) {
   if (responder.started()) throw error;  // too late: the connection is closed
+  responder.set_error(error.what());
   co_await responder.Send(ErrorResponse(error, std::move(headers)));
 }
 
@@ -425,6 +444,30 @@ asio::awaitable<void> Service::ServerInfo(const HttpRequest&, HttpResponder& res
   co_await SendJson(responder, headers, body.dump());
 }
 
+asio::awaitable<void> Service::ModelInfo(const HttpRequest&, HttpResponder& responder,
+                                         const HttpHeaders& headers) {
+  const std::string& name = options_.completions.model_name;
+  const OrderedJson body = {{"model_path", name},
+                            {"tokenizer_path", name},
+                            {"is_generation", true},
+                            {"preferred_sampling_params", nullptr},
+                            {"weight_version", "default"}};
+  co_await SendJson(responder, headers, Dump(body));
+}
+
+asio::awaitable<void> Service::OpenApi(const HttpRequest&, HttpResponder& responder,
+                                       const HttpHeaders& headers) {
+  std::vector<ApiPath> paths;
+  for (const Route& route : Routes()) {
+    paths.push_back({.method = route.method,
+                     .path = route.path,
+                     .summary = route.summary,
+                     .needs_key = route.access != Access::kOpen && !options_.api_keys.empty()});
+    if (route.schema != nullptr) paths.back().body = route.schema(options_.completions.limits);
+  }
+  co_await SendJson(responder, headers, OpenApiJson(paths, options_.version));
+}
+
 asio::awaitable<void> Service::Models(const HttpRequest& request, HttpResponder& responder,
                                       const HttpHeaders& headers) {
   const std::string& name = options_.completions.model_name;
@@ -451,15 +494,32 @@ asio::awaitable<void> Service::TextCompletions(const HttpRequest& request, HttpR
   return completions_->Handle(Endpoint::kCompletion, request, responder, headers);
 }
 
+asio::awaitable<void> Service::Generate(const HttpRequest& request, HttpResponder& responder,
+                                        const HttpHeaders& headers) {
+  return completions_->Handle(Endpoint::kGenerate, request, responder, headers);
+}
+
+asio::awaitable<void> Service::FlushCache(const HttpRequest&, HttpResponder& responder,
+                                          const HttpHeaders& headers) {
+  if (!engine_->engine().EmptyCache()) {
+    throw ErrorOfStatus(400, "the cache is in use: expected no request that runs or waits");
+  }
+  co_await SendJson(responder, headers, R"({"success":true,"message":"Cache flushed."})");
+}
+
 asio::awaitable<void> Service::Tokenize(const HttpRequest& request, HttpResponder& responder,
                                         const HttpHeaders& headers) {
   return Reply(request, responder, headers, [this, &request](std::stop_token stop) {
     TokenizeRequest parsed = ParseTokenizeRequest(request.body, options_.completions.limits);
     CheckModelName(parsed.model, options_.completions.model_name);
-    const Tokenizer& tokenizer = *engine_->model().tokenizer;
+    const TextModel& model = engine_->model();
+    if (parsed.conversation) {
+      Require(model.chat.has_value(), "this model has no chat template: {}", model.no_chat);
+      parsed.text = model.chat->Render(parsed.conversation->ToChatRequest());
+    }
     parsed.options.stop = std::move(stop);
-    return TokenizeReply(tokenizer.Encode(parsed.text, parsed.options), tokenizer,
-                         parsed.with_pieces);
+    return TokenizeReply(model.tokenizer->Encode(parsed.text, parsed.options), *model.tokenizer,
+                         parsed.with_pieces, engine_->engine().limits().context.raw());
   });
 }
 

@@ -7,6 +7,8 @@
 //   GET   /stats, /server_info   the live view's numbers; what is served and how
 //   GET   /v1/models, /v1/models/NAME
 //   POST  /v1/chat/completions, /v1/completions, /tokenize, /detokenize, /apply-template
+//   GET   /openapi.json          all of this, made from the tables that requests are checked with
+//   POST  /generate, /flush_cache; GET /get_model_info, /get_server_info: as SGLang's
 //
 // Every answer to a whole request carries X-Request-Id: the client's own if it sent a proper one. Errors
 // are OpenAI's
@@ -71,6 +73,8 @@ class Service {
   int64_t num_open() const { return completions_ ? completions_->num_open() : 0; }
   int64_t num_owed() const { return completions_ ? completions_->num_owed() : 0; }
   void CancelAll();
+  // Of the engine; nothing before it is ready.
+  SchedulerSnapshot Snapshot() const;
   Metrics& metrics() { return metrics_; }
 
  private:
@@ -79,6 +83,8 @@ class Service {
     std::string_view method;
     std::string_view path;
     Access access;
+    std::string_view summary;
+    OrderedJson (*schema)(const RequestLimits&);  // of a body; null: there is none
     asio::awaitable<void> (Service::*handle)(const HttpRequest&, HttpResponder&,
                                              const HttpHeaders& headers);
   };
@@ -100,7 +106,6 @@ class Service {
   asio::awaitable<void> Reply(const HttpRequest& request, HttpResponder& responder,
                               const HttpHeaders& headers,
                               std::function<ReplyPieces(std::stop_token)> prepare);
-  SchedulerSnapshot Snapshot() const;
   EngineClock::duration SinceLastStep() const;
 
   asio::awaitable<void> Preflight(const HttpRequest&, HttpResponder&, HttpHeaders headers);
@@ -115,6 +120,10 @@ class Service {
   asio::awaitable<void> Tokenize(const HttpRequest&, HttpResponder&, const HttpHeaders&);
   asio::awaitable<void> Detokenize(const HttpRequest&, HttpResponder&, const HttpHeaders&);
   asio::awaitable<void> ApplyTemplate(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> OpenApi(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> Generate(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> FlushCache(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> ModelInfo(const HttpRequest&, HttpResponder&, const HttpHeaders&);
 
   asio::io_context& io_;
   const ServiceOptions options_;

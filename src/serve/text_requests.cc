@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -47,13 +48,23 @@ void AppendToken(int32_t token, const Tokenizer& tokenizer, bool with_piece, std
 
 TokenizeRequest ParseTokenizeRequest(std::string_view body, const RequestLimits& limits) {
   const OrderedJson json = ParseRequestBody(body, limits);
-  RequestFields fields(json, "");
+  RequestFields fields(json, "", &limits.ignore_unknown);
   TokenizeRequest request;
   const auto content = fields.Find("content");
   const auto prompt = fields.Find("prompt");
+  const auto messages = fields.Find("messages");
   if (content && prompt) prompt->Refuse("null beside \"content\"");
-  if (!content && !prompt) throw BadField("content", "content: missing, and so is prompt");
-  request.text = (content ? content : prompt)->String();
+  if (messages && (content || prompt)) messages->Refuse("null beside a text");
+  if (messages) {
+    request.conversation = ReadConversation(fields);
+  } else if (content || prompt) {
+    request.text = (content ? content : prompt)->String();
+    for (const char* name : {"chat_template_kwargs", "add_generation_prompt"}) {
+      if (const auto field = fields.Find(name)) field->Refuse("null without \"messages\"");
+    }
+  } else {
+    throw BadField("content", "content: missing, and so are prompt and messages");
+  }
   const auto add = fields.Find("add_special_tokens");
   const auto add_short = fields.Find("add_special");
   if (add && add_short) add_short->Refuse("null beside \"add_special_tokens\"");
@@ -68,9 +79,9 @@ TokenizeRequest ParseTokenizeRequest(std::string_view body, const RequestLimits&
   return request;
 }
 
-ReplyPieces TokenizeReply(std::vector<int32_t> tokens, const Tokenizer& tokenizer,
-                          bool with_pieces) {
-  return [tokens = std::move(tokens), &tokenizer, with_pieces, done = size_t{0},
+ReplyPieces TokenizeReply(std::vector<int32_t> tokens, const Tokenizer& tokenizer, bool with_pieces,
+                          int64_t context) {
+  return [tokens = std::move(tokens), &tokenizer, with_pieces, context, done = size_t{0},
           ended = false]() mutable {
     std::string out;
     if (ended) return out;
@@ -81,7 +92,7 @@ ReplyPieces TokenizeReply(std::vector<int32_t> tokens, const Tokenizer& tokenize
     }
     if (done == tokens.size()) {
       ended = true;
-      out += fmt::format(R"(],"count":{}}})", tokens.size());
+      out += fmt::format(R"(],"count":{},"max_model_len":{}}})", tokens.size(), context);
     }
     return out;
   };
@@ -89,7 +100,7 @@ ReplyPieces TokenizeReply(std::vector<int32_t> tokens, const Tokenizer& tokenize
 
 DetokenizeRequest ParseDetokenizeRequest(std::string_view body, const RequestLimits& limits) {
   const OrderedJson json = ParseRequestBody(body, limits);
-  RequestFields fields(json, "");
+  RequestFields fields(json, "", &limits.ignore_unknown);
   DetokenizeRequest request;
   const RequestField tokens = fields.At("tokens");
   if (std::cmp_greater(tokens.value().size(), limits.max_text_tokens)) {
@@ -105,16 +116,19 @@ DetokenizeRequest ParseDetokenizeRequest(std::string_view body, const RequestLim
 ReplyPieces DetokenizeReply(std::vector<int32_t> tokens, const DecodeOptions& options,
                             const Tokenizer& tokenizer) {
   return [tokens = std::move(tokens), text = TokenDecoder::Stream(tokenizer.decoder(), options),
-          done = size_t{0}, ended = false]() mutable {
+          name = size_t{0}, done = size_t{0}]() mutable {
+    // Decoded once for each name: the text may be far longer than its tokens.
+    static constexpr const char* kNames[] = {"content", "prompt", "text"};
     std::string out;
-    if (ended) return out;
-    if (done == 0) out = R"({"content":")";
-    for (; done < tokens.size() && out.size() < kPieceBytes; ++done) {
-      out += Escaped(text.Put(tokens[done]));
-    }
-    if (done == tokens.size()) {
-      ended = true;
-      out += Escaped(text.Flush()) + "\"}";
+    while (name < std::size(kNames) && out.size() < kPieceBytes) {
+      if (done == 0) out += fmt::format(R"({}"{}":")", name == 0 ? '{' : ',', kNames[name]);
+      for (; done < tokens.size() && out.size() < kPieceBytes; ++done) {
+        out += Escaped(text.Put(tokens[done]));
+      }
+      if (done < tokens.size()) break;
+      out += Escaped(text.Flush()) + '"';
+      done = 0;
+      if (++name == std::size(kNames)) out += '}';
     }
     return out;
   };
@@ -122,7 +136,7 @@ ReplyPieces DetokenizeReply(std::vector<int32_t> tokens, const DecodeOptions& op
 
 ApplyTemplateRequest ParseApplyTemplateRequest(std::string_view body, const RequestLimits& limits) {
   const OrderedJson json = ParseRequestBody(body, limits);
-  RequestFields fields(json, "");
+  RequestFields fields(json, "", &limits.ignore_unknown);
   ApplyTemplateRequest request;
   request.conversation = ReadConversation(fields);
   request.model = ReadModel(fields);
@@ -146,6 +160,62 @@ ReplyPieces ApplyTemplateReply(std::string prompt) {
     }
     return out;
   };
+}
+
+// ---- The same, as JSON Schema ----
+
+namespace {
+
+OrderedJson ObjectSchema(OrderedJson properties, OrderedJson required,
+                         const RequestLimits& limits) {
+  properties["model"] = {{"type", {"string", "null"}}};
+  return {{"type", "object"},
+          {"properties", std::move(properties)},
+          {"required", std::move(required)},
+          {"additionalProperties", static_cast<bool>(limits.ignore_unknown)}};
+}
+
+const OrderedJson& Switch() {
+  static const OrderedJson& schema = *new OrderedJson{{"type", {"boolean", "null"}}};
+  return schema;
+}
+
+}  // namespace
+
+OrderedJson TokenizeSchema(const RequestLimits& limits) {
+  const OrderedJson common = {{"add_special_tokens", Switch()},
+                              {"add_special", Switch()},
+                              {"parse_special", Switch()},
+                              {"with_pieces", Switch()}};
+  const OrderedJson conversation = ConversationSchemas(limits);
+  // Each form has one of the three, and the others are null.
+  OrderedJson forms = OrderedJson::array();
+  for (const char* form : {"content", "prompt", "messages"}) {
+    OrderedJson properties = common;
+    const bool is_chat = std::string_view(form) == "messages";
+    for (const auto& [name, schema] : conversation.items()) {
+      properties[name] = is_chat ? schema : OrderedJson{{"type", "null"}};
+    }
+    for (const char* name : {"content", "prompt"}) properties[name] = {{"type", "null"}};
+    if (!is_chat) properties[form] = {{"type", "string"}};
+    forms.push_back(ObjectSchema(std::move(properties), {form}, limits));
+  }
+  return {{"anyOf", std::move(forms)}};
+}
+
+OrderedJson DetokenizeSchema(const RequestLimits& limits) {
+  return ObjectSchema(
+      {{"tokens",
+        {{"type", "array"},
+         {"items",
+          {{"type", "integer"}, {"minimum", 0}, {"maximum", std::numeric_limits<int32_t>::max()}}},
+         {"maxItems", limits.max_text_tokens}}},
+       {"skip_special_tokens", Switch()}},
+      {"tokens"}, limits);
+}
+
+OrderedJson ApplyTemplateSchema(const RequestLimits& limits) {
+  return ObjectSchema(ConversationSchemas(limits), {"messages"}, limits);
 }
 
 }  // namespace quire

@@ -16,20 +16,22 @@
 
 namespace quire {
 
-// {"content": "text"} or {"prompt": "text"}, one of them, "" allowed; add_special_tokens (or
-// add_special), absent: as both servers do, false for content and true for prompt; parse_special
+// {"content": "text"}, {"prompt": "text"} or {"messages": [...]} (with chat_template_kwargs and
+// add_generation_prompt), one of them, "" allowed; add_special_tokens (or
+// add_special), absent: as both servers do, true for prompt and false for the others; parse_special
 // (true); with_pieces (false); model.
 struct TokenizeRequest {
   std::string text = {};
+  std::optional<Conversation> conversation = {};  // in place of the text
   EncodeOptions options = {};
   bool with_pieces = false;
   std::optional<std::string> model = {};
 };
 TokenizeRequest ParseTokenizeRequest(std::string_view body, const RequestLimits& limits = {});
-// {"tokens": [1, 2], "count": 2}; with pieces {"tokens": [{"id": 1, "piece": "a"}, ...]}, where a piece
+// {"tokens": [1, 2], "count": 2, "max_model_len": 4096}; with pieces {"tokens": [{"id": 1, "piece": "a"}, ...]}, where a piece
 // that is not UTF-8 by itself is an array of its bytes.
-ReplyPieces TokenizeReply(std::vector<int32_t> tokens, const Tokenizer& tokenizer,
-                          bool with_pieces);
+ReplyPieces TokenizeReply(std::vector<int32_t> tokens, const Tokenizer& tokenizer, bool with_pieces,
+                          int64_t context);
 
 // {"tokens": [1, 2]}; skip_special_tokens (false, so that it undoes /tokenize); model.
 struct DetokenizeRequest {
@@ -38,7 +40,7 @@ struct DetokenizeRequest {
   std::optional<std::string> model = {};
 };
 DetokenizeRequest ParseDetokenizeRequest(std::string_view body, const RequestLimits& limits = {});
-// {"content": "text"}
+// {"content": "text", "prompt": "text", "text": "text"}: as llama.cpp, vLLM and SGLang call it.
 ReplyPieces DetokenizeReply(std::vector<int32_t> tokens, const DecodeOptions& options,
                             const Tokenizer& tokenizer);
 
@@ -51,6 +53,11 @@ ApplyTemplateRequest ParseApplyTemplateRequest(std::string_view body,
                                                const RequestLimits& limits = {});
 // {"prompt": "text"}
 ReplyPieces ApplyTemplateReply(std::string prompt);
+
+// JSON Schemas of the three bodies.
+OrderedJson TokenizeSchema(const RequestLimits& limits = {});
+OrderedJson DetokenizeSchema(const RequestLimits& limits = {});
+OrderedJson ApplyTemplateSchema(const RequestLimits& limits = {});
 
 }  // namespace quire
 

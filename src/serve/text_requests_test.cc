@@ -42,11 +42,26 @@ TEST(TextRequestsTest, ContentIsTokenizedAsItIsAndAPromptAsAModelReadsIt) {
                    .options.add_special_tokens);
 }
 
+TEST(TextRequestsTest, MessagesAreTokenizedAsTheModelReadsThem) {
+  const TokenizeRequest request = ParseTokenizeRequest(
+      R"({"messages": [{"role": "user", "content": "a"}], "add_generation_prompt": false})");
+  ASSERT_TRUE(request.conversation.has_value());
+  EXPECT_FALSE(request.conversation->add_generation_prompt);
+  EXPECT_FALSE(request.options.add_special_tokens);
+  const auto refusal = [](const char* body) {
+    return RefusalMessage([&] { (void)ParseTokenizeRequest(body); });
+  };
+  EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": "a"}], "content": "b"})"),
+            "messages: expected null beside a text, got an array of 1");
+  EXPECT_EQ(refusal(R"({"content": "b", "add_generation_prompt": true})"),
+            "add_generation_prompt: expected null without \"messages\", got true");
+}
+
 TEST(TextRequestsTest, WrongTokenizeBodies) {
   const auto refusal = [](const char* body) {
     return RefusalMessage([&] { (void)ParseTokenizeRequest(body); });
   };
-  EXPECT_EQ(refusal("{}"), "content: missing, and so is prompt");
+  EXPECT_EQ(refusal("{}"), "content: missing, and so are prompt and messages");
   EXPECT_EQ(refusal(R"({"content": "a", "prompt": "b"})"),
             "prompt: expected null beside \"content\", got \"b\"");
   EXPECT_EQ(refusal(R"({"content": 3})"), "content: expected a string, got 3");
@@ -58,12 +73,13 @@ TEST(TextRequestsTest, WrongTokenizeBodies) {
 TEST(TextRequestsTest, TokensAndPieces) {
   const auto tokenizer = SmallTokenizer();
   const std::vector<int32_t> tokens = tokenizer->Encode("Hi€", {.add_special_tokens = true});
-  EXPECT_EQ(Joined(TokenizeReply(tokens, *tokenizer, false)),
-            R"({"tokens":[8,7,4,5,6],"count":5})");
-  EXPECT_EQ(Joined(TokenizeReply({8, 7, 4}, *tokenizer, true)),
+  EXPECT_EQ(Joined(TokenizeReply(tokens, *tokenizer, false, 400)),
+            R"({"tokens":[8,7,4,5,6],"count":5,"max_model_len":400})");
+  EXPECT_EQ(Joined(TokenizeReply({8, 7, 4}, *tokenizer, true, 400)),
             R"({"tokens":[{"id":8,"piece":"<s>"},{"id":7,"piece":"Hi"},{"id":4,"piece":[226]}],)"
-            R"("count":3})");
-  EXPECT_EQ(Joined(TokenizeReply({}, *tokenizer, true)), R"({"tokens":[],"count":0})");
+            R"("count":3,"max_model_len":400})");
+  EXPECT_EQ(Joined(TokenizeReply({}, *tokenizer, true, 400)),
+            R"({"tokens":[],"count":0,"max_model_len":400})");
 }
 
 TEST(TextRequestsTest, AReplyOfAnyLengthComesInSmallPieces) {
@@ -80,7 +96,7 @@ TEST(TextRequestsTest, AReplyOfAnyLengthComesInSmallPieces) {
     EXPECT_GT(num_pieces, 2);
     return nlohmann::json::parse(all);
   };
-  const nlohmann::json reply = check(TokenizeReply(tokens, *tokenizer, true));
+  const nlohmann::json reply = check(TokenizeReply(tokens, *tokenizer, true, 400));
   ASSERT_EQ(reply["tokens"].size(), tokens.size());
   EXPECT_EQ(reply["tokens"][54'321]["id"], 1);
   EXPECT_EQ(reply["count"], tokens.size());
@@ -114,7 +130,7 @@ TEST(TextRequestsTest, Detokenize) {
   const auto tokenizer = SmallTokenizer();
   EXPECT_EQ(
       Joined(DetokenizeReply({7, 3, 4, 5, 6, 4, 9}, {.skip_special_tokens = false}, *tokenizer)),
-      "{\"content\":\"Hi!€\uFFFD</s>\"}");
+      "{\"content\":\"Hi!€\uFFFD</s>\",\"prompt\":\"Hi!€\uFFFD</s>\",\"text\":\"Hi!€\uFFFD</s>\"}");
   const auto refusal = [](const char* body) {
     return RefusalMessage([&] { (void)ParseDetokenizeRequest(body); });
   };
