@@ -37,7 +37,8 @@ struct AttentionShape {
   KvFormat format = KvFormat::kLatentBf16;
   int32_t page_size = 64;
   Effort least_effort = Effort::kFull;
-  bool exact = false;  // as with --deterministic
+  bool exact = false;     // as with --deterministic
+  bool is_mixed = false;  // lengths up to kv_len
 };
 
 constexpr KvFormat kBf16Rows = KvFormat::kLatentBf16, kFp8Rows = KvFormat::kLatentFp8;
@@ -70,6 +71,8 @@ constexpr AttentionShape kShapes[] = {
     {128, 1, 128, 4096, kBf16Rows, 16},
     {128, 1, 128, 4096, kBf16Rows, 61},
     {128, 1, 128, 4096, kFp8Rows},
+    {16, 1, 64, 131072, kBf16Rows, 64, Effort::kQuick, false, true},
+    {128, 1, 64, 131072, kBf16Rows, 64, Effort::kQuick, false, true},
 };
 
 struct Roofs {
@@ -115,6 +118,7 @@ class AttentionStep {
         seqs_({.num_seqs = shape.num_seqs,
                .q_len = TokenCount(shape.q_len),
                .kv_len = TokenCount(shape.kv_len),
+               .is_mixed = shape.is_mixed,
                .page_size = PageSize(shape.page_size)}),
         work_(MlaWorkShape(shape_, num_sms, shape.q_len == 1 ? MlaStep::kDecode : MlaStep::kAny,
                            shape.exact)),
@@ -236,7 +240,7 @@ void RegisterCudaAttention(Effort effort) {
         fmt::format("attention/{}h_q{}_b{}_s{}{}/p{}", shape.num_heads, shape.q_len, shape.num_seqs,
                     shape.kv_len,
                     std::string(shape.format == KvFormat::kLatentFp8 ? "_fp8" : "") +
-                        (shape.exact ? "_exact" : ""),
+                        (shape.exact ? "_exact" : "") + (shape.is_mixed ? "_mixed" : ""),
                     shape.page_size);
     benchmark::RegisterBenchmark(
         name.c_str(), [roofs, shape](benchmark::State& state) { Run(shape, roofs, state); })

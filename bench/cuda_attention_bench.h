@@ -10,7 +10,7 @@
 
 namespace quire::bench {
 
-//   attention/<heads>h_q<q_len>_b<num_seqs>_s<kv_len>[_fp8]/p<page size>
+//   attention/<heads>h_q<q_len>_b<num_seqs>_s<kv_len>[_fp8][_exact][_mixed]/p<page size>
 //
 // Queries and outputs are bf16. One graph holds a launch per layer, of as many layers as it takes
 // to leave the L2 cache behind; its time by events, over the number of layers, is that of the op,
