@@ -89,7 +89,7 @@ TEST_P(CudaMlaBitsTest, WorkersChangeNoBit) {
   }
 }
 
-// Queries alone in their tiles, in the kernel for few rows: the same sums.
+// Queries alone in their tiles, or with others: the same sums.
 TEST_P(CudaMlaBitsTest, WorkForDecodingChangesNoBit) {
   for (int32_t num_heads : {4, 16, 20, 128}) {
     const PagedBatch batch(MixedSequences(), {.num_heads = num_heads});
@@ -105,7 +105,7 @@ TEST_P(CudaMlaBitsTest, RepeatsChangeNoBit) {
   for (int i = 0; i < 20; ++i) ASSERT_EQ(BitMismatch(Attend(batch, 5), expected), "");
 }
 
-// Alone a row may be in a tile of 16 rows, in the batch in one of 64: other warps, the same sums.
+// Alone a row may be in another place of its tile than in the batch: other warps, the same sums.
 TEST_P(CudaMlaBitsTest, TheRestOfTheBatchChangesNoBit) {
   const std::vector<SequenceCase> seqs = MixedSequences();
   const PagedBatch whole(seqs, {.num_heads = 6});

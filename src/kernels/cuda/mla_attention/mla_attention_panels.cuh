@@ -89,7 +89,7 @@ __device__ inline void CopyRows(uint32_t tile, int thread, Source source, Copied
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t row = static_cast<uint32_t>(thread / 8 + 16 * i);
-      const uint32_t to = tile + PanelChunk<PanelRow::k128Bytes>(row, chunk);
+      const uint32_t to = tile + PanelChunk(row, chunk);
 #pragma unroll
       for (uint32_t panel = part * kPartPanels; panel < (part + 1) * kPartPanels; ++panel) {
         CopyAsync16(to + panel * kPanelBytes, rows[i].from + panel * 128, rows[i].is_row ? 16 : 0);
@@ -120,8 +120,7 @@ struct Bf16Keys {
     for (uint32_t row = static_cast<uint32_t>(thread) / 8; row < kMlaRows; row += 16) {
 #pragma unroll 1
       for (uint32_t panel = 0; panel < kPanels - 1; ++panel) {
-        found |= HasNonFinite(
-            LoadShared16(tile + panel * kPanelBytes + PanelChunk<PanelRow::k128Bytes>(row, chunk)));
+        found |= HasNonFinite(LoadShared16(tile + panel * kPanelBytes + PanelChunk(row, chunk)));
       }
     }
     return found;  // the rope part meets no weight

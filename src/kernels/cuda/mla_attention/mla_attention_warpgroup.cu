@@ -383,8 +383,7 @@ class Scorer : Worker {
 #pragma unroll
       for (uint32_t i = 0; i < 4 * kPartPanels; ++i) {
         const uint32_t at = (part * kPartPanels + i / 4) * kPanelBytes + i % 4 * 32;
-        MultiplyPanels(s, PanelOperand<PanelRow::k128Bytes>(q, at),
-                       PanelOperand<PanelRow::k128Bytes>(keys, at), part > 0 || i > 0);
+        MultiplyPanels(s, PanelOperand(q, at), PanelOperand(keys, at), part > 0 || i > 0);
       }
     }
     CommitProducts();
@@ -444,8 +443,7 @@ class Scorer : Worker {
       const uint32_t row = static_cast<uint32_t>(RowOf(which));
 #pragma unroll
       for (uint32_t chunk = 0; chunk < 8; ++chunk) {
-        StoreShared4(panel + PanelChunk<PanelRow::k128Bytes>(row, chunk) +
-                         static_cast<uint32_t>(thread_) % 4 * 4,
+        StoreShared4(panel + PanelChunk(row, chunk) + static_cast<uint32_t>(thread_) % 4 * 4,
                      PackBf16(s[4 * chunk + 2 * which], s[4 * chunk + 2 * which + 1]));
       }
       if (thread_ % 4 == 0) shared_.alpha[stage][row] = alpha[which];
@@ -534,9 +532,8 @@ class Adder : Worker {
     BeginProducts();
 #pragma unroll
     for (uint32_t i = 0; i < 8; ++i) {
-      MultiplyValues(o_[i % 2], PanelOperand<PanelRow::k128Bytes>(weights, i / 2 * 32),
-                     PanelOperand<PanelRow::k128Bytes>(
-                         values, i % 2 * 2 * kPanelBytes + i / 2 * 16 * 128, kPanelBytes));
+      MultiplyValues(o_[i % 2], PanelOperand(weights, i / 2 * 32),
+                     PanelOperand(values, i % 2 * 2 * kPanelBytes + i / 2 * 16 * 128, kPanelBytes));
     }
     CommitProducts();
     WaitForProducts<0>();

@@ -49,11 +49,6 @@ __device__ inline uint4 LoadShared16(uint32_t from) {
                : "memory");
   return v;
 }
-__device__ inline float LoadSharedFloat(uint32_t from) {
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
-  return value;
-}
 __device__ inline void LoadShared8(uint32_t from, uint32_t& low, uint32_t& high) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(low), "=r"(high) : "r"(from) : "memory");
 }

@@ -76,7 +76,7 @@ __device__ void FillPanel(std::byte* panel, const uint16_t* values, int num_rows
   const int chunks = width / 8;
   for (int i = threadIdx.x; i < num_rows * chunks; i += kWarpgroup) {
     const int row = i / chunks, chunk = i % chunks;
-    *reinterpret_cast<uint4*>(panel + PanelChunk<PanelRow::k128Bytes>(row, chunk)) =
+    *reinterpret_cast<uint4*>(panel + PanelChunk(row, chunk)) =
         *reinterpret_cast<const uint4*>(values + row * k + chunk * 8);
   }
 }
@@ -88,8 +88,8 @@ __device__ void MultiplySteps(float (&sum)[kSums], uint32_t a, uint32_t b, bool 
   BeginProducts();
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const uint64_t a_here = PanelOperand<PanelRow::k128Bytes>(a + step * kStepBytes);
-    const uint64_t b_here = PanelOperand<PanelRow::k128Bytes>(b + step * kStepBytes);
+    const uint64_t a_here = PanelOperand(a + step * kStepBytes);
+    const uint64_t b_here = PanelOperand(b + step * kStepBytes);
     if constexpr (kNarrow == Narrow::kBf16) {
       MultiplyPanels(sum, a_here, b_here, adds || step > 0);
     } else {
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kWarpgroup) RowsKernel(ChainArgs args) {
   for (int from = 0; from < args.k; from += 16) {
     for (int i = threadIdx.x; i < 16 * kColumns; i += kWarpgroup) {
       const int k = i / kColumns, n = i % kColumns;
-      std::byte* chunk = b + n / 64 * kPanelBytes + PanelChunk<PanelRow::k128Bytes>(k, n % 64 / 8);
+      std::byte* chunk = b + n / 64 * kPanelBytes + PanelChunk(k, n % 64 / 8);
       reinterpret_cast<uint16_t*>(chunk)[n % 8] = args.b[(column + n) * args.k + from + k];
     }
     FenceForProducts();
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kWarpgroup) RowsKernel(ChainArgs args) {
     LoadA(a, args.a + (row + 16 * warp) * args.k + from, args.k);
     HoldSums(sum);
     BeginProducts();
-    MultiplyRows(sum, a, PanelOperand<PanelRow::k128Bytes>(SharedAddress(b), 0, kPanelBytes));
+    MultiplyRows(sum, a, PanelOperand(SharedAddress(b), 0, kPanelBytes));
     CommitProducts();
     WaitForProducts<0>();
     HoldSums(sum);

@@ -1,5 +1,5 @@
 // The PTX of kernels whose warps have roles: products of a warpgroup (four warps) over tiles in shared
-// memory, barriers that count arrivals and bytes, and stores into the other CTA of a cluster.
+// memory, and barriers that count arrivals and bytes.
 #ifndef QUIRE_KERNELS_CUDA_PTX_WARPGROUP_CUH_
 #define QUIRE_KERNELS_CUDA_PTX_WARPGROUP_CUH_
 
@@ -12,27 +12,21 @@ inline constexpr int kWarpgroup = 128;  // threads
 
 // ---- Products ----
 //
-// Operands in shared memory lie in panels, rows of 128 or 64 bytes whose 16-byte chunks are permuted by
-// the row's number (PanelChunk). A panel begins on a multiple of 1024.
-
-enum class PanelRow : uint64_t { k128Bytes = 1, k64Bytes = 2 };
+// Operands in shared memory lie in panels, rows of 128 bytes whose 16-byte chunks are permuted by the
+// row's number (PanelChunk). A panel begins on a multiple of 1024.
 
 // Where chunk `chunk` of row `row` lies in a panel.
-template <PanelRow kRow>
 __device__ inline uint32_t PanelChunk(uint32_t row, uint32_t chunk) {
-  if constexpr (kRow == PanelRow::k128Bytes) return row * 128 + ((chunk ^ row) & 7) * 16;
-  return row * 64 + ((chunk ^ row >> 1) & 3) * 16;
+  return row * 128 + ((chunk ^ row) & 7) * 16;
 }
 
 // What a product is told of an operand that begins `bytes` behind `address`, both multiples of 16.
 // `leading`: bytes from a panel to the next, where a product's columns go over several (transposed
 // operands only).
-template <PanelRow kRow>
 __device__ inline uint64_t PanelOperand(uint32_t address, uint32_t bytes = 0,
                                         uint32_t leading = 0) {
-  constexpr uint64_t kEightRows = kRow == PanelRow::k128Bytes ? 1024 : 512;
-  constexpr uint64_t kHigh = (kEightRows >> 4) | static_cast<uint64_t>(kRow) << 30;
-  // Addresses of a CTA in a cluster have its rank above these bits.
+  constexpr uint64_t kEightRows = 1024, kPermuted = 1;
+  constexpr uint64_t kHigh = (kEightRows >> 4) | kPermuted << 30;
   return kHigh << 32 | (((address & 0x3ffff) >> 4) + (bytes >> 4) + (leading << 12));
 }
 
@@ -203,17 +197,6 @@ struct PhaseBarrier {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(Address())
                  : "memory");
   }
-  // Whether the phase of this parity has ended.
-  __device__ bool HasEnded(uint32_t parity) const {
-    int ended;
-    asm volatile(
-        "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        "selp.b32 %0, 1, 0, p;\n}\n"
-        : "=r"(ended)
-        : "r"(Address()), "r"(parity)
-        : "memory");
-    return ended != 0;
-  }
   // Until the phase of this parity (0, 1, 0, ...) has ended.
   __device__ void Wait(uint32_t parity) const {
     asm volatile(
@@ -236,69 +219,9 @@ __device__ inline void CopyBox(uint32_t to, const void* tensor_map, int32_t colu
       : "memory");
 }
 
-// ---- Clusters ----
-
-__device__ inline uint32_t RankInCluster() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-// All threads of all CTAs wait for each other, and what they wrote to shared memory is seen.
-__device__ inline void SyncCluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
-}
-// Barriers that were initialised are known to the other CTA, after the next SyncCluster.
+// Barriers that were initialised are known to the copy engine, after the next __syncthreads.
 __device__ inline void FenceBarrierInit() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-// An address of our shared memory, as the one of CTA `rank` there.
-__device__ inline uint32_t AddressIn(uint32_t address, uint32_t rank) {
-  uint32_t there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-  return there;
-}
-// Arrives at a barrier of another CTA. Nothing that this thread wrote is published by it.
-__device__ inline void ArriveThere(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
-               : "memory");
-}
-// Stores into another CTA; `barrier`, there, counts the bytes, and who waits for it sees them. No fence
-// of a cluster's scope is needed, which would wait for all of a thread's stores and empty L1.
-__device__ inline void StoreThere(uint32_t to, float4 v, uint32_t barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
-      "[%5];" ::"r"(to),
-      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
-      : "memory");
-}
-__device__ inline void StoreThere(uint32_t to, uint4 v, uint32_t barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
-      "[%5];" ::"r"(to),
-      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(barrier)
-      : "memory");
-}
-__device__ inline void StoreThere(uint32_t to, float2 v, uint32_t barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, "
-      "[%3];" ::"r"(to),
-      "f"(v.x), "f"(v.y), "r"(barrier)
-      : "memory");
-}
-__device__ inline void StoreThere(uint32_t to, float v, uint32_t barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, "
-      "[%2];" ::"r"(to),
-      "f"(v), "r"(barrier)
-      : "memory");
-}
-__device__ inline void StoreThere(uint32_t to, uint32_t v, uint32_t barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, "
-      "[%2];" ::"r"(to),
-      "r"(v), "r"(barrier)
-      : "memory");
 }
 
 }  // namespace quire::cuda
