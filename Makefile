@@ -96,7 +96,8 @@ bench-cuda: build/cuda/.configured  ## the benchmarks of the CUDA targets (needs
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda_benches quire
 	build/cuda/bench/quire_cuda_bench $(BENCH_FLAGS)
 	build/cuda/bench/quire_cuda_export_bench
-	build/cuda/quire bench bench/models/v2_lite --load-format dummy --device cuda --batch 1,64 --input-len 1024 --contexts 1024 $(MODEL_BENCH_FLAGS)
+	for model in v2_lite glm_4_7_flash v3_slice; do \
+	  build/cuda/quire bench bench/models/$$model --load-format dummy --device cuda --batch 1,64 --input-len 1024 --contexts 1024 $(MODEL_BENCH_FLAGS) || exit 1; done
 
 install: build/$(OPTIMISED)/.configured  ## install quire, the libraries and headers (PREFIX=/usr/local)
 	cmake --build --preset $(OPTIMISED) -j $(JOBS) --target quire_installed
