@@ -35,9 +35,9 @@ struct RingPosition {
 };
 
 // What every role has: the order at hand.
-class Worker {
+class Participant {
  public:
-  __device__ Worker(const MlaKernelArgs& args, SharedTiles& shared, int role)
+  __device__ Participant(const MlaKernelArgs& args, SharedTiles& shared, int role)
       : args_(args),
         shared_(shared),
         role_(role),
@@ -99,10 +99,10 @@ class Worker {
 // ---- Producer ----
 
 template <class Keys>
-class Producer : Worker {
+class Producer : Participant {
  public:
   __device__ Producer(const MlaKernelArgs& args, const KeyBoxes& boxes, SharedTiles& shared)
-      : Worker(args, shared, kProducer), boxes_(boxes) {}
+      : Participant(args, shared, kProducer), boxes_(boxes) {}
 
   // The pieces of `worker`, of rows [row_begin, + 64) of each tile.
   __device__ void Run(int32_t worker, int32_t row_begin) {
@@ -316,10 +316,10 @@ class Producer : Worker {
 
 // ---- Scorer ----
 
-class Scorer : Worker {
+class Scorer : Participant {
  public:
   __device__ Scorer(const MlaKernelArgs& args, SharedTiles& shared)
-      : Worker(args, shared, kScorer), scale_(args.scale * kLog2E) {}
+      : Participant(args, shared, kScorer), scale_(args.scale * kLog2E) {}
 
   __device__ __forceinline__ void Run() {
     ForEachOrder([&] {
@@ -474,10 +474,10 @@ class Scorer : Worker {
 
 // ---- Adders ----
 
-class Adder : Worker {
+class Adder : Participant {
  public:
   __device__ Adder(const MlaKernelArgs& args, SharedTiles& shared, int32_t worker, int role)
-      : Worker(args, shared, role), worker_(worker), half_(role - kAdders) {}
+      : Participant(args, shared, role), worker_(worker), half_(role - kAdders) {}
 
   __device__ __forceinline__ void Run() {
     ForEachOrder([&] {
