@@ -1,6 +1,7 @@
 #include "kernels/mla_attention.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "kernels/attention_checks.h"
@@ -22,6 +23,9 @@ void Validate(const MlaAttentionArgs& args, ByteOffset workspace_bytes) {
   RequireShape("q", args.q, {num_tokens, num_heads, dims.values()});
   RequireShape("out", args.out, {num_tokens, num_heads, dims.latent_dim});
   RequireLse(args.lse, num_tokens, num_heads);
+  // Kernels look for the highest score before they scale it.
+  Require(args.scale > 0 && std::isfinite(args.scale), "scale: expected > 0 and finite, got {}",
+          args.scale);
   RequireWorkspace(args.workspace, workspace_bytes, [&] {
     return fmt::format("{} workers, {} heads, {} + {} values, {} partials",
                        args.plan.work.num_workers, num_heads, dims.latent_dim, dims.rope_dim,

@@ -36,7 +36,7 @@ struct MlaAttentionArgs {
   ConstTensorView q = {};  // [num_query_tokens, num_heads, latent_dim + rope_dim] f32 or bf16
   TensorView out = {};     // [num_query_tokens, num_heads, latent_dim] f32 or bf16
   TensorView lse = {};     // [num_query_tokens, num_heads] f32; may be empty
-  float scale = 1.0f;
+  float scale = 1.0f;      // > 0
   // As large as the backend says for the plan's capacity, aligned to kWorkspaceAlignment.
   std::span<std::byte> workspace = {};
 };

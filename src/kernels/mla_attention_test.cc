@@ -531,6 +531,10 @@ TEST(MlaAttentionTest, BadArgumentsAreNamedAndNothingIsWritten) {
             "out: expected shape [3, 4, 512], got [3, 2, 512]");
   EXPECT_EQ(message([&](auto& a) { a.lse = TensorView(lse.data(), {12}); }),
             "lse: expected shape [3, 4], got [12]");
+  EXPECT_EQ(message([&](auto& a) { a.scale = 0.0f; }), "scale: expected > 0 and finite, got 0");
+  EXPECT_EQ(message([&](auto& a) { a.scale = -0.5f; }), "scale: expected > 0 and finite, got -0.5");
+  EXPECT_EQ(message([&](auto& a) { a.scale = INFINITY; }),
+            "scale: expected > 0 and finite, got inf");
   const std::string workspace_message =
       message([&](auto& a) { a.workspace = a.workspace.first(10); });
   EXPECT_EQ(workspace_message.find("workspace: expected "), 0u) << workspace_message;
