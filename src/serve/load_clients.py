@@ -282,8 +282,7 @@ class Load:
         await self._send(connection, case, stream=False)
         headers = await self._head(connection)
         answer = Answer()
-        async for piece in connection.pieces(headers):
-            answer.add(json.loads(piece))
+        answer.add(json.loads(b"".join([piece async for piece in connection.pieces(headers)])))
         self._check(case, answer)
 
     async def _leave(self, connection, rng, case):
