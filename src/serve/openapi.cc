@@ -29,7 +29,8 @@ OrderedJson Responses(const ApiPath& path) {
   OrderedJson content = Content("application/json", {{"type", {"object", "array"}}});
   if (path.path == "/metrics") content = Content("text/plain", {{"type", "string"}});
   const bool streams = path.path == "/generate" || path.path.ends_with("completions");
-  if (streams) content.update(Content("text/event-stream", {{"type", "string"}}));
+  // Of an event of the stream: {"data", "event"}.
+  if (streams) content.update(Content("text/event-stream", {{"type", "object"}}));
   OrderedJson responses = {{"200", {{"description", "The answer"}, {"content", content}}}};
   if (path.path == "/health") {
     responses["503"] = {{"description", "Requests are not taken"}, {"content", content}};
