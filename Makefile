@@ -15,7 +15,7 @@ MODEL_BENCH_FLAGS = $(filter-out --benchmark_%,$(BENCH_FLAGS))
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help quire serve test test-clients asan tsan load soak fuzz bench eval-matrix cuda test-cuda sanitize-cuda bench-cuda install format format-check tidy clean
+.PHONY: help quire serve test test-clients test-guidellm asan tsan load soak fuzz bench eval-matrix cuda test-cuda sanitize-cuda bench-cuda install format format-check tidy clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -37,6 +37,11 @@ test-clients: build/dev/.configured build/clients/.installed  ## real clients (o
 	$(CLIENTS) src/serve/client_test.py build/dev/quire src/testing/testdata/tiny_chat build/clients
 	$(CLIENTS) src/serve/lm_eval_test.py build/dev/quire models/quire-grade-school
 	$(CLIENTS) src/serve/schemathesis_test.py build/dev/quire src/testing/testdata/tiny_chat
+
+# By itself: it brings PyTorch with all of CUDA.
+test-guidellm: build/dev/.configured build/clients-guidellm/.installed  ## GuideLLM's benchmark against the server (installs 6 GB)
+	cmake --build --preset dev -j $(JOBS) --target quire
+	build/clients-guidellm/bin/python src/serve/guidellm_test.py build/dev/quire models/quire-grade-school
 
 # Without those that are about the build, or put faults back.
 asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -120,9 +125,9 @@ build/%.installed: tools/%.txt tools/install_packages.sh
 	tools/install_packages.sh $<
 	@mkdir -p build && touch $@
 
-build/clients/.installed: tools/clients.txt
-	python3 -m venv --clear build/clients
-	build/clients/bin/pip install --disable-pip-version-check --quiet -r $<
+build/%/.installed: tools/%.txt
+	python3 -m venv --clear build/$*
+	build/$*/bin/pip install --disable-pip-version-check --quiet -r $<
 	@touch $@
 
 # The page is tested in a browser where one can be had.

@@ -9,6 +9,7 @@ allows and bodies that it does not, and holds the answers against it.
 import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import serve_client
@@ -31,7 +32,8 @@ class SchemathesisTest(unittest.TestCase):
                    f"{server.url}/openapi.json", "--checks", ",".join(CHECKS),
                    "--max-examples", str(EXAMPLES), "--phases", "examples,coverage,fuzzing",
                    "--seed", "15", "--continue-on-failure", "--suppress-health-check", "all"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        with tempfile.TemporaryDirectory() as folder:  # it keeps what it found
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stdout[-8000:] + done.stderr[-2000:])
         self.assertIn("fuzzing", done.stdout.lower())
 
