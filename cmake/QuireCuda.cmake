@@ -86,7 +86,7 @@ function(quire_cuda_test name)
     list(PREPEND arg_LIBRARIES quire_${folder}_cuda)
   endif()
   quire_test(${name} LABELS cuda SOURCES ${arg_SOURCES} LIBRARIES ${arg_LIBRARIES})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD "${QUIRE_UNITY_TESTS}")
   set_tests_properties(${name} PROPERTIES RESOURCE_LOCK cuda_device)  # one at a time on the device
   add_dependencies(quire_cuda_tests ${name})
 endfunction()
