@@ -441,6 +441,21 @@ TEST(OpenaiResponseTest, TheShapeIsThatOfTheRequest) {
   EXPECT_FALSE(plain.logprobs || plain.echo || plain.prompt_only || plain.include_usage);
 }
 
+TEST(OpenaiResponseTest, ALongAnswerIsWrittenInPiecesThatFitTogether) {
+  for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletion}) {
+    AnswerShape shape = ChatShape();
+    shape.endpoint = endpoint;
+    shape.logprobs = true;
+    std::vector<TextEvent> events;
+    for (int i = 0; i < 6000; ++i) events.push_back(Token(7, -0.5f, "Hi", i + 1));
+    events.push_back(End(FinishReason::kLength, 6000));
+    const std::string json = WholeJson(shape, events);
+    EXPECT_GT(json.size(), kPieceBytes);
+    const OrderedJson logprobs = Parse(json)["choices"][0]["logprobs"];
+    EXPECT_EQ(logprobs[endpoint == Endpoint::kChat ? "content" : "text_offset"].size(), 6000u);
+  }
+}
+
 TEST(OpenaiResponseTest, Models) {
   const ServedModel model{.id = "m", .created = 5, .context = 4096};
   ExpectJson(ModelsJson(model), R"({"object": "list", "data": [{"id": "m", "object": "model",
