@@ -227,7 +227,8 @@ TEST(PlanTest, TilesOfLikeCostStayWhole) {
     EXPECT_GT(cuts(std::vector<int64_t>(100, 4096), 132, exact), 0);  // 32 would be idle
     EXPECT_GT(cuts({4096, 4096, 8192, 4096}, 4, exact), 0);           // one takes twice as long
   }
-  EXPECT_EQ(cuts({4096, 4000, 3950, 4032}, 4, false), 0);  // lengths differ by less than a cut costs
+  EXPECT_EQ(cuts({4096, 4000, 3950, 4032}, 4, false),
+            0);  // lengths differ by less than a cut costs
   EXPECT_GT(cuts({4096, 3000, 3000, 3000}, 4, false), 0);
 }
 
