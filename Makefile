@@ -2,8 +2,6 @@
 # A second run does only what is not done yet.
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
-# One more than there are cores: several tests wait for a server, a client or a browser.
-TEST_JOBS ?= $(shell expr $(JOBS) + 1)
 CLANG_FORMAT ?= clang-format-14
 BENCH_FLAGS ?=
 # The tree that `bench` and `install` use: release, or cuda, which is the same with more targets.
@@ -28,7 +26,7 @@ serve: quire  ## serve the bundled model, or MODEL=folder, on http://127.0.0.1:8
 
 test: build/dev/.configured build/browser.tried  ## install what is missing, build, run every test
 	cmake --build --preset dev -j $(JOBS)
-	ctest --preset dev -j $(TEST_JOBS)
+	ctest --preset dev -j $(JOBS)
 
 # Real clients, of the versions that tools/clients.txt names. Here a test that is skipped has failed.
 CLIENTS = build/clients/bin/python
@@ -46,7 +44,7 @@ test-guidellm: build/dev/.configured build/clients-guidellm/.installed  ## Guide
 # Without those that are about the build, or put faults back.
 asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --build --preset asan -j $(JOBS)
-	ctest --preset asan -j $(TEST_JOBS) -LE 'seeds|compile_fail|repo'
+	ctest --preset asan -j $(JOBS) -LE 'seeds|compile_fail|repo'
 
 # What runs loops on threads, or threads of its own; the server as a whole runs under `make load`.
 THREADED = device_test attn_test interop_test kernels_test engine_test model_test runner_test \
@@ -58,7 +56,7 @@ THREADED_REGEX = ^($(subst $(EMPTY) $(EMPTY),|,$(THREADED)))$$
 tsan: build/tsan/.configured  ## the tests of what runs on threads, under ThreadSanitizer
 	cmake --build --preset tsan -j $(JOBS) --target $(THREADED)
 	if setarch -R true 2>/dev/null; then run="setarch -R"; fi; \
-	$$run ctest --preset tsan -j $(TEST_JOBS) -R '$(THREADED_REGEX)'
+	$$run ctest --preset tsan -j $(JOBS) -R '$(THREADED_REGEX)'
 
 # 64 clients for two minutes, twice: with room for all, and with so little that sequences are preempted.
 LOAD_TEST = src/serve/load_test.py build/$(1)/quire src/testing/testdata/tiny_chat 120 $(1)

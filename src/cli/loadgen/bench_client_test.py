@@ -22,7 +22,7 @@ import xml.etree.ElementTree
 
 BINARY = sys.argv[1]
 FIRST_DELAY = 0.05
-NEXT_DELAY = 0.02
+NEXT_DELAY = 0.2  # a client that is held up for so long would see two parts at once
 KEY = "sk-very-secret"
 NO_LEAK_CHECK = {"ASAN_OPTIONS": "detect_leaks=0"}
 KNOWN_FIELDS = {"model", "messages", "prompt", "max_tokens", "stream", "stream_options"}
