@@ -10,7 +10,6 @@ constexpr int kThreads = 128;
 constexpr int kColumns = 4;      // of a thread
 constexpr int kRowsAtOnce = 64;  // CTAs of a merge
 constexpr int kInFlight = 16;    // partials
-constexpr unsigned kAllLanes = ~0u;
 
 template <class Exponent>
 class MergeRow {

@@ -1,0 +1,167 @@
+// The warpgroup that has scores and weights: S = Q K^T, softmax, weights to shared memory.
+#ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_SCORER_CUH_
+#define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_SCORER_CUH_
+
+#include "kernels/cuda/mla_attention/mla_attention_participant.cuh"
+
+namespace quire::cuda::mla {
+
+class Scorer : Participant {
+ public:
+  __device__ Scorer(const MlaKernelArgs& args, SharedTiles& shared)
+      : Participant(args, shared, kScorer), scale_(args.scale * kLog2E) {}
+
+  __device__ __forceinline__ void Run() {
+    ForEachOrder([&] {
+      LoadQueries();
+      ForEachSplit([&](int32_t, int32_t, bool has_keys) {
+#pragma unroll
+        for (int which = 0; which < 2; ++which) {
+          m_[which] = -INFINITY;
+          l_[which] = 0.0f;
+        }
+        for (bool ends = !has_keys; !ends;) ends = RunTurn();
+        EndSplit();
+      });
+    });
+  }
+
+ private:
+  // Nobody else reads queries.
+  __device__ __forceinline__ void LoadQueries() {
+    Sync();  // products of the piece before have ended in all warps
+    const auto source = [&](int row) {
+      // Without a row nothing is read; the address must be one of q all the same.
+      const bool is_row = row < Block().num_rows;
+      const int32_t at = is_row ? row : 0;
+      const Bf16* from =
+          args_.q.Row<Bf16>(Block().tile.q_begin.raw() + Block().TokenOf(at), Block().HeadOf(at));
+      return SourceRow{reinterpret_cast<const std::byte*>(from), is_row};
+    };
+    CopyRows(SharedAddress(&shared_.q), thread_, source, [](uint32_t) {});
+    CommitCopies();
+    WaitForCopies<0>();
+    FenceForProducts();
+    Sync();  // queries are written
+  }
+
+  // Returns whether the split ends with this turn.
+  __device__ __forceinline__ bool RunTurn() {
+    const int stage = Uniform(ring_.stage);
+    float s[32];
+    MultiplyKeys(stage, s);
+    const Turn turn = shared_.turns[stage];
+    if (!turn.is_seen_by_all) MaskKeys(turn.pass, s);
+    float alpha[2];
+    Softmax(s, alpha);
+    StoreWeights(stage, s, alpha);
+    FenceForProducts();
+    ArriveWarp(shared_.weighted[stage]);
+    ring_.Advance();
+    return turn.ends_split;
+  }
+
+  // As keys come.
+  __device__ __forceinline__ void MultiplyKeys(int stage, float (&s)[32]) {
+    const uint32_t q = UniformHere(SharedAddress(&shared_.q)), keys = KeysAt(stage);
+    HoldSums(s);
+    BeginProducts();
+#pragma unroll
+    for (uint32_t part = 0; part < kParts; ++part) {
+      shared_.full[stage][part].Wait(ring_.parity);
+      if (shared_.turns[stage].needs_fence) FenceForProducts();
+#pragma unroll
+      for (uint32_t i = 0; i < 4 * kPartPanels; ++i) {
+        const uint32_t at = (part * kPartPanels + i / 4) * kPanelBytes + i % 4 * 32;
+        MultiplyPanels(s, PanelOperand(q, at), PanelOperand(keys, at), part > 0 || i > 0);
+      }
+    }
+    CommitProducts();
+    WaitForProducts<0>();
+    HoldSums(s);
+  }
+
+  // -inf where a row does not see a key, or takes no part in the pass.
+  __device__ __forceinline__ void MaskKeys(Pass pass, float (&s)[32]) const {
+    int32_t count[2];
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      const bool takes_part =
+          pass.token == kAllTokens || pass.token == Block().TokenOf(RowOf(which));
+      count[which] = (takes_part ? VisibleTo(which) : 0) - pass.key - thread_ % 4 * 2;
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      if (i / 4 * 8 + i % 2 >= count[i % 4 / 2]) s[i] = -INFINITY;
+    }
+  }
+
+  // Scores become weights, exp2(scale_ * (score - m)). alpha: what older sums are to be multiplied with.
+  // m follows the maximum only where weights would pass 2^kSlack otherwise, so alpha is mostly 1.
+  __device__ __forceinline__ void Softmax(float (&s)[32], float (&alpha)[2]) {
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      float tops[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        tops[i % 4] = fmaxf(tops[i % 4], s[i / 2 * 4 + 2 * which + i % 2]);
+      }
+      float top = fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+      const float before = m_[which];
+      if (scale_ * (top - before) > kSlack) m_[which] = top;
+      const float anchor = scale_ * Anchor(m_[which]);
+      alpha[which] = Base2Exponent::Exp(scale_ * before - anchor);  // 1 where m stays
+      float sum = 0.0f;
+#pragma unroll
+      for (int chunk = 0; chunk < 8; ++chunk) {
+        float &low = s[4 * chunk + 2 * which], &high = s[4 * chunk + 2 * which + 1];
+        low = Base2Exponent::Exp(__fmaf_rn(scale_, low, -anchor));
+        high = Base2Exponent::Exp(__fmaf_rn(scale_, high, -anchor));
+        sum += low + high;
+      }
+      l_[which] = __fmaf_rn(alpha[which], l_[which], sum);
+    }
+  }
+
+  __device__ __forceinline__ void StoreWeights(int stage, const float (&s)[32],
+                                               const float (&alpha)[2]) {
+    const uint32_t panel = KeysAt(stage) + kWeightsPanel;
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      const uint32_t row = static_cast<uint32_t>(RowOf(which));
+#pragma unroll
+      for (uint32_t chunk = 0; chunk < 8; ++chunk) {
+        StoreShared4(panel + PanelChunk(row, chunk) + static_cast<uint32_t>(thread_) % 4 * 4,
+                     PackBf16(s[4 * chunk + 2 * which], s[4 * chunk + 2 * which + 1]));
+      }
+      if (thread_ % 4 == 0) shared_.alpha[stage][row] = alpha[which];
+    }
+  }
+
+  // A thread's l is of its own keys: a quarter of every eight.
+  __device__ __forceinline__ void EndSplit() {
+    shared_.taken.Wait(ended_parity_ ^ 1);
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      l_[which] += __shfl_xor_sync(kAllLanes, l_[which], 1);
+      l_[which] += __shfl_xor_sync(kAllLanes, l_[which], 2);
+      if (thread_ % 4 == 0)
+        shared_.stats[RowOf(which)] = make_float2(scale_ * m_[which], l_[which]);
+    }
+    ArriveWarp(shared_.ended);
+    ended_parity_ ^= 1;
+  }
+
+  static constexpr float kSlack = 8.0f;
+
+  const float scale_;
+  float m_[2], l_[2];  // of our rows; m not scaled, l of our keys until the split ends
+  RingPosition ring_;
+  uint32_t ended_parity_ = 0;
+};
+
+}  // namespace quire::cuda::mla
+
+#endif  // QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_SCORER_CUH_
