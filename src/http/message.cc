@@ -8,10 +8,6 @@ namespace {
 
 char AsciiLower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-bool EqualIgnoringCase(std::string_view a, std::string_view b) {
-  return std::ranges::equal(a, b, {}, AsciiLower, AsciiLower);
-}
-
 // RFC 9110, 15.
 constexpr std::pair<int, std::string_view> kReasons[] = {
     {100, "Continue"},
@@ -50,6 +46,10 @@ constexpr std::pair<int, std::string_view> kReasons[] = {
 };
 
 }  // namespace
+
+bool EqualIgnoringCase(std::string_view a, std::string_view b) {
+  return std::ranges::equal(a, b, {}, AsciiLower, AsciiLower);
+}
 
 void HttpHeaders::Add(std::string name, std::string value) {
   fields_.emplace_back(std::move(name), std::move(value));

@@ -11,7 +11,10 @@
 
 namespace quire {
 
-// In the order of the message; names compare without regard to the case of ASCII letters.
+// Without regard to the case of ASCII letters, as HTTP compares names.
+bool EqualIgnoringCase(std::string_view a, std::string_view b);
+
+// In the order of the message; names are compared by EqualIgnoringCase.
 class HttpHeaders {
  public:
   using Field = std::pair<std::string, std::string>;  // name, value

@@ -12,14 +12,6 @@
 namespace quire {
 namespace {
 
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  std::ranges::transform(lower, lower.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return lower;
-}
-
 std::optional<boost::asio::ip::address> ReadAddress(std::string_view text) {
   boost::system::error_code error;
   const auto address = boost::asio::ip::make_address(std::string(text), error);
@@ -36,10 +28,11 @@ std::string_view WithoutPort(std::string_view host) {
 }
 
 bool IsAllowedHost(std::string_view host, const std::vector<std::string>& allowed) {
-  const std::string name = Lower(WithoutPort(host));
-  if (name == "localhost" || ReadAddress(name)) return true;
-  return std::ranges::any_of(
-      allowed, [&](const std::string& other) { return other == "*" || Lower(other) == name; });
+  const std::string_view name = WithoutPort(host);
+  if (EqualIgnoringCase(name, "localhost") || ReadAddress(name)) return true;
+  return std::ranges::any_of(allowed, [&](const std::string& other) {
+    return other == "*" || EqualIgnoringCase(other, name);
+  });
 }
 
 }  // namespace
@@ -63,8 +56,9 @@ void CheckOrigin(const HttpRequest& request, const OriginRules& rules) {
   const auto origin = request.headers.Find("Origin");
   if (!origin || rules.cors_origin == "*") return;
   if (!rules.cors_origin.empty() && *origin == rules.cors_origin) return;
-  const std::string own = Lower(host);
-  if (Lower(*origin) == "http://" + own || Lower(*origin) == "https://" + own) return;
+  for (const char* scheme : {"http", "https"}) {
+    if (EqualIgnoringCase(*origin, fmt::format("{}://{}", scheme, host))) return;
+  }
   throw ErrorOfStatus(403,
                       fmt::format("Origin: expected this server's own or the --cors-origin, got {}",
                                   QuoteForMessage(*origin)));

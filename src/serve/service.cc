@@ -47,13 +47,6 @@ void CheckTokens(std::span<const int32_t> tokens, int64_t vocab_size) {
   }
 }
 
-// `lower` is of small letters; those of HTTP are ASCII.
-bool EqualsIgnoringCase(std::string_view text, std::string_view lower) {
-  return std::ranges::equal(text, lower, {}, [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-}
-
 // "authorization, content-type": names and what separates them, and nothing else.
 bool IsHeaderList(std::string_view text) {
   const auto is_proper = [](char c) {
@@ -215,7 +208,7 @@ void Service::CheckAccess(const HttpRequest& request, Access access) const {
   if (!options_.api_keys.empty()) {
     constexpr std::string_view kBearer = "bearer ";
     const std::string_view given = request.headers.Find("Authorization").value_or("");
-    if (!EqualsIgnoringCase(given.substr(0, kBearer.size()), kBearer)) {
+    if (!EqualIgnoringCase(given.substr(0, kBearer.size()), kBearer)) {
       throw BadApiKey(
           "Authorization: expected \"Bearer KEY\" with an API key of this server, got none");
     }
