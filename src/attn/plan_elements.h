@@ -189,8 +189,8 @@ QUIRE_HD constexpr int64_t TileCost(const QueryTile& tile) {
 // What it costs that a tile is cut, in key tiles: another start, and partials to write and fold.
 inline constexpr int64_t kCutCost = 4;
 
-// Whether a tile of this cost is better left whole, where no tile is cut: workers have so many tiles of
-// like cost that theirs take hardly longer than an equal share of all.
+// Whether a worker that has equally many tiles as the others, all like this one, takes no longer than one
+// with an equal share of the cost and a cut. If that is so of every tile, none is cut.
 QUIRE_HD constexpr bool IsBetterWhole(const QueryTile& tile, int64_t total, int32_t num_tiles,
                                       const WorkShape& shape) {
   const int64_t share = total / shape.num_workers;

@@ -50,8 +50,8 @@ std::vector<std::string> EntriesOf(const fs::path& folder) {
 std::optional<std::string> NearestName(std::string_view word, std::span<const std::string> names) {
   if (word.empty() || word.size() > kLongestWord) return std::nullopt;
   const std::string* nearest = nullptr;
-  size_t least =
-      (word.size() + 2) / 3 + 1;  // up to a third of the letters, and one of a short word
+  // Up to a third of the letters, and one of a short word.
+  size_t least = (word.size() + 2) / 3 + 1;
   std::vector<const std::string*> longer;
   for (const std::string& name : names) {
     if (name.size() > kLongestWord) continue;

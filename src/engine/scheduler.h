@@ -116,9 +116,9 @@ class Scheduler {
   void Commit(const StepResult& result, std::vector<TokenEvent>& events);
   // The step failed, and with it whatever was in the cache: every running answer ends as kFailed, and
   // the prefix tree is emptied. Waiting requests wait on.
+  void Abandon(const std::string& error, std::vector<TokenEvent>& events);
   // Forgets every cached prefix, if nothing runs or waits; whether it did.
   bool EmptyCache();
-  void Abandon(const std::string& error, std::vector<TokenEvent>& events);
 
   SchedulerCounters counters() const;
   // Walks the pages of what runs.

@@ -48,8 +48,8 @@ struct Judged {
   GivenAnswer given = {};
   std::optional<std::string> number = {};
   bool is_right = false;
-  bool was_asked =
-      false;  // to its end: the others were left out, because of ctrl-C or of a dead server
+  // To its end; the others were left out, because of ctrl-C or of a dead server.
+  bool was_asked = false;
 };
 
 struct EvalRun {
