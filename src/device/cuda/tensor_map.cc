@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "device/cuda/check.h"
 
@@ -28,21 +30,25 @@ Encode FindEncode() {
 
 CUtensorMap MakeTensorMap(const TensorMapShape& shape) {
   static const Encode encode = FindEncode();
-  const cuuint64_t size[2] = {static_cast<cuuint64_t>(shape.columns),
-                              static_cast<cuuint64_t>(shape.rows)};
-  const cuuint64_t stride[1] = {static_cast<cuuint64_t>(shape.row_bytes)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(shape.box_columns),
-                             static_cast<cuuint32_t>(shape.box_rows)};
-  const cuuint32_t step[2] = {1, 1};
+  const cuuint64_t size[3] = {static_cast<cuuint64_t>(shape.columns),
+                              static_cast<cuuint64_t>(shape.rows),
+                              static_cast<cuuint64_t>(shape.matrices)};
+  const cuuint64_t stride[2] = {static_cast<cuuint64_t>(shape.row_bytes),
+                                static_cast<cuuint64_t>(shape.matrix_bytes)};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(shape.box_columns),
+                             static_cast<cuuint32_t>(shape.box_rows), 1};
+  const cuuint32_t step[3] = {1, 1, 1};
   CUtensorMap map;
-  const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<std::byte*>(shape.data), size,
-             stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             shape.box_columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  Require(result == CUDA_SUCCESS,
-          "tensor map of {} x {} with boxes of {} x {}: the CUDA driver refuses it with error {}",
-          shape.rows, shape.columns, shape.box_rows, shape.box_columns, static_cast<int>(result));
+  const CUresult result = encode(
+      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, shape.matrices == 0 ? 2 : 3,
+      const_cast<std::byte*>(shape.data), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      shape.box_columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  Require(
+      result == CUDA_SUCCESS,
+      "tensor map of {} x {} x {} with boxes of {} x {}: the CUDA driver refuses it with error {}",
+      std::max<int64_t>(shape.matrices, 1), shape.rows, shape.columns, shape.box_rows,
+      shape.box_columns, static_cast<int>(result));
   return map;
 }
 

@@ -9,14 +9,17 @@
 
 namespace quire::cuda {
 
-// A matrix of 16-bit elements, and the boxes it is copied in.
+// A matrix of 16-bit elements, or several at equal distances, and the boxes they are copied in. What of
+// a box is not in a matrix becomes 0.
 struct TensorMapShape {
   const std::byte* data = nullptr;  // on 16 bytes
   int64_t rows = 0, columns = 0;
   int64_t row_bytes = 0;  // from a row to the next, a multiple of 16
   int32_t box_rows = 0;
-  int32_t box_columns =
-      0;  // 32 or 64: a box's row has 64 or 128 bytes, whose chunks of 16 are permuted
+  // 32 or 64: a box's row has 64 or 128 bytes, whose chunks of 16 are permuted.
+  int32_t box_columns = 0;
+  int64_t matrices = 0;      // 0: one, and boxes are named without its number
+  int64_t matrix_bytes = 0;  // from a matrix to the next, a multiple of 16
 };
 
 // Throws Error if the driver refuses.

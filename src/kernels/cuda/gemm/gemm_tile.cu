@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm/gemm_tile.h"
 
 #include "kernels/cuda/gemm/gemm_tile.cuh"
+#include "kernels/cuda/gemm/gemm_warpgroup.h"
 
 namespace quire::cuda {
 namespace {
@@ -92,7 +93,11 @@ void LaunchSize(const TileParams& p, const TileChoice& tile, const Stream& strea
     case TileSize::kMedium:
       return Launch<Tile<kMath, TileSize::kMedium>, TileLoads::kAligned>(p, stream);
     case TileSize::kPrefill:
-      return Launch<Tile<kMath, TileSize::kPrefill>, TileLoads::kAligned>(p, stream);
+      if constexpr (kMath == TileMath::kBf16) {
+        return LaunchWarpgroupTiles(p, stream);
+      } else {
+        return Launch<Tile<kMath, TileSize::kPrefill>, TileLoads::kAligned>(p, stream);
+      }
   }
 }
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "base/narrow_float.h"
+#include "kernels/cuda/gemm/gemm_store.cuh"
 #include "kernels/cuda/gemm/gemm_tile_shape.cuh"
 #include "kernels/cuda/ptx/instructions.cuh"
 
@@ -251,43 +251,6 @@ __device__ inline void FoldChunk(const ChunkScales<T>& scales, Sums<T>& sums, Su
       }
     }
   }
-}
-
-// x / (1 + exp(-x)), as the CPU's SiluMul computes it; 0 below where exp(x) is 0.
-__device__ inline float Silu(float x) {
-  const float e = expf(-fabsf(x));
-  if (x < -104.0f) return 0;
-  return (x < 0 ? x * e : x) / (1.0f + e);
-}
-
-// Outputs `output` and the next of `row`, as far as they exist.
-__device__ inline void StorePair(const TileParams& p, int64_t batch, int row, int output, float a,
-                                 float b) {
-  if (output >= p.outputs) return;
-  const bool both = output + 1 < p.outputs;
-  if (p.bias != nullptr) {
-    a += p.bias[output];
-    if (both) b += p.bias[output + 1];
-  }
-  const int64_t at = batch * p.y_batch + row * p.y_stride + output;
-  if (p.y_is_f32) {
-    float* y = reinterpret_cast<float*>(p.y) + at;
-    if (both && p.y_in_pairs) {
-      *reinterpret_cast<float2*>(y) = {a, b};
-      return;
-    }
-    y[0] = a;
-    if (both) y[1] = b;
-    return;
-  }
-  const Bf16 narrow_a = ToBf16(a), narrow_b = ToBf16(b);
-  uint16_t* y = reinterpret_cast<uint16_t*>(p.y) + at;
-  if (both && p.y_in_pairs) {
-    *reinterpret_cast<uint32_t*>(y) = narrow_a.bits | static_cast<uint32_t>(narrow_b.bits) << 16;
-    return;
-  }
-  y[0] = narrow_a.bits;
-  if (both) y[1] = narrow_b.bits;
 }
 
 // Stores a tile from the registers that hold it.

@@ -3,8 +3,8 @@
 // What an element of y is computed from, and in which order, is fixed by (outputs, inputs) alone:
 //
 //   1. The inputs are cut into num_splits ranges of split_inputs (GemmSplits).
-//   2. Within a range products are summed 16 at a time, ascending, by m16n8k16 tensor-core
-//      instructions into f32. Of e4m3 weights, every 128 inputs are summed by themselves, and the
+//   2. Within a range products are summed 16 at a time, ascending, by tensor-core instructions into
+//      f32. Of e4m3 weights, every 128 inputs are summed by themselves, and the
 //      sum times its scales is added on with one fused multiply-add.
 //   3. The ranges' sums are added ascending, then the bias.
 //
@@ -34,7 +34,7 @@ enum class TileMath {
 enum class TileSize {
   kDecode,   // 16 x 64: a row of w is read once for up to 16 rows of x
   kMedium,   // 64 x 64
-  kPrefill,  // 128 x 128
+  kPrefill,  // 128 x 128; of bf16 128 x 256, by warpgroups (kernels/cuda/gemm/gemm_warpgroup.h)
 };
 
 struct TileExtent {

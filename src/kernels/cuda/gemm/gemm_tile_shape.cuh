@@ -40,9 +40,9 @@ struct Tile {
                                                               : 3;
   static constexpr int kSumBytes = kRows * kOutputs * 4;  // a range's sums, for the cluster
   static constexpr int kSharedBytes = std::max(kStages * kStageBytes, kSumBytes);
-  // Two sets of sums (kFp8) of the prefill tile need more registers than two CTAs leave. Shared memory
-  // has no room for three CTAs of the medium one with two panels.
-  static constexpr int kMinCtas = kSize == TileSize::kPrefill ? (kMath == TileMath::kBf16 ? 2 : 1)
+  // Two sets of sums of the prefill tile need more registers than two CTAs leave. Shared memory has no
+  // room for three CTAs of the medium one with two panels.
+  static constexpr int kMinCtas = kSize == TileSize::kPrefill     ? 1
                                   : 3 * kSharedBytes > 227 * 1024 ? 2
                                                                   : 3;
 

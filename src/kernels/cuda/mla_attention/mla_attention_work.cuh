@@ -220,13 +220,6 @@ struct RowBlock {
 
 // ---- bf16 values ----
 
-__device__ inline uint32_t PackBf16(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  uint32_t bits;
-  memcpy(&bits, &pair, sizeof(bits));
-  return bits;
-}
-
 // Whether one of eight bf16 values is infinite or NaN.
 __device__ inline bool HasNonFinite(uint4 v) {
   auto bad = [](uint32_t pair) {

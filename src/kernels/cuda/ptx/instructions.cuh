@@ -109,6 +109,14 @@ __device__ inline void MultiplyF16(float (&sum)[4], const uint32_t (&a)[4], uint
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Two values as bf16, the low one first.
+__device__ inline uint32_t PackBf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof(bits));
+  return bits;
+}
+
 // Four e4m3 codes as two pairs of f16; exact, NaN stays NaN.
 __device__ inline void WidenToF16(uint32_t codes, uint32_t& low, uint32_t& high) {
   const auto first = static_cast<uint16_t>(codes), second = static_cast<uint16_t>(codes >> 16);
@@ -120,10 +128,7 @@ __device__ inline uint32_t F16PairToBf16(uint32_t pair) {
   __half2 narrow;
   memcpy(&narrow, &pair, sizeof(pair));
   const float2 wide = __half22float2(narrow);
-  const __nv_bfloat162 result = __floats2bfloat162_rn(wide.x, wide.y);
-  uint32_t bits;
-  memcpy(&bits, &result, sizeof(bits));
-  return bits;
+  return PackBf16(wide.x, wide.y);
 }
 // Four e4m3 codes as two pairs of bf16; exact, since e4m3 has 4 significant bits and 2^-9 .. 448.
 __device__ inline void WidenToBf16(uint32_t codes, uint32_t& low, uint32_t& high) {

@@ -219,6 +219,16 @@ __device__ inline void CopyBox(uint32_t to, const void* tensor_map, int32_t colu
       : "memory");
 }
 
+// The same of matrix `matrix` of several.
+__device__ inline void CopyBox(uint32_t to, const void* tensor_map, int32_t column, int32_t row,
+                               int32_t matrix, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3, %4}], [%5];" ::"r"(to),
+      "l"(tensor_map), "r"(column), "r"(row), "r"(matrix), "r"(barrier)
+      : "memory");
+}
+
 // Barriers that were initialised are known to the copy engine, after the next __syncthreads.
 __device__ inline void FenceBarrierInit() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -1,0 +1,405 @@
+// Products of many rows: a CTA per multiprocessor, which takes tile after tile.
+//
+//   producer    copies: rows of x one by one, as the index says; rows of w in boxes
+//   consumers   two, with 64 rows each: sums += x w^T, then y
+//
+// The producer goes on to the next tile while consumers write this one.
+#include "kernels/cuda/gemm/gemm_warpgroup.h"
+
+#include <algorithm>
+
+#include "device/cuda/tensor_map.h"
+#include "kernels/cuda/gemm/gemm_store.cuh"
+#include "kernels/cuda/gemm/gemm_tile_shape.cuh"
+#include "kernels/cuda/ptx/instructions.cuh"
+#include "kernels/cuda/ptx/warpgroup.cuh"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kConsumers = 2;
+constexpr int kRoles = kConsumers + 1;  // the producer is the last
+constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+constexpr int kBlockRows = 64;  // of a consumer
+constexpr int kTileRows = kConsumers * kBlockRows;
+constexpr int kStepInputs = 64;  // 128 bytes: a row of a panel
+constexpr int kStages = 4;
+
+// Where the rows of each expert are, and how many row tiles the experts before it have.
+struct ExpertTiles {
+  int32_t first_tile[kMaxExperts + 1];  // the last is the number of all
+  int32_t row[kMaxExperts], row_end[kMaxExperts];
+
+  // By one warp.
+  __device__ void Count(const TileParams& p) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int per_lane = (p.num_experts + 31) / 32;
+    const int first = min(lane * per_lane, p.num_experts);
+    const int last = min(first + per_lane, p.num_experts);
+    int mine = 0;
+    for (int e = first; e < last; ++e) {
+      const RowRange rows = RowsOf(p, e);
+      row[e] = rows.begin;
+      row_end[e] = rows.end;
+      first_tile[e] = mine;
+      mine += (rows.end - rows.begin + kTileRows - 1) / kTileRows;
+    }
+    int upto = mine;
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int other = __shfl_up_sync(~0u, upto, distance);
+      if (lane >= distance) upto += other;
+    }
+    for (int e = first; e < last; ++e) first_tile[e] += upto - mine;
+    if (lane == 31) first_tile[p.num_experts] = upto;
+  }
+
+  // The expert and rows of a row tile.
+  __device__ void Find(int num_experts, int row_tile, TilePlace& place) const {
+    int low = 0, high = num_experts;  // the last expert that begins with the tile or before
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (first_tile[middle] <= row_tile ? low : high) = middle;
+    }
+    place.batch = low;
+    place.row = row[low] + (row_tile - first_tile[low]) * kTileRows;
+    place.row_end = row_end[low];
+  }
+};
+
+// kOutputs: of a tile, 256, or 128 where inputs come in several ranges, whose sums a consumer has
+// beside the total.
+template <int kOutputs>
+struct SharedStages {
+  static constexpr uint32_t kXBytes = kTileRows * kRowBytes, kWBytes = kOutputs * kRowBytes;
+
+  struct alignas(1024) Stage {
+    std::byte x[kXBytes];
+    std::byte w[kWBytes];
+  };
+  Stage stages[kStages];
+  PhaseBarrier full[kStages], empty[kStages];
+  ExpertTiles experts;
+};
+
+// Which stage of the ring, and how often it was used.
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void Advance() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+// The tiles of a launch, in the order in which CTAs take them.
+class Tiles {
+ public:
+  // `experts` are counted, where there are some.
+  __device__ Tiles(const TileParams& p, int tile_outputs, const ExpertTiles& experts)
+      : p_(p),
+        experts_(experts),
+        tile_outputs_(tile_outputs),
+        columns_((p.outputs + tile_outputs - 1) / tile_outputs),
+        row_tiles_(p.offsets != nullptr ? experts.first_tile[p.num_experts]
+                                        : (p.rows + kTileRows - 1) / kTileRows) {}
+
+  __device__ int count() const { return p_.num_batches * row_tiles_ * columns_; }
+
+  // Groups of 8 row tiles, outputs by outputs: what CTAs have at one time then shares x and w in L2.
+  __device__ TilePlace At(int number) const {
+    constexpr int kGroup = 8;
+    const int batch = number / (row_tiles_ * columns_), linear = number % (row_tiles_ * columns_);
+    const int group_begin = linear / (kGroup * columns_) * kGroup;
+    const int group_rows = min(kGroup, row_tiles_ - group_begin);
+    const int in_group = linear % (kGroup * columns_);
+    const int row_tile = group_begin + in_group % group_rows;
+    TilePlace place{.batch = batch,
+                    .row = row_tile * kTileRows,
+                    .row_end = p_.rows,
+                    .first_output = in_group / group_rows * tile_outputs_};
+    if (p_.offsets != nullptr) experts_.Find(p_.num_experts, row_tile, place);
+    return place;
+  }
+
+ private:
+  const TileParams& p_;
+  const ExpertTiles& experts_;
+  const int tile_outputs_, columns_, row_tiles_;
+};
+
+// The steps of a range of inputs.
+struct InputRange {
+  int begin, end;
+
+  __device__ InputRange(const TileParams& p, int range)
+      : begin(range * p.split_inputs), end(min(p.inputs, begin + p.split_inputs)) {}
+  __device__ int num_steps() const { return max(0, end - begin + kStepInputs - 1) / kStepInputs; }
+};
+
+// Weights as the copy engine finds them.
+struct WeightBoxes {
+  CUtensorMap map[2];
+};
+
+template <int kOutputs, bool kIndexed>
+class Producer {
+ public:
+  __device__ Producer(const TileParams& p, const WeightBoxes& boxes, SharedStages<kOutputs>& shared)
+      : p_(p),
+        boxes_(boxes),
+        shared_(shared),
+        thread_(static_cast<int>(threadIdx.x) % kWarpgroup),
+        chunk_(thread_ % 8),
+        row_(thread_ / 8) {}
+
+  __device__ void Run(const TilePlace& at) {
+    const XRows<kRows, kRowStep, kIndexed> rows(p_, at.row + row_, at.row_end,
+                                                chunk_ == 0 && at.first_output == 0);
+    const std::byte* x = rows.Origin(
+        p_.x + (p_.offsets == nullptr ? at.batch * p_.x_batch_bytes : 0), p_.x_row_bytes);
+    const std::byte* from[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      from[i] = rows.There(i) ? x + rows.Offset(i, p_.x_row_bytes) + chunk_ * 16 : nullptr;
+    }
+    for (int i = 0; i < p_.num_splits; ++i) {
+      const InputRange range(p_, i);
+      for (int input = range.begin; input < range.end; input += kStepInputs) {
+        CopyStep(at, from, input, range.end);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kRowStep = kWarpgroup / 8, kRows = kTileRows / kRowStep;
+
+  // from: this thread's 16 bytes of the first inputs of its rows, or null without a row.
+  __device__ __forceinline__ void CopyStep(const TilePlace& at,
+                                           const std::byte* const (&from)[kRows], int input,
+                                           int end) {
+    shared_.empty[ring_.stage].Wait(ring_.parity ^ 1);
+    auto& stage = shared_.stages[ring_.stage];
+    PhaseBarrier& full = shared_.full[ring_.stage];
+    if (thread_ == 0) {
+      full.ArriveExpecting(sizeof(stage.w));
+      const uint32_t to = SharedAddress(stage.w);
+      CopyBox(to, &boxes_.map[0], input, at.first_output, at.batch, full.Address());
+      if (p_.gated) {
+        CopyBox(to + sizeof(stage.w) / 2, &boxes_.map[1], input, at.first_output, at.batch,
+                full.Address());
+      }
+    }
+    const uint32_t to = SharedAddress(stage.x) + InPanel(row_, chunk_);
+    const int bytes = min(max((end - input) * 2 - chunk_ * 16, 0), 16);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      // Without a row nothing is copied: what is there then reaches no row of y.
+      if (from[i] == nullptr) continue;
+      // Without bytes nothing is read; the address must be one of x all the same.
+      CopyAsync16(to + i * kRowStep * kRowBytes, from[i] + (bytes > 0 ? input * 2 : 0), bytes);
+    }
+    full.ArriveAfterCopies();
+    ring_.Advance();
+  }
+
+  const TileParams& p_;
+  const WeightBoxes& boxes_;
+  SharedStages<kOutputs>& shared_;
+  const int thread_, chunk_, row_;
+  RingPosition ring_;
+};
+
+template <int kOutputs, bool kHasRanges>
+class Consumer {
+ public:
+  __device__ Consumer(const TileParams& p, SharedStages<kOutputs>& shared, int number)
+      : p_(p),
+        shared_(shared),
+        number_(number),
+        thread_(static_cast<int>(threadIdx.x) % kWarpgroup) {}
+
+  __device__ void Run(const TilePlace& at) {
+    if (at.row + number_ * kBlockRows >= at.row_end) return SkipTile();
+    float total[kSums];
+    for (int i = 0; i < p_.num_splits; ++i) {
+      const InputRange range(p_, i);
+      if constexpr (kHasRanges) {
+        float sums[kSums];
+        Multiply(range, sums);
+#pragma unroll
+        for (int e = 0; e < kSums; ++e) total[e] = i == 0 ? sums[e] : total[e] + sums[e];
+      } else {
+        Multiply(range, total);
+      }
+    }
+    if (p_.gated) {
+      Store<true>(at, total);
+    } else {
+      Store<false>(at, total);
+    }
+  }
+
+ private:
+  static constexpr int kSums = kOutputs / 2;  // of a thread: two rows, a quarter of the outputs
+
+  __device__ void SkipTile() {
+    for (int i = 0; i < p_.num_splits; ++i) {
+      for (int step = InputRange(p_, i).num_steps(); step > 0; --step) {
+        shared_.full[ring_.stage].Wait(ring_.parity);
+        FreeStage();
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Multiply(const InputRange& range, float (&sums)[kSums]) {
+#pragma unroll
+    for (int e = 0; e < kSums; ++e) sums[e] = 0.0f;
+    for (int step = range.num_steps(); step > 0; --step) {
+      const int stage = Uniform(ring_.stage);
+      shared_.full[stage].Wait(ring_.parity);
+      FenceForProducts();  // copies of x are of threads that did not wait for them
+      const uint32_t x = SharedAddress(shared_.stages[stage].x) + number_ * kBlockRows * kRowBytes;
+      const uint32_t w = SharedAddress(shared_.stages[stage].w);
+      HoldSums(sums);
+      BeginProducts();
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i) {
+        MultiplyPanels(sums, PanelOperand(x, i * 32), PanelOperand(w, i * 32), true);
+      }
+      CommitProducts();
+      WaitForProducts<0>();
+      HoldSums(sums);
+      FreeStage();
+    }
+  }
+
+  __device__ __forceinline__ void FreeStage() {
+    __syncwarp();
+    if (thread_ % 32 == 0) shared_.empty[ring_.stage].Arrive();
+    ring_.Advance();
+  }
+
+  template <bool kGated>
+  __device__ __forceinline__ void Store(const TilePlace& at, const float (&sums)[kSums]) {
+    const bool is_plain =
+        !p_.y_is_f32 && p_.y_in_pairs && p_.outputs % 2 == 0 && p_.bias == nullptr;
+    const int64_t batch = p_.offsets == nullptr ? at.batch : 0;
+    const int column = at.first_output + thread_ % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row =
+          at.row + number_ * kBlockRows + thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * half;
+      if (row >= at.row_end) continue;
+      uint16_t* y =
+          reinterpret_cast<uint16_t*>(p_.y) + batch * p_.y_batch + row * p_.y_stride + column;
+#pragma unroll
+      for (int j = 0; j < kOutputs / 8 / (kGated ? 2 : 1); ++j) {
+        float a = sums[4 * j + 2 * half], b = sums[4 * j + 2 * half + 1];
+        if constexpr (kGated) {
+          const float* up = sums + kSums / 2 + 4 * j + 2 * half;
+          a = Silu(a) * up[0];
+          b = Silu(b) * up[1];
+        }
+        if (!is_plain) {
+          StorePair(p_, batch, row, column + 8 * j, a, b);
+        } else if (column + 8 * j < p_.outputs) {
+          *reinterpret_cast<uint32_t*>(y + 8 * j) = PackBf16(a, b);
+        }
+      }
+    }
+  }
+
+  const TileParams& p_;
+  SharedStages<kOutputs>& shared_;
+  const int number_;
+  const int thread_;
+  RingPosition ring_;
+};
+
+// The outputs of y that a tile has: of gate and up, half of its rows of w each.
+template <int kOutputs>
+constexpr int OutputsOfY(bool gated) {
+  return gated ? kOutputs / 2 : kOutputs;
+}
+
+template <int kOutputs, bool kHasRanges, bool kIndexed>
+__global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
+    WarpgroupTiles(const __grid_constant__ TileParams p,
+                   const __grid_constant__ WeightBoxes boxes) {
+  extern __shared__ __align__(1024) std::byte memory[];
+  auto& shared = *reinterpret_cast<SharedStages<kOutputs>*>(memory);
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      shared.full[stage].Init(kWarpgroup + 1);
+      shared.empty[stage].Init(kConsumers * kWarpgroup / 32);
+    }
+    FenceBarrierInit();
+  }
+  if (p.offsets != nullptr) {
+    if (threadIdx.x < 32) shared.experts.Count(p);
+    if (blockIdx.x == 0) ReportBadOffsets(p, kRoles * kWarpgroup);
+  }
+  __syncthreads();  // barriers are there, and tiles are counted
+  const Tiles tiles(p, OutputsOfY<kOutputs>(p.gated), shared.experts);
+  const auto run = [&](auto role) {
+    const int count = tiles.count();
+    for (int tile = static_cast<int>(blockIdx.x); tile < count;
+         tile += static_cast<int>(gridDim.x)) {
+      role.Run(tiles.At(tile));
+    }
+  };
+  const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
+  if (role == kConsumers) {
+    GiveRegistersBack<kProducerRegisters>();
+    run(Producer<kOutputs, kIndexed>(p, boxes, shared));
+  } else {
+    TakeRegisters<kConsumerRegisters>();
+    run(Consumer<kOutputs, kHasRanges>(p, shared, role));
+  }
+}
+
+template <int kOutputs>
+WeightBoxes BoxesOf(const TileParams& p) {
+  const int64_t matrices = p.offsets != nullptr ? p.num_experts : p.num_batches;
+  WeightBoxes boxes;
+  for (int i = 0; i < 2; ++i) {
+    boxes.map[i] =
+        MakeTensorMap({.data = p.w[i],
+                       .rows = p.outputs,
+                       .columns = p.inputs,
+                       .row_bytes = p.w_row_bytes,
+                       .box_rows = OutputsOfY<kOutputs>(p.gated),
+                       .box_columns = kStepInputs,
+                       .matrices = matrices,
+                       .matrix_bytes = matrices > 1 ? p.w_batch_bytes : p.outputs * p.w_row_bytes});
+  }
+  return boxes;
+}
+
+template <int kOutputs, bool kHasRanges, bool kIndexed>
+void LaunchKernel(const TileParams& p, const Stream& stream) {
+  const auto kernel = WarpgroupTiles<kOutputs, kHasRanges, kIndexed>;
+  constexpr int kBytes = static_cast<int>(sizeof(SharedStages<kOutputs>));
+  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+        "gemm: shared memory of warpgroups");
+  constexpr int64_t kMultiprocessors = 132;  // of a Hopper GPU; another number changes no bit
+  const int64_t row_tiles = p.offsets != nullptr
+                                ? MaxRowTiles(p.rows, p.num_experts, kTileRows)
+                                : CeilDiv(p.rows, kTileRows) * int64_t{p.num_batches};
+  const int64_t columns = CeilDiv(p.outputs, OutputsOfY<kOutputs>(p.gated));
+  const auto ctas = static_cast<unsigned>(std::min(kMultiprocessors, row_tiles * columns));
+  kernel<<<ctas, kRoles * kWarpgroup, kBytes, stream.get()>>>(p, BoxesOf<kOutputs>(p));
+  CheckLaunch("gemm: warpgroups");
+}
+
+}  // namespace
+
+void LaunchWarpgroupTiles(const TileParams& p, const Stream& stream) {
+  if (p.num_splits > 1) return LaunchKernel<128, true, false>(p, stream);
+  if (p.x_index == nullptr) return LaunchKernel<256, false, false>(p, stream);
+  LaunchKernel<256, false, true>(p, stream);
+}
+
+}  // namespace quire::cuda
