@@ -57,7 +57,9 @@ SUITES = (
 )
 # racecheck sees shared memory alone. Both look at our kernels only: cuBLASLt's are not ours to repair.
 OURS = ("--kernel-name", "kernel_substring=quire")
-TOOLS = {"memcheck": (), "synccheck": (), "racecheck": OURS, "initcheck": OURS}
+# Roles hand memory on: what one wrote for a second, a third writes over once the second is done.
+RACES = (*OURS, "--racecheck-indirect-barrier-dependency")
+TOOLS = {"memcheck": (), "synccheck": (), "racecheck": RACES, "initcheck": OURS}
 # A whole step ends with an error of the tool's own: "failed to handle a hardware exception".
 NOT_POSSIBLE = (("racecheck", "runner"),)
 

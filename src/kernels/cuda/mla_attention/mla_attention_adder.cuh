@@ -42,7 +42,7 @@ class Adder : Participant {
     } else {
       AddValues(stage);
     }
-    ArriveWarp(shared_.empty[stage]);
+    shared_.empty[stage].Arrive();
     ring_.Advance();
     return turn.ends_split;
   }
@@ -104,7 +104,7 @@ class Adder : Participant {
       m_[which] = stats.x;
       l_[which] = stats.y;
     }
-    ArriveWarp(shared_.taken);
+    shared_.taken.Arrive();
     ended_parity_ ^= 1;
   }
 

@@ -40,7 +40,7 @@ class Participant {
       shared_.given[orders_.stage].Wait(orders_.parity);
       if (Block().num_rows == 0) return;
       run();
-      ArriveWarp(shared_.done[orders_.stage]);
+      shared_.done[orders_.stage].Arrive();
     }
   }
 
@@ -72,12 +72,6 @@ class Participant {
   __device__ __forceinline__ int32_t VisibleTo(int which) const {
     return ThisOrder().visible[RowOf(which)];
   }
-  // A warp arrives as one.
-  __device__ __forceinline__ void ArriveWarp(PhaseBarrier& barrier) const {
-    __syncwarp();
-    if (thread_ % 32 == 0) barrier.Arrive();
-  }
-
   const MlaKernelArgs& args_;
   SharedTiles& shared_;
   const int role_;

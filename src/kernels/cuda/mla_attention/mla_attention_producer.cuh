@@ -42,7 +42,7 @@ class Producer : Participant {
           thread_ < block.num_rows ? block.VisibleTo(args_, block.TokenOf(thread_)) : 0;
     }
     Sync();  // so is what rows see
-    ArriveWarp(shared_.given[orders_.stage]);
+    shared_.given[orders_.stage].Arrive();
   }
 
   __device__ void RunPiece() {

@@ -56,7 +56,7 @@ class Scorer : Participant {
     Softmax(s, alpha);
     StoreWeights(stage, s, alpha);
     FenceForProducts();
-    ArriveWarp(shared_.weighted[stage]);
+    shared_.weighted[stage].Arrive();
     ring_.Advance();
     return turn.ends_split;
   }
@@ -150,7 +150,7 @@ class Scorer : Participant {
       if (thread_ % 4 == 0)
         shared_.stats[RowOf(which)] = make_float2(scale_ * m_[which], l_[which]);
     }
-    ArriveWarp(shared_.ended);
+    shared_.ended.Arrive();
     ended_parity_ ^= 1;
   }
 
