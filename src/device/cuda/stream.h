@@ -18,11 +18,17 @@ class Stream {
   // Blocks until all that was given to the stream is done; throws DeviceError if some of it failed.
   void Synchronize() const;
 
+  // Whether kernels that can begin while those before them end, do (device/cuda/launch.h); at first
+  // they do not.
+  bool overlaps() const { return overlaps_; }
+  void set_overlaps(bool overlaps) { overlaps_ = overlaps; }
+
  private:
   struct Destroy {
     void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
   };
   std::unique_ptr<CUstream_st, Destroy> stream_;
+  bool overlaps_ = false;
 };
 
 // A point in a stream's work. Until it is recorded, waiting for it does not wait.
@@ -59,6 +65,7 @@ class Branch {
   Branch() = default;  // throws DeviceError
 
   const Stream& stream() const { return stream_; }
+  void set_overlaps(bool overlaps) { stream_.set_overlaps(overlaps); }
   // What the branch is given from now on waits for all that `main` was given so far.
   void Fork(const Stream& main);
   // What `main` is given from now on waits for all that the branch was given so far.

@@ -15,6 +15,10 @@
 namespace quire::cuda {
 namespace {
 
+// Decode steps of so many sequences overlap their kernels; larger ones, and prompts, gain nothing or
+// lose by it.
+constexpr int32_t kMostOverlappedRows = 8;
+
 size_t Index(int64_t n) { return static_cast<size_t>(n); }
 
 // Zeros: rows of the cache that were never written are read as numbers.
@@ -357,6 +361,9 @@ void CudaStepDevice::Upload(const Bucket& bucket) {
 void CudaStepDevice::LaunchBucket(size_t number, PartMarks* marks) {
   CudaOps& ops = *work_[number].ops;
   const Bucket& bucket = memory_.buckets[number];
+  const bool overlaps = bucket.size.is_decode && bucket.size.num_seqs <= kMostOverlappedRows;
+  stream_.set_overlaps(overlaps);
+  branch_.set_overlaps(overlaps);
   parts_.buckets[number].plan->Launch(stream_, status_.word());
   if (marks != nullptr) marks->Begin(stream_);
   ops.MarkIn(marks);

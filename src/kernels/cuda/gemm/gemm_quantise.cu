@@ -3,6 +3,7 @@
 #include "base/maths.h"
 #include "base/narrow_float.h"
 #include "device/cuda/check.h"
+#include "device/cuda/launch.h"
 #include "kernels/cuda/gemm/gemm_tile.h"
 
 namespace quire::cuda {
@@ -12,6 +13,7 @@ constexpr int kThreads = 256;
 
 // A warp per 128 inputs of a row, four in a row for each lane.
 __global__ void __launch_bounds__(kThreads) QuantiseKernel(const QuantiseParams p) {
+  TakeTurn();
   const int64_t warp = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
   const int64_t row = warp / p.blocks;
   if (row >= p.rows) return;  // the whole warp
@@ -46,8 +48,7 @@ __global__ void __launch_bounds__(kThreads) QuantiseKernel(const QuantiseParams 
 
 void LaunchQuantise(const QuantiseParams& p, const Stream& stream) {
   const int64_t ctas = CeilDiv(p.rows * p.blocks, static_cast<int64_t>(kThreads / 32));
-  QuantiseKernel<<<static_cast<unsigned>(ctas), kThreads, 0, stream.get()>>>(p);
-  CheckLaunch("quantise_rows");
+  LaunchAhead("quantise_rows", QuantiseKernel, {static_cast<unsigned>(ctas), kThreads}, stream, p);
 }
 
 }  // namespace quire::cuda

@@ -1,5 +1,6 @@
 #include "kernels/cuda/gemm/gemm_tile.h"
 
+#include "device/cuda/launch.h"
 #include "kernels/cuda/gemm/gemm_tile.cuh"
 #include "kernels/cuda/gemm/gemm_warpgroup.h"
 
@@ -10,6 +11,9 @@ template <class T, TileLoads kLoads, bool kIndexed>
 __global__ void __launch_bounds__(T::kThreads, T::kMinCtas)
     TileKernel(const __grid_constant__ TileParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
+  // Where experts' rows are, others have written; weights of dense products nobody writes.
+  const bool is_dense = p.offsets == nullptr;
+  if (!is_dense) TakeTurn();
   const TilePlace at = FindPlace<T>(p);
   if (at.row >= at.row_end) return;  // a row tile that this step's rows do not fill
   const WarpPlace<T> warp;
@@ -21,20 +25,27 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinCtas)
   const int begin = at.split * p.split_inputs;
   const int end = min(p.inputs, begin + p.split_inputs);
   const int num_steps = max(0, end - begin + T::kInputs - 1) / T::kInputs;
-  const auto load = [&](int step) {
+  const auto load_w = [&](int step) {
+    if (step >= num_steps) return;
+    loader.LoadW(stages + step % T::kStages * T::kStageBytes, begin + step * T::kInputs, end);
+  };
+  const auto load_x = [&](int step) {
     if (step < num_steps) {
-      loader.Load(stages + step % T::kStages * T::kStageBytes, begin + step * T::kInputs, end);
+      loader.LoadX(stages + step % T::kStages * T::kStageBytes, begin + step * T::kInputs, end);
     }
     CommitCopies();  // empty groups too, so that group number and step stay in line
   };
 
   Sums<T> sums = {}, total = {};
-  for (int step = 0; step < T::kStages - 1; ++step) load(step);
+  for (int step = 0; step < T::kStages - 1; ++step) load_w(step);
+  if (is_dense) TakeTurn();
+  for (int step = 0; step < T::kStages - 1; ++step) load_x(step);
   for (int step = 0; step < num_steps; ++step) {
     WaitForCopies<T::kStages - 2>();  // this thread's copies of `step` have landed
     // And every thread's; and all threads are done with the stage of step - 1, loaded next.
     __syncthreads();
-    load(step + T::kStages - 1);
+    load_w(step + T::kStages - 1);
+    load_x(step + T::kStages - 1);
     const uint32_t stage = stages + step % T::kStages * T::kStageBytes;
     if constexpr (T::kMath == TileMath::kBf16) {
       MultiplyStep<T>(stage, warp, total);
@@ -61,19 +72,14 @@ void LaunchKernel(const TileParams& p, const Stream& stream) {
   const int64_t tile_outputs = p.gated ? T::kOutputs / 2 : T::kOutputs;
   const int64_t row_tiles = p.offsets != nullptr ? MaxRowTiles(p.rows, p.num_experts, T::kRows)
                                                  : CeilDiv(int64_t{p.rows}, int64_t{T::kRows});
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(p.num_splits), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim =
-      dim3(static_cast<unsigned>(CeilDiv(int64_t{p.outputs}, tile_outputs) * p.num_splits),
-           static_cast<unsigned>(row_tiles), static_cast<unsigned>(p.num_batches));
-  config.blockDim = dim3(T::kThreads);
-  config.dynamicSmemBytes = T::kSharedBytes;
-  config.stream = stream.get();
-  config.attrs = &cluster;
-  config.numAttrs = p.num_splits > 1 ? 1 : 0;
-  Check(cudaLaunchKernelEx(&config, kernel, p), "gemm: launch of the tile kernel");
+  const int64_t columns = CeilDiv(int64_t{p.outputs}, tile_outputs);
+  LaunchAhead("gemm: launch of the tile kernel", kernel,
+              {.grid = dim3(static_cast<unsigned>(columns * p.num_splits),
+                            static_cast<unsigned>(row_tiles), static_cast<unsigned>(p.num_batches)),
+               .block = dim3(T::kThreads),
+               .shared_bytes = T::kSharedBytes,
+               .cluster = static_cast<unsigned>(p.num_splits)},
+              stream, p);
 }
 
 template <class T, TileLoads kLoads>

@@ -52,10 +52,9 @@ class TileLoader {
     w_ = p.w[which] + batch * p.w_batch_bytes + min(w_row_, w_end_ - 1) * p.w_row_bytes;
   }
 
-  // The step whose first input is `input`, of inputs up to `end`.
-  __device__ void Load(uint32_t stage, int input, int end) const {
+  // Of the step whose first input is `input`, of inputs up to `end`.
+  __device__ void LoadX(uint32_t stage, int input, int end) const {
     constexpr int kXSize = T::kMath == TileMath::kFp8 ? 1 : 2;
-    constexpr int kWSize = T::kMath == TileMath::kBf16 ? 2 : 1;
     const uint32_t to = stage + InPanel(row_, chunk_);
 #pragma unroll
     for (int panel = 0; panel < T::kXPanels; ++panel) {
@@ -69,6 +68,10 @@ class TileLoader {
                           there ? bytes : 0);
       }
     }
+  }
+  __device__ void LoadW(uint32_t stage, int input, int end) const {
+    constexpr int kWSize = T::kMath == TileMath::kBf16 ? 2 : 1;
+    const uint32_t to = stage + InPanel(row_, chunk_);
     const int from = input * kWSize + chunk_ * 16;
     const int bytes = Clamp16(end * kWSize - from);
 #pragma unroll

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "device/cuda/launch.h"
 #include "device/cuda/tensor_map.h"
 #include "kernels/cuda/gemm/gemm_store.cuh"
 #include "kernels/cuda/gemm/gemm_tile_shape.cuh"
@@ -337,6 +338,7 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     }
     FenceBarrierInit();
   }
+  TakeTurn();
   if (p.offsets != nullptr) {
     if (threadIdx.x < 32) shared.experts.Count(p);
     if (blockIdx.x == 0) ReportBadOffsets(p, kRoles * kWarpgroup);
@@ -390,8 +392,8 @@ void LaunchKernel(const TileParams& p, const Stream& stream) {
                                 : CeilDiv(p.rows, kTileRows) * int64_t{p.num_batches};
   const int64_t columns = CeilDiv(p.outputs, OutputsOfY<kOutputs>(p.gated));
   const auto ctas = static_cast<unsigned>(std::min(kMultiprocessors, row_tiles * columns));
-  kernel<<<ctas, kRoles * kWarpgroup, kBytes, stream.get()>>>(p, BoxesOf<kOutputs>(p));
-  CheckLaunch("gemm: warpgroups");
+  LaunchAhead("gemm: warpgroups", kernel, {ctas, kRoles * kWarpgroup, static_cast<size_t>(kBytes)},
+              stream, p, BoxesOf<kOutputs>(p));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/maths.h"
 #include "device/cuda/check.h"
+#include "device/cuda/launch.h"
 #include "kernels/cuda/row_ops/row_ops_math.cuh"
 
 namespace quire::cuda {
@@ -27,11 +28,23 @@ __global__ void __launch_bounds__(kThreads) GemvKernel(const GemvParams p, Rows<
   const int first = static_cast<int>(blockIdx.x) * kOutputs;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  uint4 next[kOutputs];  // groups of w, as they lie in memory
+  const auto load_w = [&](int k) {
+    if (k >= p.inputs) return;
+#pragma unroll
+    for (int n = 0; n < kOutputs; ++n) {
+      next[n] = *reinterpret_cast<const uint4*>(p.w[min(first + n, p.outputs - 1)] + k);
+    }
+  };
+  int k = static_cast<int>(threadIdx.x) * kGroup;
+  load_w(k);  // nobody writes weights
+  TakeTurn();
   float sums[kOutputs][kRows] = {};
-  for (int k = static_cast<int>(threadIdx.x) * kGroup; k < p.inputs; k += kThreads * kGroup) {
+  while (k < p.inputs) {
     float w[kOutputs][kGroup];
 #pragma unroll
-    for (int n = 0; n < kOutputs; ++n) LoadWhole(p.w[min(first + n, p.outputs - 1)] + k, w[n]);
+    for (int n = 0; n < kOutputs; ++n) Widen(next[n], w[n]);
+    load_w(k + kThreads * kGroup);
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
       float x[kGroup];
@@ -42,6 +55,7 @@ __global__ void __launch_bounds__(kThreads) GemvKernel(const GemvParams p, Rows<
         for (int i = 0; i < kGroup; ++i) sums[n][t] = __fmaf_rn(x[i], w[n][i], sums[n][t]);
       }
     }
+    k += kThreads * kGroup;
   }
 #pragma unroll
   for (int n = 0; n < kOutputs; ++n) {
@@ -71,11 +85,12 @@ template <int kRows, int kOutputs>
 void LaunchGemv(const GemvParams& p, const TensorView& y, const Stream& stream) {
   const auto grid = static_cast<unsigned>(CeilDiv(p.outputs, kOutputs));
   if (y.dtype() == DType::kF32) {
-    GemvKernel<kRows, kOutputs><<<grid, kThreads, 0, stream.get()>>>(p, RowsOf<float>(y));
+    LaunchAhead("gemv", GemvKernel<kRows, kOutputs, float>, {grid, kThreads}, stream, p,
+                RowsOf<float>(y));
   } else {
-    GemvKernel<kRows, kOutputs><<<grid, kThreads, 0, stream.get()>>>(p, RowsOf<Bf16>(y));
+    LaunchAhead("gemv", GemvKernel<kRows, kOutputs, Bf16>, {grid, kThreads}, stream, p,
+                RowsOf<Bf16>(y));
   }
-  CheckLaunch("gemv");
 }
 
 // An output per CTA as long as that is a multiprocessor for each; x is read once per CTA.

@@ -1,6 +1,7 @@
 // Latent attention for any shape and type, in f32: one fused multiply-add per value, ascending, in
 // one thread, as on the CPU. A CTA runs kRows rows of a piece; keys come 64 at a time, 32 values of
 // them at a time through shared memory.
+#include "device/cuda/launch.h"
 #include "kernels/cuda/mla_attention/mla_attention_work.cuh"
 
 namespace quire::cuda {
@@ -270,6 +271,7 @@ class PlainRun {
 
 // CTA x, y: worker x, rows [kRows y, kRows (y + 1)) of every tile.
 __global__ void __launch_bounds__(kThreads) MlaPlain(const __grid_constant__ MlaKernelArgs args) {
+  TakeTurn();
   __shared__ SharedPlain shared;
   extern __shared__ float o[];
   const int32_t worker = static_cast<int32_t>(blockIdx.x);
@@ -291,8 +293,8 @@ void LaunchMlaPlain(const MlaAttentionArgs& args, const Stream& stream, StatusWo
         "MlaPlain: shared memory");
   const dim3 grid(static_cast<unsigned>(args.plan.work.num_workers),
                   static_cast<unsigned>(CeilDiv(kernel_args.tile_rows, kRows)));
-  MlaPlain<<<grid, kThreads, bytes, stream.get()>>>(kernel_args);
-  CheckLaunch("MlaPlain");
+  LaunchAhead("MlaPlain", MlaPlain, {grid, kThreads, static_cast<size_t>(bytes)}, stream,
+              kernel_args);
 }
 
 }  // namespace quire::cuda

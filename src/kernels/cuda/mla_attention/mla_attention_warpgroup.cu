@@ -9,6 +9,7 @@
 //
 // An element of S is a chain of products over the values, ascending; an element of O a chain over the keys,
 // ascending. So neither rows beside it nor pages change a bit.
+#include "device/cuda/launch.h"
 #include "kernels/cuda/mla_attention/mla_attention_adder.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_producer.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_scorer.cuh"
@@ -44,6 +45,7 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
   extern __shared__ __align__(1024) std::byte memory[];
   SharedTiles& shared = *reinterpret_cast<SharedTiles*>(memory);
   if (threadIdx.x == 0) InitBarriers(shared);
+  TakeTurn();
   __syncthreads();
   const int32_t worker = static_cast<int32_t>(blockIdx.x) / ctas_per_worker;
   const int32_t row_begin = static_cast<int32_t>(blockIdx.x) % ctas_per_worker * kMlaRows;
@@ -86,9 +88,10 @@ void Launch(const MlaKernelArgs& args, const KeyBoxes& boxes, const Stream& stre
   Check(
       cudaFuncSetAttribute(MlaWarpgroup<Keys>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
       "MlaWarpgroup: shared memory");
-  MlaWarpgroup<Keys><<<static_cast<unsigned>(args.plan.work.num_workers * ctas),
-                       kRoles * kWarpgroup, kBytes, stream.get()>>>(args, boxes, ctas);
-  CheckLaunch("MlaWarpgroup");
+  LaunchAhead("MlaWarpgroup", MlaWarpgroup<Keys>,
+              {static_cast<unsigned>(args.plan.work.num_workers * ctas), kRoles * kWarpgroup,
+               static_cast<size_t>(kBytes)},
+              stream, args, boxes, ctas);
 }
 
 }  // namespace

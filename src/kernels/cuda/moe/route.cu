@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/maths.h"
+#include "device/cuda/launch.h"
 #include "kernels/cuda/moe/route.h"
 #include "kernels/cuda/moe/route_sort.cuh"
 #include "kernels/cuda/moe/route_sort.h"
@@ -37,6 +38,7 @@ RouteRows RowsOfRoute(const RouteArgs& args) {
 template <int kSlots>
 __global__ void __launch_bounds__(kRouteWarps * 32)
     RouteKernel(RouteShape shape, RouteRows rows, LiveRows live) {
+  TakeTurn();
   __shared__ float all_scores[kRouteWarps][kMaxExperts];
   __shared__ float all_biased[kRouteWarps][kMaxExperts];
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -57,6 +59,7 @@ template <int kSlots>
 __global__ void __launch_bounds__(kSortWarps * 32)
     RouteAndSortKernel(RouteShape shape, RouteRows rows, int num_routing, Choices choices,
                        int32_t* offsets, int32_t* row_of, int32_t* token_of, int32_t* used) {
+  TakeTurn();
   __shared__ int32_t chosen[kMaxChoicesRouted];
   // [kMaxRoutedSegments, num_experts], then [num_routing, 2, num_experts] scores, without and with
   // the bias.
@@ -104,11 +107,10 @@ void LaunchRouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort,
                            .capacity = std::ssize(sort.experts),
                            .live = sort.live,
                            .status = sort.status};
-  RouteAndSortKernel<kSlots>
-      <<<1, kSortWarps * 32, static_cast<size_t>(shared(num_routing, sort.num_experts)),
-         stream.get()>>>(route.shape, RowsOfRoute(route), num_routing, choices, sort.offsets.data(),
-                         sort.row_of.data(), sort.token_of.data(), sort.used);
-  CheckLaunch("route_and_sort");
+  LaunchAhead("route_and_sort", RouteAndSortKernel<kSlots>,
+              {1, kSortWarps * 32, static_cast<size_t>(shared(num_routing, sort.num_experts))},
+              stream, route.shape, RowsOfRoute(route), num_routing, choices, sort.offsets.data(),
+              sort.row_of.data(), sort.token_of.data(), sort.used);
 }
 
 }  // namespace
@@ -121,13 +123,13 @@ void Route(const RouteArgs& args, LiveRows live, const Stream& stream) {
   const auto grid = static_cast<unsigned>(CeilDiv(num_tokens, int64_t{kRouteWarps}));
   const int threads = kRouteWarps * 32;
   if (args.shape.num_experts <= 8 * 32) {
-    RouteKernel<8><<<grid, threads, 0, stream.get()>>>(args.shape, rows, live);
+    LaunchAhead("route", RouteKernel<8>, {grid, threads}, stream, args.shape, rows, live);
   } else if (args.shape.num_experts <= 12 * 32) {  // Kimi-K2
-    RouteKernel<12><<<grid, threads, 0, stream.get()>>>(args.shape, rows, live);
+    LaunchAhead("route", RouteKernel<12>, {grid, threads}, stream, args.shape, rows, live);
   } else {
-    RouteKernel<kMaxExperts / 32><<<grid, threads, 0, stream.get()>>>(args.shape, rows, live);
+    LaunchAhead("route", RouteKernel<kMaxExperts / 32>, {grid, threads}, stream, args.shape, rows,
+                live);
   }
-  CheckLaunch("route");
 }
 
 void RouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort, const Stream& stream) {

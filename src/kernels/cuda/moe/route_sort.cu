@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/maths.h"
+#include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/moe/route.h"
 #include "kernels/cuda/moe/route_sort.cuh"
@@ -20,6 +21,7 @@ namespace {
 __global__ void __launch_bounds__(kSortWarps * 32)
     SortAtOnceKernel(Choices choices, int32_t* offsets, int32_t* row_of, int32_t* token_of,
                      int32_t* used) {
+  TakeTurn();
   extern __shared__ int32_t counts[];  // [kSortWarps, num_experts]
   const int64_t num_choices = choices.Count();
   // Whole warps' worth of choices, so that a segment's 32 are never another's too.
@@ -43,6 +45,7 @@ __device__ int64_t SegmentOfWarp() {
 
 __global__ void __launch_bounds__(kSegmentWarps * 32)
     CountSegmentsKernel(Choices choices, int32_t* counts) {
+  TakeTurn();
   const int64_t num_choices = choices.Count();
   const int64_t begin = SegmentOfWarp() * kSegmentChoices;
   if (begin >= num_choices) return;
@@ -52,12 +55,14 @@ __global__ void __launch_bounds__(kSegmentWarps * 32)
 
 __global__ void __launch_bounds__(kSortWarps * 32)
     ScanSegmentsKernel(Choices choices, int32_t* counts, int32_t* offsets, int32_t* used) {
+  TakeTurn();
   ScanCounts(counts, CeilDiv(choices.Count(), int64_t{kSegmentChoices}), choices.num_experts,
              offsets, used);
 }
 
 __global__ void __launch_bounds__(kSegmentWarps * 32)
     PlaceSegmentsKernel(Choices choices, int32_t* counts, int32_t* row_of, int32_t* token_of) {
+  TakeTurn();
   const int64_t num_choices = choices.Count();
   const int64_t begin = SegmentOfWarp() * kSegmentChoices;
   if (begin >= num_choices) return;
@@ -84,21 +89,20 @@ void SortByExpert(const SortByExpertArgs& args, const Stream& stream) {
     Check(cudaFuncSetAttribute(SortAtOnceKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                kSortWarps * kMaxExperts * static_cast<int>(sizeof(int32_t))),
           "sort_by_expert: shared memory");
-    SortAtOnceKernel<<<1, kSortWarps * 32, static_cast<size_t>(shared), stream.get()>>>(
-        choices, offsets, row_of, token_of, args.used);
-    CheckLaunch("sort_by_expert");
+    LaunchAhead("sort_by_expert", SortAtOnceKernel,
+                {1, kSortWarps * 32, static_cast<size_t>(shared)}, stream, choices, offsets, row_of,
+                token_of, args.used);
     return;
   }
   const auto grid =
       static_cast<unsigned>(CeilDiv(choices.capacity, int64_t{kSegmentChoices} * kSegmentWarps));
   int32_t* const counts = args.workspace.data();
-  CountSegmentsKernel<<<grid, kSegmentWarps * 32, 0, stream.get()>>>(choices, counts);
-  CheckLaunch("sort_by_expert: count");
-  ScanSegmentsKernel<<<1, kSortWarps * 32, 0, stream.get()>>>(choices, counts, offsets, args.used);
-  CheckLaunch("sort_by_expert: scan");
-  PlaceSegmentsKernel<<<grid, kSegmentWarps * 32, 0, stream.get()>>>(choices, counts, row_of,
-                                                                     token_of);
-  CheckLaunch("sort_by_expert: place");
+  LaunchAhead("sort_by_expert: count", CountSegmentsKernel, {grid, kSegmentWarps * 32}, stream,
+              choices, counts);
+  LaunchAhead("sort_by_expert: scan", ScanSegmentsKernel, {1, kSortWarps * 32}, stream, choices,
+              counts, offsets, args.used);
+  LaunchAhead("sort_by_expert: place", PlaceSegmentsKernel, {grid, kSegmentWarps * 32}, stream,
+              choices, counts, row_of, token_of);
 }
 
 }  // namespace quire::cuda

@@ -1,3 +1,4 @@
+#include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/row_ops/pick_rows_launch.h"
 
@@ -8,6 +9,7 @@ constexpr int kThreads = 256;
 
 // One CTA per row.
 __global__ void Pick(const PickRowsParams params) {
+  TakeTurn();
   const int32_t wanted = params.rows[blockIdx.x];
   const bool is_there = wanted >= 0 && wanted < params.num_tokens;
   if (!is_there && threadIdx.x == 0) {
@@ -21,8 +23,8 @@ __global__ void Pick(const PickRowsParams params) {
 }  // namespace
 
 void LaunchPickRows(const PickRowsParams& params, const Stream& stream) {
-  Pick<<<static_cast<unsigned>(params.num_rows), kThreads, 0, stream.get()>>>(params);
-  CheckLaunch("pick_rows");
+  LaunchAhead("pick_rows", Pick, {static_cast<unsigned>(params.num_rows), kThreads}, stream,
+              params);
 }
 
 }  // namespace quire::cuda

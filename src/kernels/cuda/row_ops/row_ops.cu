@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "base/maths.h"
+#include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/row_ops/row_ops.h"
 #include "kernels/cuda/row_ops/row_ops_combine.cuh"
@@ -17,6 +18,7 @@ template <bool kVector, class T>
 __global__ void __launch_bounds__(kCutThreads)
     EmbedKernel(Rows<const T> table, int64_t vocab_size, const int32_t* tokens, float scale,
                 int64_t width, Rows<float> hidden, LiveRows live, StatusWord status) {
+  TakeTurn();
   const int64_t row = blockIdx.x;
   const int64_t begin = CutBegin();
   if (begin >= width || !IsLive(live, row)) return;
@@ -38,6 +40,7 @@ __global__ void GatherRopeKernel(Rows<const float> table_cos, Rows<const float> 
                                  int64_t context, const TokenCount* positions, int64_t num_pairs,
                                  Rows<float> cos, Rows<float> sin, LiveRows live,
                                  StatusWord status) {
+  TakeTurn();
   const int64_t row = blockIdx.x;
   if (!IsLive(live, row)) return;
   int64_t position = positions[row].raw();
@@ -70,6 +73,7 @@ template <class TX, class TY>
 __global__ void __launch_bounds__(kRopeWarps * 32)
     RopeKernel(Heads<const TX> x, Rows<const float> cos, Rows<const float> sin, RopePairs pairs,
                int64_t num_heads, int64_t num_pairs, Heads<TY> y, LiveRows live) {
+  TakeTurn();
   const int64_t row = blockIdx.x;
   const int64_t head = int64_t{blockIdx.y} * kRopeWarps + threadIdx.x / 32;
   if (head >= num_heads || !IsLive(live, row)) return;
@@ -97,6 +101,7 @@ Heads<T> HeadsOf(const View& view) {
 template <bool kVector, class TX, class TY>
 __global__ void __launch_bounds__(kCutThreads)
     SiluMulKernel(Rows<const TX> gate_up, int64_t width, Rows<TY> y, LiveRows live) {
+  TakeTurn();
   const int64_t row = blockIdx.x;
   const int64_t begin = CutBegin();
   if (begin >= width || !IsLive(live, row)) return;
@@ -111,6 +116,7 @@ __global__ void __launch_bounds__(kCutThreads)
 template <bool kVector, class T>
 __global__ void __launch_bounds__(kCutThreads)
     AddScaledKernel(Rows<const T> x, float scale, int64_t width, Rows<float> y, LiveRows live) {
+  TakeTurn();
   const int64_t row = blockIdx.x;
   const int64_t begin = CutBegin();
   if (begin >= width || !IsLive(live, row)) return;
@@ -125,6 +131,7 @@ __global__ void __launch_bounds__(kCutThreads)
 template <bool kVector, class TX, class TY>
 __global__ void __launch_bounds__(kCutThreads)
     CombineKernel(CombineParts<TX> parts, int64_t width, Rows<TY> y, LiveRows live) {
+  TakeTurn();
   const int64_t row = blockIdx.x;
   const int64_t begin = CutBegin();
   if (begin >= width || !IsLive(live, row)) return;
@@ -144,23 +151,21 @@ void Embed(const EmbedRowsArgs& args, const Stream& stream, RowLaunch launch) {
   WithElement(args.table.dtype(), [&](auto element) {
     using T = decltype(element);
     WithVector(InGroups(args.table, width) && InGroups(args.hidden, width), [&](auto vector) {
-      EmbedKernel<decltype(vector)::value, T>
-          <<<CutGrid(args.hidden.dim(0), width), kCutThreads, 0, stream.get()>>>(
-              RowsOf<const T>(args.table), args.table.dim(0), args.tokens.data(), args.scale, width,
-              RowsOf<float>(args.hidden), launch.live, launch.status);
+      LaunchAhead("embed", EmbedKernel<decltype(vector)::value, T>,
+                  {CutGrid(args.hidden.dim(0), width), kCutThreads}, stream,
+                  RowsOf<const T>(args.table), args.table.dim(0), args.tokens.data(), args.scale,
+                  width, RowsOf<float>(args.hidden), launch.live, launch.status);
     });
   });
-  CheckLaunch("embed");
 }
 
 void GatherRope(const StepAngles& args, const Stream& stream, RowLaunch launch) {
   ValidateOnDevice(args);
   if (args.positions.empty() || args.cos.dim(1) == 0) return;
-  GatherRopeKernel<<<static_cast<unsigned>(args.positions.size()), 32, 0, stream.get()>>>(
-      RowsOf<const float>(args.table_cos), RowsOf<const float>(args.table_sin),
-      args.table_cos.dim(0), args.positions.data(), args.cos.dim(1), RowsOf<float>(args.cos),
-      RowsOf<float>(args.sin), launch.live, launch.status);
-  CheckLaunch("gather_rope");
+  LaunchAhead("gather_rope", GatherRopeKernel, {static_cast<unsigned>(args.positions.size()), 32},
+              stream, RowsOf<const float>(args.table_cos), RowsOf<const float>(args.table_sin),
+              args.table_cos.dim(0), args.positions.data(), args.cos.dim(1),
+              RowsOf<float>(args.cos), RowsOf<float>(args.sin), launch.live, launch.status);
 }
 
 void Rope(const RopeArgs& args, const Stream& stream, RowLaunch launch) {
@@ -175,12 +180,12 @@ void Rope(const RopeArgs& args, const Stream& stream, RowLaunch launch) {
     WithElement(args.y.dtype(), [&](auto y) {
       using TX = decltype(x);
       using TY = decltype(y);
-      RopeKernel<TX, TY><<<grid, kRopeWarps * 32, 0, stream.get()>>>(
-          HeadsOf<const TX>(args.x), RowsOf<const float>(args.cos), RowsOf<const float>(args.sin),
-          args.pairs, num_heads, num_pairs, HeadsOf<TY>(args.y), launch.live);
+      LaunchAhead("rope", RopeKernel<TX, TY>, {grid, kRopeWarps * 32}, stream,
+                  HeadsOf<const TX>(args.x), RowsOf<const float>(args.cos),
+                  RowsOf<const float>(args.sin), args.pairs, num_heads, num_pairs,
+                  HeadsOf<TY>(args.y), launch.live);
     });
   });
-  CheckLaunch("rope");
 }
 
 void SiluMul(const SiluMulArgs& args, const Stream& stream, RowLaunch launch) {
@@ -192,13 +197,12 @@ void SiluMul(const SiluMulArgs& args, const Stream& stream, RowLaunch launch) {
       WithVector(InGroups(args.gate_up, width) && InGroups(args.y, width), [&](auto vector) {
         using TX = decltype(x);
         using TY = decltype(y);
-        SiluMulKernel<decltype(vector)::value, TX, TY>
-            <<<CutGrid(args.y.dim(0), width), kCutThreads, 0, stream.get()>>>(
-                RowsOf<const TX>(args.gate_up), width, RowsOf<TY>(args.y), launch.live);
+        LaunchAhead("silu_mul", SiluMulKernel<decltype(vector)::value, TX, TY>,
+                    {CutGrid(args.y.dim(0), width), kCutThreads}, stream,
+                    RowsOf<const TX>(args.gate_up), width, RowsOf<TY>(args.y), launch.live);
       });
     });
   });
-  CheckLaunch("silu_mul");
 }
 
 void AddScaled(const AddScaledArgs& args, const Stream& stream, RowLaunch launch) {
@@ -208,12 +212,11 @@ void AddScaled(const AddScaledArgs& args, const Stream& stream, RowLaunch launch
   WithElement(args.x.dtype(), [&](auto x) {
     WithVector(InGroups(args.x, width) && InGroups(args.y, width), [&](auto vector) {
       using T = decltype(x);
-      AddScaledKernel<decltype(vector)::value, T>
-          <<<CutGrid(args.y.dim(0), width), kCutThreads, 0, stream.get()>>>(
-              RowsOf<const T>(args.x), args.scale, width, RowsOf<float>(args.y), launch.live);
+      LaunchAhead("add_scaled", AddScaledKernel<decltype(vector)::value, T>,
+                  {CutGrid(args.y.dim(0), width), kCutThreads}, stream, RowsOf<const T>(args.x),
+                  args.scale, width, RowsOf<float>(args.y), launch.live);
     });
   });
-  CheckLaunch("add_scaled");
 }
 
 void Combine(const CombineArgs& args, const Stream& stream, RowLaunch launch) {
@@ -228,13 +231,12 @@ void Combine(const CombineArgs& args, const Stream& stream, RowLaunch launch) {
       WithVector(in_groups, [&](auto vector) {
         using TX = decltype(rows);
         using TY = decltype(y);
-        CombineKernel<decltype(vector)::value, TX, TY>
-            <<<CutGrid(num_rows, width), kCutThreads, 0, stream.get()>>>(
-                PartsOf<TX>(args, launch.status), width, RowsOf<TY>(args.y), launch.live);
+        LaunchAhead("combine", CombineKernel<decltype(vector)::value, TX, TY>,
+                    {CutGrid(num_rows, width), kCutThreads}, stream,
+                    PartsOf<TX>(args, launch.status), width, RowsOf<TY>(args.y), launch.live);
       });
     });
   });
-  CheckLaunch("combine");
 }
 
 }  // namespace quire::cuda

@@ -55,14 +55,16 @@ __device__ inline void LoadWhole(const float* from, float (&v)[kGroup]) {
   v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
   v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
-__device__ inline void LoadWhole(const Bf16* from, float (&v)[kGroup]) {
-  const uint4 bits = *reinterpret_cast<const uint4*>(from);
+__device__ inline void Widen(uint4 bits, float (&v)[kGroup]) {
   const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {  // the lower half is the first value
     v[2 * i] = internal::FloatFromBits(pairs[i] << 16);
     v[2 * i + 1] = internal::FloatFromBits(pairs[i] & 0xffff0000u);
   }
+}
+__device__ inline void LoadWhole(const Bf16* from, float (&v)[kGroup]) {
+  Widen(*reinterpret_cast<const uint4*>(from), v);
 }
 __device__ inline void StoreWhole(const float (&v)[kGroup], float* to) {
   reinterpret_cast<float4*>(to)[0] = make_float4(v[0], v[1], v[2], v[3]);

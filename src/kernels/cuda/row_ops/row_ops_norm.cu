@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <span>
 
+#include "device/cuda/launch.h"
 #include "kernels/cuda/row_ops/row_ops.h"
 #include "kernels/cuda/row_ops/row_ops_combine.cuh"
 #include "kernels/cuda/row_ops/row_ops_launch.cuh"
@@ -65,6 +66,7 @@ template <bool kVector, class TX, class TY>
 __global__ void __launch_bounds__(kMaxSumThreads)
     RmsNormKernel(Rows<const TX> x, const float* weight, float eps, int64_t width, Rows<TY> y,
                   float scale, LiveRows live) {
+  TakeTurn();
   const int64_t row = blockIdx.x;
   if (!IsLive(live, row)) return;  // the whole CTA
   Held held = {}, weights = {};
@@ -77,6 +79,7 @@ template <bool kVector, class TU, class TY>
 __global__ void __launch_bounds__(kMaxSumThreads)
     AddRmsNormKernel(Rows<float> hidden, Rows<const TU> update, float scale, const float* weight,
                      float eps, int64_t width, Rows<TY> normed, LiveRows live) {
+  TakeTurn();
   const int64_t row = blockIdx.x;
   if (!IsLive(live, row)) return;  // the whole CTA
   Held held = {}, weights = {};
@@ -114,6 +117,7 @@ __global__ void __launch_bounds__(Row::kThreads)
     CombineAddRmsNormKernel(CombineParts<TX> parts, Rows<float> hidden, float scale,
                             const float* weight, float eps, int64_t width, Rows<TY> normed,
                             LiveRows live) {
+  TakeTurn();
   const int64_t row = blockIdx.x;
   if (!IsLive(live, row)) return;  // the whole CTA
   HeldGroups<Row::kGroups> held = {}, weights = {};
@@ -168,14 +172,13 @@ void AddRmsNorm(const AddRmsNormArgs& args, const Stream& stream, RowLaunch laun
       WithVector(in_groups, [&](auto vector) {
         using TU = decltype(update);
         using TY = decltype(normed);
-        AddRmsNormKernel<decltype(vector)::value, TU, TY>
-            <<<static_cast<unsigned>(num_rows), SumThreads(width), 0, stream.get()>>>(
-                RowsOf<float>(args.hidden), RowsOf<const TU>(args.update), args.scale,
-                args.weight.data(), args.eps, width, RowsOf<TY>(args.normed), launch.live);
+        LaunchAhead("add_rms_norm", AddRmsNormKernel<decltype(vector)::value, TU, TY>,
+                    {static_cast<unsigned>(num_rows), SumThreads(width)}, stream,
+                    RowsOf<float>(args.hidden), RowsOf<const TU>(args.update), args.scale,
+                    args.weight.data(), args.eps, width, RowsOf<TY>(args.normed), launch.live);
       });
     });
   });
-  CheckLaunch("add_rms_norm");
 }
 
 void CombineAddRmsNorm(const CombineArgs& combine, const AddRmsNormArgs& norm, const Stream& stream,
@@ -193,15 +196,15 @@ void CombineAddRmsNorm(const CombineArgs& combine, const AddRmsNormArgs& norm, c
         WithRow(width, [&](auto row) {
           using TX = decltype(rows);
           using TY = decltype(normed);
-          CombineAddRmsNormKernel<decltype(vector)::value, decltype(row), TX, TY>
-              <<<static_cast<unsigned>(num_rows), SumThreads(width), 0, stream.get()>>>(
-                  PartsOf<TX>(combine, launch.status), RowsOf<float>(norm.hidden), norm.scale,
-                  norm.weight.data(), norm.eps, width, RowsOf<TY>(norm.normed), launch.live);
+          LaunchAhead("combine_add_rms_norm",
+                      CombineAddRmsNormKernel<decltype(vector)::value, decltype(row), TX, TY>,
+                      {static_cast<unsigned>(num_rows), SumThreads(width)}, stream,
+                      PartsOf<TX>(combine, launch.status), RowsOf<float>(norm.hidden), norm.scale,
+                      norm.weight.data(), norm.eps, width, RowsOf<TY>(norm.normed), launch.live);
         });
       });
     });
   });
-  CheckLaunch("combine_add_rms_norm");
 }
 
 void RmsNorm(const RmsNormArgs& args, const Stream& stream, RowLaunch launch) {
@@ -216,14 +219,13 @@ void RmsNorm(const RmsNormArgs& args, const Stream& stream, RowLaunch launch) {
       WithVector(in_groups, [&](auto vector) {
         using TX = decltype(x);
         using TY = decltype(y);
-        RmsNormKernel<decltype(vector)::value, TX, TY>
-            <<<static_cast<unsigned>(num_rows), SumThreads(width), 0, stream.get()>>>(
-                RowsOf<const TX>(args.x), args.weight.data(), args.eps, width, RowsOf<TY>(args.y),
-                args.scale, launch.live);
+        LaunchAhead("rms_norm", RmsNormKernel<decltype(vector)::value, TX, TY>,
+                    {static_cast<unsigned>(num_rows), SumThreads(width)}, stream,
+                    RowsOf<const TX>(args.x), args.weight.data(), args.eps, width,
+                    RowsOf<TY>(args.y), args.scale, launch.live);
       });
     });
   });
-  CheckLaunch("rms_norm");
 }
 
 }  // namespace quire::cuda

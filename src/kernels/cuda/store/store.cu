@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/maths.h"
+#include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/store/store.h"
 #include "kernels/cuda/store/store_row.cuh"
@@ -161,6 +162,7 @@ template <class T>
 __global__ void RopeStoreRows(StoreView store, const Slot* slots, int64_t num_rows,
                               Rows<const T> kv, const float* norm_weight, float eps,
                               RopeTables tables, StatusWord status) {
+  TakeTurn();
   const WarpRow row;
   if (row.index >= num_rows) return;
   const int64_t slot = slots[row.index].raw();
@@ -330,11 +332,11 @@ void RopeStore(const RopeStoreArgs& args, const Stream& stream, StatusWord statu
                           .positions = args.positions.data(),
                           .pairs = args.pairs};
   WithType(args.kv, [&](auto t) {
-    RopeStoreRows<<<CtasFor(num_rows), kWarpsPerCta * kWarp, 0, stream.get()>>>(
-        WriteViewOf(args.store), args.slots.data(), num_rows, RowsOf<decltype(t)>(args.kv),
-        args.norm_weight.data(), args.eps, tables, status);
+    LaunchAhead("RopeStoreRows", RopeStoreRows<std::remove_const_t<decltype(t)>>,
+                {CtasFor(num_rows), kWarpsPerCta * kWarp}, stream, WriteViewOf(args.store),
+                args.slots.data(), num_rows, RowsOf<decltype(t)>(args.kv), args.norm_weight.data(),
+                args.eps, tables, status);
   });
-  CheckLaunch("RopeStoreRows");
 }
 
 }  // namespace quire::cuda

@@ -1,0 +1,70 @@
+// Launches that overlap: a kernel begins while the one before it in the stream ends.
+//
+// A launch costs a few microseconds in which the device is idle: the last CTAs of one kernel leave, the
+// first of the next are placed. In a stream that overlaps, a kernel launched by LaunchAhead is placed as
+// soon as every CTA of the kernel before has called LetNextBegin, or has ended. Until it calls
+// WaitForBefore it may touch only what no kernel of the stream writes, such as weights, and what it alone
+// has.
+//
+// Every thread of such a kernel calls WaitForBefore before it does anything else with memory, and no CTA
+// ends without it: so a kernel that has ended has waited for all before it, and the order of the stream
+// is kept for whoever comes next, overlapped or not.
+//
+// It pays where kernels are short and small: waiting CTAs take room, and a large grid of them is placed
+// late. docs/kernels/README.md has the figures.
+#ifndef QUIRE_DEVICE_CUDA_LAUNCH_H_
+#define QUIRE_DEVICE_CUDA_LAUNCH_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "device/cuda/check.h"
+#include "device/cuda/stream.h"
+
+namespace quire::cuda {
+
+struct LaunchShape {
+  dim3 grid = {};
+  dim3 block = {};
+  size_t shared_bytes = 0;
+  unsigned cluster = 1;  // CTAs beside each other in the grid's first dimension
+};
+
+// Throws DeviceError, naming `name`, if the kernel could not be launched.
+template <class... Params, class... Args>
+void LaunchAhead(const char* name, void (*kernel)(Params...), const LaunchShape& shape,
+                 const Stream& stream, Args&&... args) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = stream.overlaps() ? 1 : 0;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {shape.cluster, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream.get();
+  config.attrs = attributes;
+  config.numAttrs = shape.cluster > 1 ? 2 : 1;
+  Check(cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...), name);
+}
+
+#ifdef __CUDACC__
+// All that kernels before this one have written is there.
+__device__ inline void WaitForBefore() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// The next kernel may be placed, once every CTA has said so.
+__device__ inline void LetNextBegin() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+// Both: what a kernel that has nothing to do ahead begins with.
+__device__ inline void TakeTurn() {
+  WaitForBefore();
+  LetNextBegin();
+}
+#endif
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_DEVICE_CUDA_LAUNCH_H_
