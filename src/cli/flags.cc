@@ -85,7 +85,7 @@ void AddMemory(FlagReader& reader, ModelFlags& flags) {
       });
   add({"--chunked-prefill-size", "TOKENS", "",
        "Tokens that one step computes at most; longer prompts take several steps. On a GPU\n"
-       "2048 unless said otherwise"},
+       "8192 unless said otherwise"},
       flags.chunked_prefill_size, ParseTokens);
   add({"--max-total-tokens", "TOKENS", "",
        "Tokens that the KV cache holds, of all sequences together. Unless this is given: as many\n"

@@ -104,7 +104,7 @@ StepMode StepModeFor(DeviceKind device) {
 }
 
 TokenCount StepTokensFor(DeviceKind device, TokenCount least) {
-  constexpr TokenCount kGpuStepTokens{2048};
+  constexpr TokenCount kGpuStepTokens{8192};
   return device == DeviceKind::kCpu ? least : Max(least, kGpuStepTokens);
 }
 

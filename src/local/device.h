@@ -41,7 +41,7 @@ std::string DeviceName(DeviceKind device);
 
 // How steps run where nobody says: on a GPU they are recorded as graphs.
 StepMode StepModeFor(DeviceKind device);
-// The tokens that a step takes at most where nobody says: `least`, and on a GPU 2048 if that is more,
+// The tokens that a step takes at most where nobody says: `least`, and on a GPU 8192 if that is more,
 // because fewer leave its arithmetic idle while weights are read.
 TokenCount StepTokensFor(DeviceKind device, TokenCount least);
 

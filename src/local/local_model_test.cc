@@ -112,8 +112,8 @@ TEST(LocalModelTest, WhatIsNotSetTheDeviceDecides) {
   options.mode = StepMode::kGraph;
   EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).max_step_tokens, TokenCount(700));
   EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).mode, StepMode::kGraph);
-  EXPECT_EQ(StepTokensFor(DeviceKind::kCuda, TokenCount(600)), TokenCount(2048));
-  EXPECT_EQ(StepTokensFor(DeviceKind::kCuda, TokenCount(4096)), TokenCount(4096));
+  EXPECT_EQ(StepTokensFor(DeviceKind::kCuda, TokenCount(600)), TokenCount(8192));
+  EXPECT_EQ(StepTokensFor(DeviceKind::kCuda, TokenCount(16384)), TokenCount(16384));
   EXPECT_EQ(StepModeFor(DeviceKind::kCuda), StepMode::kGraph);
 }
 
