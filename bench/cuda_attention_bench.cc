@@ -60,6 +60,7 @@ constexpr AttentionShape kShapes[] = {
     {16, 1, 256, 1024},
     {16, 4, 128, 4096, kBf16Rows, 64, Effort::kQuick},
     {16, 512, 1, 4096},
+    {16, 1024, 8, 1024},
     {16, 1, 128, 4096, kFp8Rows, 64, Effort::kQuick},
     {16, 1, 128, 4096, kBf16Rows, 64, Effort::kQuick, true},
     {128, 1, 128, 4096, kBf16Rows, 64, Effort::kQuick, true},
