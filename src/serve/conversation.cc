@@ -94,6 +94,7 @@ void RequireOwnName(const RequestField& variables) {
 ChatRequest Conversation::ToChatRequest() const {
   return {.messages = &messages,
           .add_generation_prompt = add_generation_prompt,
+          .continue_final_message = continue_final_message,
           .variables = &template_variables};
 }
 
@@ -111,7 +112,15 @@ Conversation ReadConversation(RequestFields& body) {
     RequireOwnName(*variables);
     conversation.template_variables = variables->value();
   }
-  conversation.add_generation_prompt = body.Bool("add_generation_prompt", true);
+  const auto continued = body.Find("continue_final_message");
+  conversation.continue_final_message = continued && continued->Bool();
+  conversation.add_generation_prompt =
+      body.Bool("add_generation_prompt", !conversation.continue_final_message);
+  if (!conversation.continue_final_message) return conversation;
+  if (conversation.messages.back()["role"] != "assistant") {
+    continued->Refuse("false unless the last message is the assistant's");
+  }
+  if (conversation.add_generation_prompt) continued->Refuse("false with add_generation_prompt");
   return conversation;
 }
 
@@ -150,7 +159,8 @@ OrderedJson ConversationSchemas(const RequestLimits& limits) {
   return {
       {"messages", {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", {asks, answers}}}}}},
       {"chat_template_kwargs", {{"type", {"object", "null"}}}},
-      {"add_generation_prompt", {{"type", {"boolean", "null"}}}}};
+      {"add_generation_prompt", {{"type", {"boolean", "null"}}}},
+      {"continue_final_message", {{"type", {"boolean", "null"}}}}};
 }
 
 }  // namespace quire

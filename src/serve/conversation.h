@@ -17,14 +17,15 @@ struct Conversation {
   OrderedJson messages = OrderedJson::array();
   OrderedJson template_variables = OrderedJson::object();
   bool add_generation_prompt = true;
+  bool continue_final_message = false;  // which is an assistant's; without a generation prompt
 
   // Borrows from this.
   ChatRequest ToChatRequest() const;
 };
 
-// Reads messages, chat_template_kwargs and add_generation_prompt. Throws ApiError.
+// Reads messages, chat_template_kwargs, add_generation_prompt and continue_final_message. Throws ApiError.
 Conversation ReadConversation(RequestFields& body);
-// JSON Schemas of these three fields, by name.
+// JSON Schemas of these fields, by name.
 OrderedJson ConversationSchemas(const RequestLimits& limits);
 
 }  // namespace quire

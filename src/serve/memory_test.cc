@@ -85,7 +85,12 @@ TEST(ServeMemoryTest, DetokenizeTakesASmallMultipleOfItsBody) {
 // An answer of so many tokens with 20 alternatives each.
 double WholeAnswerBytes(Endpoint endpoint, int64_t num_tokens) {
   const auto tokenizer = DeepSeekTokenizer();
-  AnswerShape shape{.endpoint = endpoint, .logprobs = true, .tokenizer = tokenizer.get()};
+  AnswerShape shape{.endpoint = endpoint,
+                    .logprobs = true,
+                    .top_logprobs = 20,
+                    .token_ids = true,
+                    .text_in_logprobs = true,
+                    .tokenizer = tokenizer.get()};
   shape.prompts = {{.text = "a", .tokens = {1}}};
   const int64_t before = testing::AllocatedBytes();
   testing::ResetPeakBytes();
@@ -112,6 +117,7 @@ TEST(ServeMemoryTest, AWholeAnswerWithLogprobsTakesAFewHundredBytesAToken) {
   // A kept token has 56 bytes and 20 times 8; their list may have grown by a half just now.
   EXPECT_LT(WholeAnswerBytes(Endpoint::kChat, 3000), 500);
   EXPECT_LT(WholeAnswerBytes(Endpoint::kCompletion, 3000), 500);
+  EXPECT_LT(WholeAnswerBytes(Endpoint::kGenerate, 3000), 500);
 }
 
 }  // namespace

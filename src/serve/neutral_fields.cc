@@ -24,7 +24,6 @@ bool IsString(const OrderedJson& value) { return value.is_string(); }
 bool IsBool(const OrderedJson& value) { return value.is_boolean(); }
 bool IsFalse(const OrderedJson& value) { return value == false; }
 bool IsTrue(const OrderedJson& value) { return value == true; }
-bool IsZero(const OrderedJson& value) { return value.is_number_integer() && value == 0; }
 bool IsMinusOne(const OrderedJson& value) { return value.is_number_integer() && value == -1; }
 bool IsEmptyArray(const OrderedJson& value) { return value.is_array() && value.empty(); }
 bool IsObject(const OrderedJson& value) { return value.is_object(); }
@@ -41,11 +40,9 @@ constexpr NeutralField kCommon[] = {
     {"user", "a string", IsString, R"({"type": "string"})"},
     {"response_format", "{\"type\": \"text\"} (others are not supported)", IsTextFormat,
      R"({"const": {"type": "text"}})"},
-    {"return_token_ids", "false (not supported)", IsFalse, R"({"const": false})"},
     {"prompt_logprobs", "null (not supported; echo with logprobs of /v1/completions is)", Never,
      R"({"type": "null"})"},
     {"use_beam_search", "false (not supported)", IsFalse, R"({"const": false})"},
-    {"include_stop_str_in_output", "false (not supported)", IsFalse, R"({"const": false})"},
 };
 
 constexpr NeutralField kChat[] = {
@@ -62,7 +59,6 @@ constexpr NeutralField kChat[] = {
     {"safety_identifier", "a string", IsString, R"({"type": "string"})"},
     {"prompt_cache_key", "a string", IsString, R"({"type": "string"})"},
     {"echo", "false (of /v1/completions only)", IsFalse, R"({"const": false})"},
-    {"continue_final_message", "false (not supported)", IsFalse, R"({"const": false})"},
     {"audio", "null (not supported)", Never, R"({"type": "null"})"},
     {"prediction", "null (not supported)", Never, R"({"type": "null"})"},
     {"reasoning_effort", "null (not supported; chat_template_kwargs reaches the template)", Never,
@@ -77,10 +73,7 @@ constexpr NeutralField kCompletion[] = {
 
 constexpr NeutralField kGenerate[] = {
     {"rid", "a string", IsString, R"({"type": "string"})"},
-    {"return_logprob", "false (not supported)", IsFalse, R"({"const": false})"},
     {"logprob_start_len", "-1 (not supported)", IsMinusOne, R"({"const": -1})"},
-    {"top_logprobs_num", "0 (not supported)", IsZero, R"({"const": 0})"},
-    {"return_text_in_logprobs", "true or false", IsBool, R"({"type": "boolean"})"},
     {"return_hidden_states", "false (not supported)", IsFalse, R"({"const": false})"},
     {"image_data", "null (not supported)", Never, R"({"type": "null"})"},
     {"lora_path", "null (not supported)", Never, R"({"type": "null"})"},
@@ -89,7 +82,6 @@ constexpr NeutralField kGenerate[] = {
 
 constexpr NeutralField kSamplingParams[] = {
     {"spaces_between_special_tokens", "true", IsTrue, R"({"const": true})"},
-    {"no_stop_trim", "false (not supported)", IsFalse, R"({"const": false})"},
     {"json_schema", "null (not supported)", Never, R"({"type": "null"})"},
     {"regex", "null (not supported)", Never, R"({"type": "null"})"},
     {"ebnf", "null (not supported)", Never, R"({"type": "null"})"},

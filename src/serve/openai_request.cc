@@ -44,6 +44,8 @@ constexpr SwitchField kSwitchFields[] = {
     {"stream", &GenerationFields::stream},
     {"ignore_eos", &GenerationFields::ignore_eos},
     {"skip_special_tokens", &GenerationFields::skip_special_tokens},
+    {"include_stop_str_in_output", &GenerationFields::include_stop},
+    {"return_token_ids", &GenerationFields::token_ids},
 };
 
 void ReadSwitches(RequestFields& body, GenerationFields& out) {
@@ -296,6 +298,7 @@ void ReadSamplingParams(RequestFields params, const RequestLimits& limits, Gener
   ReadLogitBias(params, out);
   ReadStops(params, out);
   out.n = static_cast<int32_t>(params.Int("n", 1, limits.max_n, 1));
+  out.include_stop = params.Bool("no_stop_trim", false);
   out.ignore_eos = params.Bool("ignore_eos", false);
   out.skip_special_tokens = params.Bool("skip_special_tokens", true);
   const int64_t most = limits.max_output_tokens.value_or(kMostTokens);
@@ -303,6 +306,21 @@ void ReadSamplingParams(RequestFields params, const RequestLimits& limits, Gener
   out.min_tokens = params.Int("min_new_tokens", 0, *out.max_tokens, 0);
   RequireNeutralSamplingFields(params);
   params.RefuseUnknown();
+}
+
+void ReadGenerateLogprobs(RequestFields& body, GenerateRequest& request) {
+  GenerationFields& generation = request.generation;
+  if (const auto logprobs = body.Find("return_logprob"); logprobs && logprobs->Bool()) {
+    if (generation.stream) logprobs->Refuse("false with \"stream\"");
+    generation.logprobs = true;
+  }
+  if (const auto top = body.Find("top_logprobs_num")) {
+    generation.sampling.top_logprobs = static_cast<int32_t>(top->Int(0, kMaxTopLogprobs));
+    if (generation.sampling.top_logprobs > 0 && !generation.logprobs) {
+      top->Refuse("0 unless \"return_logprob\" is true");
+    }
+  }
+  request.text_in_logprobs = body.Bool("return_text_in_logprobs", false);
 }
 
 }  // namespace
@@ -336,6 +354,8 @@ GenerateRequest ParseGenerateRequest(std::string_view body, const GenerationConf
     ReadSamplingParams(params->Object(), limits, request.generation);
   }
   request.generation.stream = fields.Bool("stream", false);
+  request.generation.token_ids = true;  // always given
+  ReadGenerateLogprobs(fields, request);
   ReadScheduling(fields, request.generation);
   RequireNeutralGenerateFields(fields);
   fields.RefuseUnknown();
@@ -445,12 +465,17 @@ OrderedJson GenerateSchema(const RequestLimits& limits) {
                            "ignore_eos", "skip_special_tokens"}) {
     params[name] = all[name];
   }
+  params["no_stop_trim"] = {{"type", "boolean"}};
   params["sampling_seed"] = all["seed"];
   params["max_new_tokens"] = all["max_tokens"];
   params["max_new_tokens"]["minimum"] = 1;
   params["min_new_tokens"] = all["min_tokens"];
   OrderedJson fields = NeutralSchemas(NeutralFor::kGenerate);
   for (const char* name : {"stream", "priority", "cache_salt", "timeout"}) fields[name] = all[name];
+  for (const char* name : {"return_logprob", "return_text_in_logprobs"}) {
+    fields[name] = {{"type", "boolean"}};
+  }
+  fields["top_logprobs_num"] = IntSchema(0, kMaxTopLogprobs);
   fields["sampling_params"] = BodySchema(std::move(params), "", limits);
   OrderedJson forms = OrderedJson::array();
   const auto add = [&](const char* name, const OrderedJson& item) {
@@ -474,6 +499,7 @@ TextRequest MakeTextRequest(const GenerationFields& fields, std::vector<int32_t>
   TextRequest request;
   request.ignore_eos = fields.ignore_eos;
   request.stop = fields.stop;
+  request.include_stop = fields.include_stop;
   request.skip_special_tokens = fields.skip_special_tokens;
   request.reasoning = reasoning;
   Request& tokens = request.tokens;

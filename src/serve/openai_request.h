@@ -7,7 +7,6 @@
 //   tools, functions []              tool_choice, function_call "none"   parallel_tool_calls any
 //   response_format {"type":"text"}  modalities ["text"]                 store false
 //   service_tier "auto", "default"   suffix ""                           use_beam_search false
-//   include_stop_str_in_output, return_token_ids, continue_final_message false
 //   audio, prediction, reasoning_effort, verbosity, web_search_options, prompt_logprobs   only null
 //   user, safety_identifier, prompt_cache_key: any text, metadata: any object, since they change no answer
 //
@@ -25,6 +24,7 @@
 //     echo: nothing is drawn, and the prompt comes back, with its log-probabilities if asked for.
 //   min_tokens 0..max_tokens
 //   logprobs: chat true/false, with top_logprobs 0..20; completions 0..20
+//   continue_final_message: only where the last message is an assistant's, without add_generation_prompt
 #ifndef QUIRE_SERVE_OPENAI_REQUEST_H_
 #define QUIRE_SERVE_OPENAI_REQUEST_H_
 
@@ -63,8 +63,10 @@ struct GenerationFields {
   bool prompt_only = false;   // max_tokens 0: one token is drawn and not shown
   bool score_prompt = false;  // echo with logprobs
   bool logprobs = false;      // with sampling.top_logprobs alternatives
+  bool token_ids = false;     // those of prompt and answer are given, too
   std::vector<std::string> stop = {};
   std::vector<int32_t> stop_token_ids = {};
+  bool include_stop = false;  // what ends an answer is part of its text
   bool ignore_eos = false;
   bool skip_special_tokens = true;
   int32_t priority = 0;
@@ -87,12 +89,15 @@ struct CompletionRequest {
 
 // SGLang's /generate: {"text": a text or texts} or {"input_ids": tokens or lists of them};
 // "sampling_params": {max_new_tokens (128), min_new_tokens, n, temperature, top_p, top_k, min_p, the
-// penalties, logit_bias, stop, stop_token_ids, ignore_eos, skip_special_tokens, sampling_seed}; stream,
-// rid, priority. What else SGLang has is accepted only with the value that asks for nothing.
+// penalties, logit_bias, stop, stop_token_ids, no_stop_trim, ignore_eos, skip_special_tokens,
+// sampling_seed}; stream, rid, priority; return_logprob, not of a stream, which would send all of them
+// again with every token, with top_logprobs_num 0..20 and return_text_in_logprobs. What else SGLang has
+// is accepted only with the value that asks for nothing.
 struct GenerateRequest {
   GenerationFields generation = {};
   std::vector<CompletionPrompt> prompts = {};  // at least one
   bool is_list = false;                        // the prompts came as a list, and so go the answers
+  bool text_in_logprobs = false;
 };
 
 ChatCompletionRequest ParseChatCompletionRequest(std::string_view body,

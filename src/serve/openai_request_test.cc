@@ -137,10 +137,7 @@ TEST(OpenaiRequestTest, FieldsThatWeDoNotDoAreRefusedByName) {
       {"web_search_options", "{}"},
       {"user", "7"},
       {"use_beam_search", "true"},
-      {"return_token_ids", "true"},
       {"prompt_logprobs", "0"},
-      {"continue_final_message", "true"},
-      {"include_stop_str_in_output", "true"},
       {"echo", "true"},
   };
   for (const auto& [name, value] : refused) {
@@ -154,7 +151,41 @@ TEST(OpenaiRequestTest, FieldsThatWeDoNotDoAreRefusedByName) {
             "suffix | suffix: expected \"\" (not supported), got \"x\"");
 }
 
+TEST(OpenaiRequestTest, WhatEndsAnAnswerAndIdsMayBeAskedFor) {
+  EXPECT_FALSE(Chat("").include_stop);
+  EXPECT_FALSE(Chat("").token_ids);
+  const GenerationFields fields =
+      Completion(R"("include_stop_str_in_output": true, "return_token_ids": true)").generation;
+  EXPECT_TRUE(fields.token_ids);
+  EXPECT_TRUE(MakeTextRequest(fields, {1}, std::nullopt, {}).include_stop);
+  EXPECT_EQ(ChatRefusal(R"("return_token_ids": 1)"),
+            "return_token_ids | return_token_ids: expected true or false, got 1");
+}
+
 // ---- Messages ----
+
+TEST(OpenaiRequestTest, AnAssistantsLastMessageMayBeContinued) {
+  const auto parse = [](const char* role, const char* fields) {
+    return ParseChatCompletionRequest(
+        fmt::format(R"({{"messages": [{{"role": "{}", "content": "a"}}], {}}})", role, fields), {});
+  };
+  const Conversation conversation =
+      parse("assistant", R"("continue_final_message": true)").conversation;
+  EXPECT_TRUE(conversation.ToChatRequest().continue_final_message);
+  EXPECT_FALSE(conversation.add_generation_prompt);
+  EXPECT_TRUE(
+      parse("assistant", R"("continue_final_message": false)").conversation.add_generation_prompt);
+  EXPECT_EQ(Refusal([&] { (void)parse("user", R"("continue_final_message": true)"); }),
+            "continue_final_message | continue_final_message: expected false unless the last "
+            "message is the assistant's, "
+            "got true");
+  EXPECT_EQ(Refusal([&] {
+              (void)parse("assistant",
+                          R"("continue_final_message": true, "add_generation_prompt": true)");
+            }),
+            "continue_final_message | continue_final_message: expected false with "
+            "add_generation_prompt, got true");
+}
 
 TEST(OpenaiRequestTest, MessagesAreKeptForTheTemplate) {
   const ChatCompletionRequest request = ParseChatCompletionRequest(R"({"messages": [
@@ -565,13 +596,25 @@ TEST(OpenaiRequestTest, GenerateTakesTextsOrTokens) {
   EXPECT_EQ(one.generation.n, 2);
   EXPECT_EQ(one.generation.seed, 5u);
   EXPECT_EQ(one.generation.sampling.temperature, 0.5f);
+  EXPECT_TRUE(one.generation.token_ids);
+  EXPECT_FALSE(one.generation.logprobs);
+  const GenerateRequest scored = ParseGenerateRequest(
+      R"({"text": "a", "return_logprob": true, "top_logprobs_num": 3, "return_text_in_logprobs": true,
+          "sampling_params": {"no_stop_trim": true}})",
+      {});
+  EXPECT_TRUE(scored.generation.logprobs);
+  EXPECT_EQ(scored.generation.sampling.top_logprobs, 3);
+  EXPECT_TRUE(scored.text_in_logprobs);
+  EXPECT_TRUE(scored.generation.include_stop);
   EXPECT_EQ(ParseGenerateRequest(R"({"text": ["a"]})", {}).generation.max_tokens, 128);
   EXPECT_TRUE(ParseGenerateRequest(R"({"input_ids": [[1, 2]]})", {}).is_list);
   EXPECT_FALSE(ParseGenerateRequest(R"({"input_ids": [1, 2]})", {}).is_list);
   for (const char* body :
        {"{}", R"({"text": "a", "input_ids": [1]})", R"({"text": [1]})", R"({"input_ids": ["a"]})",
         R"({"text": "a", "sampling_params": {"stream": true}})", R"({"text": "a", "regex": null})",
-        R"({"text": "a", "sampling_params": {"max_new_tokens": 0}})"}) {
+        R"({"text": "a", "sampling_params": {"max_new_tokens": 0}})",
+        R"({"text": "a", "return_logprob": true, "stream": true})",
+        R"({"text": "a", "top_logprobs_num": 1})", R"({"text": "a", "logprob_start_len": 0})"}) {
     EXPECT_THROW((void)ParseGenerateRequest(body, {}), ApiError) << body;
   }
 }

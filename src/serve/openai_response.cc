@@ -1,6 +1,7 @@
 #include "serve/openai_response.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <iterator>
@@ -60,6 +61,8 @@ AnswerShape ShapeOf(const GenerationFields& fields, Endpoint endpoint) {
   return {.endpoint = endpoint,
           .n = fields.n,
           .logprobs = fields.logprobs,
+          .top_logprobs = fields.sampling.top_logprobs,
+          .token_ids = fields.token_ids,
           .prompt_only = fields.prompt_only,
           .include_usage = fields.include_usage,
           .continuous_usage = fields.continuous_usage,
@@ -93,6 +96,7 @@ AnswerShape MakeAnswerShape(const CompletionRequest& request) {
 AnswerShape MakeAnswerShape(const GenerateRequest& request) {
   AnswerShape shape = ShapeOf(request.generation, Endpoint::kGenerate);
   shape.is_list = request.is_list || request.generation.n > 1;
+  shape.text_in_logprobs = request.text_in_logprobs;
   return shape;
 }
 
@@ -112,6 +116,7 @@ void WholeAnswer::Take(size_t prompt, const TextEvent& event) {
   text.reasoning += piece->reasoning;
   text.content += piece->content;
   for (ScoredToken& token : piece->tokens) text.tokens.push_back(std::move(token));
+  if (piece->token_id) text.token_ids.push_back(*piece->token_id);
   if (piece->finish_reason) text.finish_reason = *piece->finish_reason;
   if (piece->stopped_by) text.stopped_by = piece->stopped_by;
 }
@@ -147,7 +152,12 @@ class WholeAnswer::Writer {
       }
       case Phase::kChoice:
         if (choice_ < answer_.texts_.size()) return BeginChoice(out);
-        out += fmt::format("],\"usage\":{}}}", Dump(UsageJson(answer_.usage())));
+        out += fmt::format("],\"usage\":{}", Dump(UsageJson(answer_.usage())));
+        if (is_chat() && shape_.token_ids) {
+          out += fmt::format(R"(,"prompt_token_ids":[{}])",
+                             fmt::join(shape_.prompts.front().tokens, ","));
+        }
+        out += '}';
         phase_ = Phase::kEnded;
         return;
       case Phase::kTokens:
@@ -213,6 +223,13 @@ class WholeAnswer::Writer {
   }
 
   void EndChoice(std::string& out) {
+    if (shape_.token_ids) {
+      if (!is_chat()) {
+        out += fmt::format(R"(,"prompt_token_ids":[{}])",
+                           fmt::join(answer_.choices_->prompt(choice_).tokens, ","));
+      }
+      out += fmt::format(R"(,"token_ids":[{}])", fmt::join(answer_.texts_[choice_].token_ids, ","));
+    }
     out += fmt::format(R"(,"finish_reason":{}}})", Dump(answer_.texts_[choice_].finish_reason));
     ++choice_;
     phase_ = Phase::kChoice;
@@ -232,16 +249,28 @@ class WholeAnswer::Writer {
 ReplyPieces WholeAnswer::Json() const {
   QUIRE_CHECK(done() && !error());
   if (choices_->shape().endpoint == Endpoint::kGenerate) {
-    return [this, i = size_t{0}]() mutable {
+    return [this, i = size_t{0}, pieces = ReplyPieces()]() mutable {
       const bool is_list = choices_->shape().is_list;
-      if (i == texts_.size()) return std::string();
-      std::string out = !is_list ? "" : i == 0 ? "[" : ",";
-      out += Dump(GeneratedTextJson(choices_->shape(), {.index = i,
-                                                        .text = texts_[i].content,
-                                                        .finish_reason = texts_[i].finish_reason,
-                                                        .stopped_by = texts_[i].stopped_by,
-                                                        .usage = choices_->usage(i)}));
-      if (++i == texts_.size() && is_list) out += "]";
+      std::string out;
+      while (i < texts_.size() && out.size() < kPieceBytes) {
+        if (!pieces) {
+          if (is_list) out += i == 0 ? '[' : ',';
+          const ChoiceText& text = texts_[i];
+          pieces = GeneratedTextPieces(
+              choices_->shape(), {.index = i,
+                                  .text = text.content,
+                                  .output_ids = fmt::format("{}", fmt::join(text.token_ids, ",")),
+                                  .finish_reason = text.finish_reason,
+                                  .stopped_by = text.stopped_by,
+                                  .tokens = text.tokens,
+                                  .usage = choices_->usage(i)});
+        }
+        const std::string piece = pieces();
+        out += piece;
+        if (!piece.empty()) continue;
+        pieces = nullptr;
+        if (++i == texts_.size() && is_list) out += ']';
+      }
       return out;
     };
   }
@@ -252,61 +281,72 @@ ReplyPieces WholeAnswer::Json() const {
 
 namespace {
 
-std::string Chunk(const AnswerShape& shape, const Usage& usage, OrderedJson choice) {
+OrderedJson Chunk(const AnswerShape& shape, const Usage& usage, OrderedJson choice) {
   OrderedJson chunk =
       Frame(shape, shape.endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
   chunk["choices"].push_back(std::move(choice));
   if (shape.include_usage) {
     chunk["usage"] = shape.continuous_usage ? UsageJson(usage) : OrderedJson(nullptr);
   }
-  return Dump(chunk);
+  return chunk;
 }
 
-std::string ChatChunk(const AnswerShape& shape, const Usage& usage, size_t index, OrderedJson delta,
-                      OrderedJson logprobs, const std::optional<std::string>& finish = {}) {
-  return Chunk(shape, usage,
-               {{"index", index},
-                {"delta", std::move(delta)},
-                {"logprobs", std::move(logprobs)},
-                {"finish_reason", FinishJson(finish)}});
+OrderedJson TokenIdsJson(const ChoicePiece& piece) {
+  return piece.token_id ? OrderedJson::array({*piece.token_id}) : OrderedJson::array();
 }
 
 void AddChatChunks(const AnswerShape& shape, const Usage& usage, const ChoicePiece& piece,
                    std::vector<std::string>& chunks) {
+  // What is about the tokens goes with the first chunk that is made of them.
+  OrderedJson logprobs = nullptr;
+  OrderedJson token_ids = OrderedJson::array();
+  const auto make = [&](OrderedJson delta, const std::optional<std::string>& finish = {}) {
+    OrderedJson choice = {{"index", piece.index},
+                          {"delta", std::move(delta)},
+                          {"logprobs", std::exchange(logprobs, nullptr)},
+                          {"finish_reason", FinishJson(finish)}};
+    if (shape.token_ids) choice["token_ids"] = std::exchange(token_ids, OrderedJson::array());
+    return Chunk(shape, usage, std::move(choice));
+  };
   if (piece.is_first) {
-    chunks.push_back(
-        ChatChunk(shape, usage, piece.index, {{"role", "assistant"}, {"content", ""}}, nullptr));
+    OrderedJson chunk = make({{"role", "assistant"}, {"content", ""}});
+    if (shape.token_ids) chunk["prompt_token_ids"] = shape.prompts.front().tokens;
+    chunks.push_back(Dump(chunk));
   }
-  OrderedJson logprobs = LogprobsJson(shape, piece.tokens);  // with the first piece of text
+  logprobs = LogprobsJson(shape, piece.tokens);
+  token_ids = TokenIdsJson(piece);
   if (!piece.reasoning.empty()) {
-    chunks.push_back(ChatChunk(shape, usage, piece.index, {{"reasoning_content", piece.reasoning}},
-                               std::exchange(logprobs, nullptr)));
+    chunks.push_back(Dump(make({{"reasoning_content", piece.reasoning}})));
   }
-  if (!piece.content.empty() || !logprobs.is_null()) {
-    chunks.push_back(
-        ChatChunk(shape, usage, piece.index, {{"content", piece.content}}, std::move(logprobs)));
+  if (!piece.content.empty() || !logprobs.is_null() || !token_ids.empty()) {
+    chunks.push_back(Dump(make({{"content", piece.content}})));
   }
   if (piece.finish_reason) {
-    chunks.push_back(
-        ChatChunk(shape, usage, piece.index, OrderedJson::object(), nullptr, piece.finish_reason));
+    chunks.push_back(Dump(make(OrderedJson::object(), piece.finish_reason)));
   }
 }
 
 void AddCompletionChunk(const AnswerShape& shape, const Usage& usage, const ChoicePiece& piece,
-                        std::vector<std::string>& chunks) {
-  if (piece.content.empty() && piece.tokens.empty() && !piece.finish_reason) return;
-  chunks.push_back(Chunk(shape, usage,
-                         {{"index", piece.index},
-                          {"text", piece.content},
-                          {"logprobs", LogprobsJson(shape, piece.tokens)},
-                          {"finish_reason", FinishJson(piece.finish_reason)}}));
+                        std::span<const int32_t> prompt, std::vector<std::string>& chunks) {
+  if (piece.content.empty() && piece.tokens.empty() && !piece.token_id && !piece.finish_reason) {
+    return;
+  }
+  OrderedJson choice = {{"index", piece.index},
+                        {"text", piece.content},
+                        {"logprobs", LogprobsJson(shape, piece.tokens)},
+                        {"finish_reason", FinishJson(piece.finish_reason)}};
+  if (shape.token_ids) {
+    if (piece.is_first) choice["prompt_token_ids"] = prompt;
+    choice["token_ids"] = TokenIdsJson(piece);
+  }
+  chunks.push_back(Dump(Chunk(shape, usage, std::move(choice))));
 }
 
 }  // namespace
 
 StreamedAnswer::StreamedAnswer(AnswerShape shape)
     : choices_(std::make_unique<internal::Choices>(std::move(shape))) {
-  if (choices_->shape().endpoint == Endpoint::kGenerate) texts_.resize(choices_->size());
+  if (choices_->shape().endpoint == Endpoint::kGenerate) generated_.resize(choices_->size());
 }
 
 StreamedAnswer::~StreamedAnswer() = default;
@@ -317,17 +357,23 @@ std::vector<std::string> StreamedAnswer::Take(size_t prompt, const TextEvent& ev
   if (!piece) return chunks;
   const AnswerShape& shape = choices_->shape();
   if (shape.endpoint == Endpoint::kGenerate) {
-    texts_[piece->index] += piece->content;
+    Generated& generated = generated_[piece->index];
+    generated.text += piece->content;
+    if (piece->token_id) {
+      if (!generated.ids.empty()) generated.ids += ',';
+      generated.ids += std::to_string(*piece->token_id);
+    }
     if (piece->content.empty() && !piece->finish_reason) return chunks;
-    chunks.push_back(Dump(GeneratedTextJson(shape, {.index = piece->index,
-                                                    .text = texts_[piece->index],
-                                                    .finish_reason = piece->finish_reason,
-                                                    .stopped_by = piece->stopped_by,
-                                                    .usage = choices_->usage(piece->index)})));
+    chunks.push_back(GeneratedTextJson(shape, {.index = piece->index,
+                                               .text = generated.text,
+                                               .output_ids = generated.ids,
+                                               .finish_reason = piece->finish_reason,
+                                               .stopped_by = piece->stopped_by,
+                                               .usage = choices_->usage(piece->index)}));
   } else if (shape.endpoint == Endpoint::kChat) {
     AddChatChunks(shape, usage(), *piece, chunks);
   } else {
-    AddCompletionChunk(shape, usage(), *piece, chunks);
+    AddCompletionChunk(shape, usage(), *piece, choices_->prompt(piece->index).tokens, chunks);
   }
   if (done() && shape.include_usage) {
     OrderedJson last = Frame(

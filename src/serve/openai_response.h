@@ -14,6 +14,10 @@
 //                are keys of top_logprobs, and must differ. text_offset counts characters (Unicode code
 //                points) of the text, from the start of the choice's.
 // An id that the tokenizer does not know is "token_id:7", without bytes.
+//
+// Ids (return_token_ids). A choice has "token_ids", of every token that usage counts, and a chunk those
+// that came with it. "prompt_token_ids" are the answer's for chat and the choice's for completions; of
+// a stream, with the first chunk of a choice.
 #ifndef QUIRE_SERVE_OPENAI_RESPONSE_H_
 #define QUIRE_SERVE_OPENAI_RESPONSE_H_
 
@@ -60,8 +64,11 @@ struct AnswerShape {
   std::vector<AnswerPrompt> prompts = {};  // chat: one
   int32_t n = 1;
   bool logprobs = false;
+  int32_t top_logprobs = 0;
+  bool token_ids = false;  // GenerationFields::token_ids
   bool echo = false;
-  bool is_list = false;      // of /generate: answers come as a list
+  bool is_list = false;           // of /generate: answers come as a list
+  bool text_in_logprobs = false;  // of /generate: tokens' texts beside their ids
   bool prompt_only = false;  // GenerationFields::prompt_only: the one token is not shown or counted
   bool include_usage = false;     // of a stream
   bool continuous_usage = false;  // with every chunk of it
@@ -109,6 +116,7 @@ class WholeAnswer {
     std::string finish_reason = {};
     std::optional<std::string> stopped_by = {};
     std::vector<ScoredToken> tokens = {};
+    std::vector<int32_t> token_ids = {};
   };
 
   std::unique_ptr<internal::Choices> choices_;
@@ -132,7 +140,12 @@ class StreamedAnswer {
 
  private:
   std::unique_ptr<internal::Choices> choices_;
-  std::vector<std::string> texts_;  // of /generate, whose chunks have all of the text so far
+  // Of /generate, whose chunks have all that came so far.
+  struct Generated {
+    std::string text = {};
+    std::string ids = {};  // as JSON writes them
+  };
+  std::vector<Generated> generated_;
 };
 
 // {"object": "list", "data": [{"id": model, "object": "model", ...}]}

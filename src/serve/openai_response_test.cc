@@ -385,6 +385,72 @@ TEST(OpenaiResponseTest, ChoicesOfSeveralPromptsAreNumberedThrough) {
   EXPECT_EQ(json["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
 }
 
+TEST(OpenaiResponseTest, IdsOfPromptAndAnswerIfAskedFor) {
+  AnswerShape chat = ChatShape();
+  chat.token_ids = true;
+  AnswerShape completion = CompletionShape();
+  completion.token_ids = true;
+  const std::vector<TextEvent> events = {Token(3, -1, "a", 1), Token(5, -1, "", 2),
+                                         End(FinishReason::kStop, 2)};
+  const Json whole_chat = Json::parse(WholeJson(chat, events));
+  EXPECT_EQ(whole_chat["prompt_token_ids"].dump(), "[8,7,3]");
+  EXPECT_EQ(whole_chat["choices"][0]["token_ids"].dump(), "[3,5]");
+  const Json whole = Json::parse(WholeJson(completion, events));
+  EXPECT_FALSE(whole.contains("prompt_token_ids"));
+  EXPECT_EQ(whole["choices"][0]["prompt_token_ids"].dump(), "[8,7,3]");
+  EXPECT_EQ(whole["choices"][0]["token_ids"].dump(), "[3,5]");
+  // A token without text has a chunk of its own.
+  std::vector<std::string> ids;
+  for (const std::string& text : Chunks(chat, events)) {
+    const Json chunk = Json::parse(text);
+    ids.push_back(chunk["choices"][0]["token_ids"].dump());
+    EXPECT_EQ(chunk.contains("prompt_token_ids"), ids.size() == 1);
+  }
+  EXPECT_EQ(ids, (std::vector<std::string>{"[]", "[3]", "[5]", "[]"}));
+  ids.clear();
+  for (const std::string& text : Chunks(completion, events)) {
+    const Json choice = Json::parse(text)["choices"][0];
+    ids.push_back(choice["token_ids"].dump());
+    EXPECT_EQ(choice.contains("prompt_token_ids"), ids.size() == 1);
+  }
+  EXPECT_EQ(ids, (std::vector<std::string>{"[3]", "[5]", "[]"}));
+  EXPECT_EQ(WholeJson(ChatShape(), events).find("token_ids"), std::string::npos);
+}
+
+TEST(OpenaiResponseTest, AGeneratedTextWithItsLogprobs) {
+  AnswerShape shape = CompletionShape();
+  shape.endpoint = Endpoint::kGenerate;
+  shape.token_ids = true;
+  std::vector<TextEvent> events = {Token(3, -0.5f, "a", 1), Token(5, kNoLogprob, "b", 2),
+                                   End(FinishReason::kLength, 2)};
+  const char* plain = R"({"text": "ab", "output_ids": [3, 5], "meta_info": {"id": "cmpl-1",
+    "finish_reason": {"type": "length", "length": 2}, "prompt_tokens": 3, "completion_tokens": 2,
+    "cached_tokens": 2}})";
+  ExpectJson(WholeJson(shape, events), plain);
+  const std::vector<std::string> chunks = Chunks(shape, events);
+  ASSERT_EQ(chunks.size(), 3u);
+  EXPECT_EQ(Json::parse(chunks[0])["output_ids"].dump(), "[3]");
+  ExpectJson(chunks[2], plain);
+  shape.logprobs = true;
+  Json meta = Json::parse(WholeJson(shape, events))["meta_info"];
+  EXPECT_EQ(meta["output_token_logprobs"].dump(), "[[-0.5,3,null],[-9999.0,5,null]]");
+  EXPECT_EQ(meta["output_token_logprobs_length"], 2);
+  EXPECT_EQ(meta["input_token_logprobs"].dump(), "[]");
+  EXPECT_FALSE(meta.contains("output_top_logprobs"));
+  events[0].token->top = {{.token = 4, .logprob = -0.25f}, {.token = 3, .logprob = -0.5f}};
+  shape.top_logprobs = 2;
+  shape.text_in_logprobs = true;
+  shape.is_list = true;
+  const Json list = Json::parse(WholeJson(shape, events));
+  EXPECT_EQ(list[0]["index"], 0);
+  meta = list[0]["meta_info"];
+  const Json name = TestTokenizer().TokenBytes(3);
+  EXPECT_EQ(meta["output_token_logprobs"][0], Json({-0.5, 3, name}));
+  EXPECT_EQ(meta["output_top_logprobs"][0][0][1], 4);
+  EXPECT_EQ(meta["output_top_logprobs"][0][1], Json({-0.5, 3, name}));
+  EXPECT_EQ(meta["output_top_logprobs"][1].dump(), "[]");
+}
+
 TEST(OpenaiResponseTest, AnAnswerThatDoesNotEndWellIsAnError) {
   const std::vector<std::pair<FinishReason, int>> ends = {{FinishReason::kCancelled, 503},
                                                           {FinishReason::kDeadline, 408},

@@ -13,7 +13,7 @@ Choices::Choices(AnswerShape shape)
       prompt_scores_(shape_.prompts.size()) {
   QUIRE_CHECK(shape_.n >= 1 && !choices_.empty() && shape_.tokenizer != nullptr);
   QUIRE_CHECK(shape_.endpoint != Endpoint::kChat || shape_.prompts.size() == 1);
-  if (shape_.endpoint == Endpoint::kChat || !shape_.logprobs) return;
+  if (shape_.endpoint != Endpoint::kCompletion || !shape_.logprobs) return;
   for (size_t i = 0; i < choices_.size(); ++i) {
     const size_t prompt = i / static_cast<size_t>(shape_.n);
     choices_[i].offsets.emplace(*shape_.tokenizer, shape_.prompts[prompt].tokens,
@@ -55,6 +55,7 @@ std::optional<ChoicePiece> Choices::Take(size_t prompt, const TextEvent& event) 
   if (!shape_.prompt_only) {
     piece.reasoning = event.text.reasoning;
     piece.content += event.text.content;
+    if (shape_.token_ids && event.token) piece.token_id = event.token->chosen.token;
     if (shape_.logprobs && event.token) {
       const bool has_offsets = choice.offsets.has_value();
       piece.tokens.push_back(

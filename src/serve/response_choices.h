@@ -20,6 +20,7 @@ struct ChoicePiece {
   std::string reasoning = {};
   std::string content = {};                       // with the prompt before it, if echoed
   std::vector<ScoredToken> tokens = {};           // if log-probabilities are asked for
+  std::optional<int32_t> token_id = {};           // if ids are asked for
   std::optional<std::string> finish_reason = {};  // the choice has ended
   std::optional<std::string> stopped_by = {};     // by this stop string
 };
@@ -36,6 +37,9 @@ class Choices {
   Usage usage() const;
   Usage usage(size_t choice) const;  // of one choice and its prompt
   const AnswerShape& shape() const { return shape_; }
+  const AnswerPrompt& prompt(size_t choice) const {
+    return shape_.prompts[choice / static_cast<size_t>(shape_.n)];
+  }
   size_t size() const { return choices_.size(); }
 
  private:

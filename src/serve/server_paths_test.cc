@@ -193,6 +193,64 @@ TEST_F(ServerTest, GenerateAnswersAsSglangDoes) {
   EXPECT_EQ(json::parse(Ask("GET", "/get_server_info").body)["limits"]["pages"], 400);
 }
 
+TEST_F(ServerTest, IdsThatAreGivenAreThoseOfTheText) {
+  Start();
+  json request = Chat(6);
+  request["return_token_ids"] = true;
+  const json chat = json::parse(Post("/v1/chat/completions", request).body);
+  const json ids = chat["choices"][0]["token_ids"];
+  EXPECT_EQ(ids.size(), 6u);
+  const json prompt =
+      json::parse(Post("/tokenize", {{"messages", request["messages"]}}).body)["tokens"];
+  EXPECT_EQ(chat["prompt_token_ids"], prompt);
+  const json generated = json::parse(
+      Post("/generate", {{"input_ids", prompt},
+                         {"sampling_params", {{"max_new_tokens", 6}, {"ignore_eos", true}}},
+                         {"return_logprob", true},
+                         {"top_logprobs_num", 2}})
+          .body);
+  EXPECT_EQ(generated["output_ids"], ids);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(generated["meta_info"]["output_token_logprobs"][i][1], ids[i]);
+    EXPECT_EQ(generated["meta_info"]["output_top_logprobs"][i].size(), 2u);
+  }
+}
+
+TEST_F(ServerTest, AConversationsLastMessageIsContinued) {
+  Start();
+  const json messages = json::array(
+      {{{"role", "user"}, {"content", "Hello"}}, {{"role", "assistant"}, {"content", "Well, "}}});
+  const json body = {{"messages", messages}, {"continue_final_message", true}};
+  const std::string prompt = json::parse(Post("/apply-template", body).body)["prompt"];
+  EXPECT_TRUE(prompt.ends_with("[user]Hello[assistant]Well, ")) << prompt;
+  json request = body;
+  request["max_tokens"] = 5;
+  request["ignore_eos"] = true;
+  request["return_token_ids"] = true;
+  const json answer = json::parse(Post("/v1/chat/completions", request).body);
+  EXPECT_EQ(answer["prompt_token_ids"], json::parse(Post("/tokenize", body).body)["tokens"]);
+  EXPECT_EQ(answer["choices"][0]["token_ids"].size(), 5u);
+}
+
+TEST_F(ServerTest, AStopStringIsPartOfTheAnswerIfAskedFor) {
+  Start();
+  json request = Chat(30);
+  const std::string text =
+      json::parse(Post("/v1/chat/completions", request).body)["choices"][0]["message"]["content"];
+  ASSERT_TRUE(text.size() > 8);
+  // Within ASCII, wherever that is: a stop string is a text.
+  size_t begin = 0;
+  while (begin + 2 < text.size() && ((text[begin] | text[begin + 1]) & 0x80) != 0) ++begin;
+  const std::string stop = text.substr(begin, 2);
+  request["stop"] = stop;
+  for (const bool included : {false, true}) {
+    request["include_stop_str_in_output"] = included;
+    const json choice = json::parse(Post("/v1/chat/completions", request).body)["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "stop");
+    EXPECT_EQ(choice["message"]["content"], text.substr(0, text.find(stop) + (included ? 2 : 0)));
+  }
+}
+
 TEST_F(ServerTest, TheCacheIsFlushedWhenNothingRuns) {
   Start();
   Post("/v1/chat/completions", Chat(5));

@@ -59,7 +59,8 @@ TokenizeRequest ParseTokenizeRequest(std::string_view body, const RequestLimits&
     request.conversation = ReadConversation(fields);
   } else if (content || prompt) {
     request.text = (content ? content : prompt)->String();
-    for (const char* name : {"chat_template_kwargs", "add_generation_prompt"}) {
+    for (const char* name :
+         {"chat_template_kwargs", "add_generation_prompt", "continue_final_message"}) {
       if (const auto field = fields.Find(name)) field->Refuse("null without \"messages\"");
     }
   } else {

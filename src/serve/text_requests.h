@@ -16,8 +16,8 @@
 
 namespace quire {
 
-// {"content": "text"}, {"prompt": "text"} or {"messages": [...]} (with chat_template_kwargs and
-// add_generation_prompt), one of them, "" allowed; add_special_tokens (or
+// {"content": "text"}, {"prompt": "text"} or {"messages": [...]} (with chat_template_kwargs,
+// add_generation_prompt and continue_final_message), one of them, "" allowed; add_special_tokens (or
 // add_special), absent: as both servers do, true for prompt and false for the others; parse_special
 // (true); with_pieces (false); model.
 struct TokenizeRequest {
@@ -44,7 +44,7 @@ DetokenizeRequest ParseDetokenizeRequest(std::string_view body, const RequestLim
 ReplyPieces DetokenizeReply(std::vector<int32_t> tokens, const DecodeOptions& options,
                             const Tokenizer& tokenizer);
 
-// {"messages": [...]}; chat_template_kwargs, add_generation_prompt, model.
+// {"messages": [...]}; chat_template_kwargs, add_generation_prompt, continue_final_message, model.
 struct ApplyTemplateRequest {
   Conversation conversation = {};
   std::optional<std::string> model = {};

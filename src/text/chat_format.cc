@@ -151,6 +151,27 @@ ChatFormat ChatFormat::Load(const std::filesystem::path& folder, const TemplateL
 
 std::string ChatFormat::Render(const ChatRequest& request) const {
   QUIRE_CHECK(request.messages != nullptr);
+  if (!request.continue_final_message) return RenderWhole(request);
+  // A mark behind the content shows where it ends, whatever the template makes of it; the content
+  // itself may stand elsewhere, too. Its own space shows whether the template trims, and then so do we.
+  constexpr std::string_view kMark = "QUIRE_END_OF_THE_MESSAGE ";
+  QUIRE_CHECK(!request.messages->empty() && request.messages->back().at("content").is_string());
+  OrderedJson messages = *request.messages;
+  messages.back()["content"].get_ref<std::string&>() += kMark;
+  ChatRequest marked = request;
+  marked.messages = &messages;
+  marked.add_generation_prompt = false;
+  std::string text = RenderWhole(marked);
+  const std::string_view word = kMark.substr(0, kMark.size() - 1);
+  const size_t end = text.rfind(word);
+  Require(end != std::string::npos,
+          "continue_final_message: the model's template does not write the last message");
+  const bool trims = !text.substr(end).starts_with(kMark);
+  text.resize(end);
+  return trims ? std::string(jinja::StripRight(text)) : text;
+}
+
+std::string ChatFormat::RenderWhole(const ChatRequest& request) const {
   if (!template_) return RenderDeepseekV32(request, tools_prompt_);
   OrderedJson variables = OrderedJson::object();
   for (const auto& [name, text] : other_tokens_) variables[name] = text;

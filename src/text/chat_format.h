@@ -23,6 +23,9 @@ struct ChatRequest {
   const OrderedJson* messages = nullptr;  // an array of objects, required
   const OrderedJson* tools = nullptr;     // an array; null: none
   bool add_generation_prompt = true;
+  // The text ends within the last message, behind its content, so that the model goes on with it.
+  // Requires a content that is a text; add_generation_prompt is not looked at.
+  bool continue_final_message = false;
   const OrderedJson* variables = nullptr;  // an object, such as {"thinking": true}
 };
 
@@ -33,7 +36,8 @@ class ChatFormat {
   static ChatFormat Load(const std::filesystem::path& folder, const TemplateLimits& limits = {});
 
   // The text of the conversation, special tokens included: to be tokenized without adding any.
-  // Throws as ChatTemplate::Render.
+  // Throws as ChatTemplate::Render, and Error(kInvalidArgument) if the last message is to be continued
+  // and the template does not write it.
   std::string Render(const ChatRequest& request) const;
 
   // Whether `prompt`, as rendered, leaves the model inside <think>: where a ReasoningSplitter
@@ -45,6 +49,8 @@ class ChatFormat {
 
  private:
   ChatFormat() = default;
+
+  std::string RenderWhole(const ChatRequest& request) const;
 
   std::optional<ChatTemplate> template_;        // absent: DeepSeek-V3.2's own encoding
   std::optional<ChatTemplate> tools_template_;  // used instead where tools are given

@@ -63,6 +63,37 @@ TEST(ChatFormatTest, VariablesOfTheRequestAreSeen) {
       "TrueFalse");
 }
 
+TEST(ChatFormatTest, TheLastMessageMayBeContinued) {
+  const TempDir dir;
+  const auto render = [&](const char* jinja, const std::string& content) {
+    dir.Write("chat_template.jinja", jinja);
+    const OrderedJson messages = {{{"role", "user"}, {"content", "So"}},
+                                  {{"role", "assistant"}, {"content", content}}};
+    return RenderIn(dir, {.messages = &messages, .continue_final_message = true});
+  };
+  const char* plain =
+      "{% for m in messages %}[{{ m.role }}]{{ m.content }}<end>{% endfor %}"
+      "{% if add_generation_prompt %}[assistant]{% endif %}";
+  EXPECT_EQ(render(plain, "So I"), "[user]So<end>[assistant]So I");
+  EXPECT_EQ(render(plain, "So "), "[user]So<end>[assistant]So ");
+  EXPECT_EQ(render(plain, ""), "[user]So<end>[assistant]");
+  // A template that trims what it is given.
+  const char* trims =
+      "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}<end>{% endfor %}";
+  EXPECT_EQ(render(trims, "So "), "[user]So<end>[assistant]So");
+  EXPECT_EQ(InvalidArgument([&] { (void)render("{{ messages[0].content }}", "So"); }, dir.path()),
+            "continue_final_message: the model's template does not write the last message");
+}
+
+TEST(ChatFormatTest, TheLastMessageOfDeepseekV32MayBeContinued) {
+  const TempDir dir;
+  dir.Write("config.json", R"({"model_type": "deepseek_v32"})");
+  const OrderedJson messages = {{{"role", "user"}, {"content", "Hi"}},
+                                {{"role", "assistant"}, {"content", "Hello, "}}};
+  EXPECT_EQ(RenderIn(dir, {.messages = &messages, .continue_final_message = true}),
+            "<｜begin▁of▁sentence｜><｜User｜>Hi<｜Assistant｜></think>Hello, ");
+}
+
 TEST(ChatFormatTest, DeepseekV32HasAnEncodingOfItsOwn) {
   const TempDir dir;
   dir.Write("config.json", R"({"model_type": "deepseek_v32"})");

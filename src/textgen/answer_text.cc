@@ -8,6 +8,7 @@ AnswerText::AnswerText(const Tokenizer& tokenizer, std::span<const int32_t> prom
                        AnswerTextOptions options)
     : detokenizer_(tokenizer, prompt, {.skip_special_tokens = options.skip_special_tokens}),
       stops_(std::move(options.stop)),
+      include_stop_(options.include_stop),
       tokens_before_search_(options.min_tokens) {
   if (options.reasoning) splitter_.emplace(*options.reasoning);
 }
@@ -19,7 +20,7 @@ ReasoningPieces AnswerText::Put(int32_t token) {
     --tokens_before_search_;
     return Split(text);
   }
-  return Split(stops_.Put(text));
+  return Split(WithStop(stops_.Put(text)));
 }
 
 ReasoningPieces AnswerText::Flush() {
@@ -27,7 +28,7 @@ ReasoningPieces AnswerText::Flush() {
   if (!stopped_by()) {
     std::string rest = stops_.Put(detokenizer_.Flush());
     rest += stops_.Flush();
-    pieces = Split(rest);
+    pieces = Split(WithStop(std::move(rest)));
   }
   if (splitter_) {
     ReasoningPieces last = splitter_->Flush();
@@ -35,6 +36,11 @@ ReasoningPieces AnswerText::Flush() {
     pieces.content += last.content;
   }
   return pieces;
+}
+
+std::string AnswerText::WithStop(std::string text) const {
+  if (include_stop_ && stopped_by()) text += *stopped_by();
+  return text;
 }
 
 ReasoningPieces AnswerText::Split(const std::string& text) {

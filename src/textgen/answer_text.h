@@ -19,6 +19,8 @@ namespace quire {
 struct AnswerTextOptions {
   // Looked for in all of the text, reasoning and its tags too; null: none.
   std::shared_ptr<const StopAutomaton> stop = {};
+  bool include_stop =
+      false;  // the stop string that is found ends the text, rather than what precedes it
   int64_t min_tokens = 0;  // the text of so many tokens is not searched
   bool skip_special_tokens = true;
   std::optional<ReasoningStart> reasoning = {};  // nullopt: all is content
@@ -40,10 +42,13 @@ class AnswerText {
 
  private:
   ReasoningPieces Split(const std::string& text);
+  // Text that was searched, with the stop string that was found behind it, if it is asked for.
+  std::string WithStop(std::string text) const;
 
   Detokenizer detokenizer_;
   StopStrings stops_;
   std::optional<ReasoningSplitter> splitter_;
+  bool include_stop_;
   int64_t tokens_before_search_;
 };
 

@@ -17,10 +17,11 @@ class TextAnswers {
  public:
   TextAnswers(Engine& engine, const Tokenizer& tokenizer, const TextRequest& request,
               TextEngine::Listener listener)
-      : engine_(engine), listener_(std::move(listener)) {
+      : engine_(engine), listener_(std::move(listener)), include_stop_(request.include_stop) {
     const AnswerTextOptions options{
         .stop =
             request.stop.empty() ? nullptr : std::make_shared<const StopAutomaton>(request.stop),
+        .include_stop = request.include_stop,
         .min_tokens = request.tokens.min_tokens,
         .skip_special_tokens = request.skip_special_tokens,
         .reasoning = request.reasoning};
@@ -55,7 +56,8 @@ class TextAnswers {
     ++answer.output_tokens;
     out.token =
         TokenScore{.chosen = {.token = event.token, .logprob = event.logprob}, .top = event.top};
-    if (event.finish == FinishReason::kStop) return;  // a stop token is no part of the text
+    // A stop token is no part of the text.
+    if (event.finish == FinishReason::kStop && !include_stop_) return;
     out.text = answer.text.Put(event.token);
     if (answer.text.stopped_by() && event.finish == FinishReason::kNone) {
       engine_.StopAnswer(event.request, event.sample);
@@ -73,6 +75,7 @@ class TextAnswers {
 
   Engine& engine_;
   TextEngine::Listener listener_;
+  const bool include_stop_;
   std::vector<Answer> answers_;
 };
 

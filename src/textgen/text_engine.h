@@ -22,9 +22,10 @@ struct TextRequest {
   // The prompt's tokens, how to draw, how many. Its stop_tokens are those of the caller's own; the
   // model's are added.
   Request tokens = {};
-  bool ignore_eos = false;                       // the model's own end tokens do not end an answer
-  std::vector<std::string> stop = {};            // texts that do; not before min_tokens
-  bool skip_special_tokens = true;               // of the answer's text
+  bool ignore_eos = false;             // the model's own end tokens do not end an answer
+  std::vector<std::string> stop = {};  // texts that do; not before min_tokens
+  bool include_stop = false;           // what ended an answer, stop token or text, is part of it
+  bool skip_special_tokens = true;     // of the answer's text
   std::optional<ReasoningStart> reasoning = {};  // as in AnswerTextOptions
 };
 
@@ -39,7 +40,7 @@ struct TextEvent {
   RequestId request = 0;
   int32_t sample = 0;
   ReasoningPieces text = {};
-  // Of every token that is counted. A stop token is none of the text.
+  // Of every token that is counted. A stop token is none of the text, unless asked for.
   std::optional<TokenScore> token = {};
   int64_t output_tokens = 0;  // of this answer so far, a stop token included
   FinishReason finish = FinishReason::kNone;

@@ -159,6 +159,27 @@ TEST_F(TextEngineTest, AStopStringEndsAnAnswerAndTheEngineComputesNoMoreOfIt) {
   EXPECT_EQ(tokens_.counters().output_tokens, events.back().output_tokens);
 }
 
+TEST_F(TextEngineTest, WhatEndedAnAnswerIsPartOfItIfAskedFor) {
+  TextRequest request = MakeRequest(100);
+  const std::string text = ExpectedText(request, 100);
+  request.stop = {"no such text in it", text.substr(text.size() / 2, 12)};
+  request.include_stop = true;
+  TextAnswer answer = GenerateText(engine_, request)[0];
+  EXPECT_EQ(answer.text.content, text.substr(0, text.find(request.stop[1]) + 12));
+  EXPECT_STREQ(FinishReasonName(answer.finish), "stop");
+  // One that is whole only when the answer has ended, where a longer one might have come.
+  request.stop = {text.substr(text.size() - 5), text + " and more"};
+  answer = GenerateText(engine_, request)[0];
+  EXPECT_EQ(answer.text.content, text.substr(0, text.find(request.stop[0]) + 5));
+  // A token that stops has its text there, too.
+  request.stop = {};
+  model_.generation.eos_tokens = {ExpectedTokens(request, 10)[9]};
+  request.ignore_eos = false;
+  answer = GenerateText(engine_, request)[0];
+  EXPECT_STREQ(FinishReasonName(answer.finish), "stop");
+  EXPECT_EQ(answer.text.content, ExpectedText(request, answer.output_tokens));
+}
+
 TEST_F(TextEngineTest, TokensBehindAStopStringInTheSameStepAreNoneOfTheAnswers) {
   RunnerLimits limits = Limits();
   limits.max_tree_nodes = limits.lookahead = TokenCount(5);
