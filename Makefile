@@ -13,10 +13,10 @@ MODEL_BENCH_FLAGS = $(filter-out --benchmark_%,$(BENCH_FLAGS))
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help quire serve test test-clients test-guidellm asan tsan load soak fuzz bench eval-matrix cuda test-cuda sanitize-cuda bench-cuda install format format-check tidy clean
+.PHONY: help quire serve test test-clients test-guidellm test-vllm-bench asan tsan load soak fuzz bench eval-matrix cuda test-cuda sanitize-cuda bench-cuda install format format-check tidy clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
 
 quire: build/release/.configured  ## build the command line, build/release/quire
 	cmake --build --preset release -j $(JOBS) --target quire
@@ -36,10 +36,14 @@ test-clients: build/dev/.configured build/clients/.installed  ## real clients (o
 	$(CLIENTS) src/serve/lm_eval_test.py build/dev/quire models/quire-grade-school
 	$(CLIENTS) src/serve/schemathesis_test.py build/dev/quire src/testing/testdata/tiny_chat
 
-# By itself: it brings PyTorch with all of CUDA.
+# By themselves: they bring PyTorch with all of CUDA.
 test-guidellm: build/dev/.configured build/clients-guidellm/.installed  ## GuideLLM's benchmark against the server (installs 6 GB)
 	cmake --build --preset dev -j $(JOBS) --target quire
 	build/clients-guidellm/bin/python src/serve/guidellm_test.py build/dev/quire models/quire-grade-school
+
+test-vllm-bench: build/dev/.configured build/clients-vllm/.installed  ## vLLM's benchmark against the server (installs 9 GB)
+	cmake --build --preset dev -j $(JOBS) --target quire
+	build/clients-vllm/bin/python src/serve/vllm_bench_test.py build/dev/quire models/quire-grade-school
 
 # Without those that are about the build, or put faults back.
 asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
