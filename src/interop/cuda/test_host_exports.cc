@@ -1,4 +1,8 @@
 // Exports by the host's threads.
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
 #include "attn/cuda/test_host_machine.h"
 #include "interop/cuda/export_cells.h"
 #include "interop/cuda/export_launch.h"
@@ -16,7 +20,9 @@ class HostExports final : public TestExports {
     return block_.bytes().data();
   }
   std::vector<std::byte> CopyBlock() override {
-    return {block_.bytes().begin(), block_.bytes().end()};
+    std::vector<std::byte> copy(block_.bytes().size());
+    std::memcpy(copy.data(), block_.bytes().data(), copy.size());
+    return copy;
   }
 
   void Export(const StepCapacity& capacity, const FlatIndices& out) override {
