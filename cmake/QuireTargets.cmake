@@ -26,8 +26,8 @@ function(quire_library folder)
   target_compile_features(quire_${folder} PUBLIC cxx_std_20)
   target_link_libraries(quire_${folder} PRIVATE $<BUILD_INTERFACE:quire_flags>)
   # Instrumented code takes the compiler twice as long at -O1 as at the presets' -O0, which only the
-  # layers whose loops the tests wait for give back, and those of a server under load.
-  set(waited_for attn cache decode engine http interop io kernels runner serve text textgen)
+  # layers whose loops the tests wait for give back.
+  set(waited_for attn cache decode engine interop io kernels runner serve text textgen)
   if(QUIRE_SANITIZE AND folder IN_LIST waited_for)
     target_compile_options(quire_${folder} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
   endif()
