@@ -37,8 +37,8 @@ Weight PartOf(const Weight& weight, int64_t first, int64_t count);
 // What a matrix is for, which decides how a backend keeps it.
 enum class WeightUse {
   kProduct,  // of activations
-  kTable,    // rows that are looked up, and the router: never with scales on a device
-  kHeads,    // cut out of a larger matrix, across its blocks of scales
+  kTable,  // rows that are looked up, the router, an indexer's gate: never with scales on a device
+  kHeads,  // cut out of a larger matrix, across its blocks of scales
 };
 
 // Rows and columns of the stored matrix that share a scale.

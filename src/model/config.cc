@@ -33,10 +33,15 @@ constexpr double kMaxScale = 1e6;
 // Whose defaults hold for what a file leaves unsaid.
 enum class Lineage { kDeepseekV2, kDeepseekV3, kMiniCpm3 };
 
+// Whether models of a family have sparse attention: if they have an index_topk, or all of them.
+enum class Sparsity { kNever, kByTopK, kAlways };
+
 // What no file of a family says, or not every one, and its lineage does not decide.
 struct Particulars {
   bool tied_embeddings = false;  // where the file has no tie_word_embeddings
   bool post_mlp_norm = false;
+  Sparsity sparsity = Sparsity::kNever;
+  RopePairs indexer_pairs = RopePairs::kHalves;  // where the file has no indexer_rope_interleave
 };
 
 struct Family {
@@ -48,12 +53,23 @@ struct Family {
 
 constexpr std::array kFamilies = {
     Family{"deepseek_v2", "DeepseekV2ForCausalLM", Lineage::kDeepseekV2},
-    Family{"deepseek_v3", "DeepseekV3ForCausalLM", Lineage::kDeepseekV3},
+    Family{"deepseek_v3",
+           "DeepseekV3ForCausalLM",
+           Lineage::kDeepseekV3,
+           {.sparsity = Sparsity::kByTopK}},
     Family{"kimi_k2", "DeepseekV3ForCausalLM", Lineage::kDeepseekV3},
     Family{"glm4_moe_lite", "Glm4MoeLiteForCausalLM", Lineage::kDeepseekV3},
     Family{"minicpm3", "MiniCPM3ForCausalLM", Lineage::kMiniCpm3, {.tied_embeddings = true}},
     Family{"youtu", "YoutuForCausalLM", Lineage::kDeepseekV3, {.tied_embeddings = true}},
     Family{"axk1", "AXK1ForCausalLM", Lineage::kDeepseekV3, {.post_mlp_norm = true}},
+    Family{"deepseek_v32",
+           "DeepseekV32ForCausalLM",
+           Lineage::kDeepseekV3,
+           {.sparsity = Sparsity::kAlways}},
+    Family{"glm_moe_dsa",
+           "GlmMoeDsaForCausalLM",
+           Lineage::kDeepseekV3,
+           {.sparsity = Sparsity::kAlways, .indexer_pairs = RopePairs::kInterleaved}},
 };
 
 // Keys that transformers 5 and 4, or two families, spell differently.
@@ -148,13 +164,29 @@ Family FamilyOf(const JsonRef& model) {
                   : "it lacks the fields of latent attention, kv_lora_rank first");
 }
 
+// Models that are kin of those here, but attend in another way. Their other keys may look like a family
+// of ours, so these are looked at first.
+void RefuseOtherAttention(const JsonRef& model) {
+  const auto refuse = [](const JsonRef& key, const char* what) {
+    throw Error(ErrorCode::kInvalidArgument, "{}: {} is not served", key.where(), what);
+  };
+  for (const std::string_view key : {"compress_ratios", "compress_rates"}) {
+    if (const auto found = model.Find(key)) refuse(*found, "DeepSeek-V4's compressed attention");
+  }
+  if (const auto pool = model.Find("index_kpool")) {
+    refuse(*pool, "GLM-5.3-Flash, whose indexer chooses pools of keys,");
+  }
+  const auto types = model.Find("layer_types");
+  if (!types) return;
+  for (const JsonRef& type : types->Array()) {
+    if (type.String() == "linear_attention") {
+      refuse(type, "a model with layers of linear attention (GLM-5.3-Flash, Kimi-Linear)");
+    }
+  }
+}
+
 // Things that some model has and that nothing here computes.
 void RefuseOtherModels(const JsonRef& model) {
-  if (const auto top = model.Find("index_topk")) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "{}: expected none: sparse attention is not computed, got {}", top->where(),
-                top->Int(0, kMaxContext));
-  }
   if (const auto activation = model.Find("hidden_act")) (void)activation->OneOf({"silu"});
   if (const auto bias = model.Find("mlp_bias")) {
     Require(!bias->Bool(), "{}: expected false, got true", bias->where());
@@ -308,6 +340,106 @@ std::vector<LayerKind> ReadLayers(const JsonRef& model) {
   return layers;
 }
 
+// ---- Sparse attention ----
+
+// Which layers choose: by a list of words, or of letters, or every index_topk_freq-th.
+std::vector<IndexerKind> ReadIndexerLayers(const JsonRef& model, size_t num_layers) {
+  std::vector<IndexerKind> layers(num_layers, IndexerKind::kFull);
+  const auto require_length = [&](const JsonRef& list, size_t length) {
+    Require(length == num_layers, "{}: expected one for each of {} layers, got {}", list.where(),
+            num_layers, length);
+  };
+  const auto types = model.Find("indexer_types");
+  const auto pattern = model.Find("index_topk_pattern");
+  const auto factor = model.Find("cli_factor");  // an older way to say index_topk_freq
+  if (factor) (void)factor->Int(0, 1);
+  if (types) {
+    const std::vector<JsonRef> words = types->Array();
+    require_length(*types, words.size());
+    for (size_t i = 0; i < num_layers; ++i) {
+      const bool is_full = words[i].OneOf({"full", "shared"}) == "full";
+      layers[i] = is_full ? IndexerKind::kFull : IndexerKind::kShared;
+    }
+  } else if (pattern) {
+    const std::string letters = pattern->String();
+    require_length(*pattern, letters.size());
+    for (size_t i = 0; i < num_layers; ++i) {
+      Require(letters[i] == 'F' || letters[i] == 'S', "{}: expected letters F and S, got {}",
+              pattern->where(), QuoteForMessage(letters));
+      layers[i] = letters[i] == 'F' ? IndexerKind::kFull : IndexerKind::kShared;
+    }
+  } else {
+    const auto frequency = model.Find("index_topk_freq");
+    const auto first = model.Find("index_skip_topk_offset");
+    const int64_t every = frequency ? frequency->Int(1, kMaxLayers) : 1;
+    const int64_t offset = first ? first->Int(0, kMaxLayers) : 2;
+    for (size_t i = 0; i < num_layers; ++i) {
+      const int64_t number = std::max<int64_t>(static_cast<int64_t>(i) - offset + 1, 0);
+      layers[i] = number % every == 0 ? IndexerKind::kFull : IndexerKind::kShared;
+    }
+  }
+  if (layers.front() != IndexerKind::kFull) {
+    const JsonRef& list = types ? *types : pattern ? *pattern : model.At("index_skip_topk_offset");
+    throw Error(ErrorCode::kInvalidArgument,
+                "{}: expected a first layer that chooses keys, there being none before it, got one "
+                "that shares",
+                list.where());
+  }
+  return layers;
+}
+
+// That every layer's attention is the sparse one, as far as the file says.
+void CheckLayerTypes(const JsonRef& model, size_t num_layers) {
+  const auto types = model.Find("layer_types");
+  if (!types) return;
+  const std::vector<JsonRef> words = types->Array();
+  Require(words.size() == num_layers, "{}: expected {} names, got {}", types->where(), num_layers,
+          words.size());
+  for (const JsonRef& word : words) {
+    (void)word.OneOf({"deepseek_sparse_attention", "indexed_attention"});
+  }
+}
+
+std::optional<IndexerConfig> ReadIndexer(const JsonRef& model, const Family& family,
+                                         const ModelConfig& config) {
+  const std::optional<JsonRef> given = model.Find("index_topk");
+  const Sparsity sparsity = family.particulars.sparsity;
+  if (sparsity == Sparsity::kNever) {
+    Require(!given, "{}: expected none: sparse attention of a {} is not known here",
+            given ? given->where() : "", family.model_type);
+    return std::nullopt;
+  }
+  if (sparsity == Sparsity::kByTopK && !given) return std::nullopt;
+
+  IndexerConfig indexer;
+  indexer.top_k = Size(model, "index_topk", kMaxContext);
+  indexer.num_heads = Size(model, "index_n_heads", kMaxHeads);
+  const JsonRef dim = model.At("index_head_dim");
+  indexer.head_dim = Size(dim, kMaxRowValues);
+  Require(indexer.head_dim >= config.rope_dim,
+          "{}: expected at least qk_rope_head_dim, whose values are rotated, {}, got {}",
+          dim.where(), config.rope_dim, indexer.head_dim);
+  Require(config.q_lora_rank > 0,
+          "{}: expected a number: the indexer's queries are made of the latent of the queries",
+          model.At("q_lora_rank").where());
+  const bool is_interleaved = BoolOr(model, "indexer_rope_interleave",
+                                     family.particulars.indexer_pairs == RopePairs::kInterleaved);
+  indexer.pairs = is_interleaved ? RopePairs::kInterleaved : RopePairs::kHalves;
+  const auto forced = [&](std::string_view key) {
+    const auto tokens = model.Find(key);
+    return tokens ? static_cast<int32_t>(tokens->Int(0, kMaxContext)) : 0;
+  };
+  indexer.init_tokens = forced("index_init_tokens");
+  indexer.local_tokens = forced("index_local_tokens");
+  Require(int64_t{indexer.init_tokens} + indexer.local_tokens <= indexer.top_k,
+          "{}: expected at least index_init_tokens + index_local_tokens, {} + {}, got {}",
+          model.At("index_topk").where(), indexer.init_tokens, indexer.local_tokens, indexer.top_k);
+  if (const auto norm = model.Find("index_k_norm_type")) (void)norm->OneOf({"layer"});
+  indexer.layers = ReadIndexerLayers(model, config.layers.size());
+  CheckLayerTypes(model, config.layers.size());
+  return indexer;
+}
+
 enum class TopkMethod { kGreedy, kGroupLimitedGreedy, kNoauxTc };
 
 TopkMethod ReadTopkMethod(const JsonRef& model, Lineage lineage) {
@@ -450,15 +582,27 @@ int64_t AttentionParameters(const ModelConfig& config) {
   return count;
 }
 
+int64_t IndexerParameters(const ModelConfig& config) {
+  const IndexerConfig& indexer = *config.indexer;
+  return LinearParameters(config.q_lora_rank, int64_t{indexer.num_heads} * indexer.head_dim) +
+         LinearParameters(config.hidden_size, indexer.head_dim) + 2 * indexer.head_dim +
+         LinearParameters(config.hidden_size, indexer.num_heads);
+}
+
 int64_t MlpParameters(const ModelConfig& config, int64_t width) {
   return 3 * config.hidden_size * width;
 }
 
 }  // namespace
 
+int32_t IndexerConfig::num_full() const {
+  return static_cast<int32_t>(std::ranges::count(layers, IndexerKind::kFull));
+}
+
 ModelConfig ParseModelConfig(const JsonRef& file) {
   const JsonRef model = LanguageModel(file);
   const bool is_part = &model.value() != &file.value();
+  RefuseOtherAttention(model);
   const Family family = FamilyOf(model);
   const Lineage lineage = family.lineage;
   RefuseOtherModels(model);
@@ -475,6 +619,7 @@ ModelConfig ParseModelConfig(const JsonRef& file) {
   config.rope = ReadRope(model, lineage, config);
 
   config.layers = ReadLayers(model);
+  config.indexer = ReadIndexer(model, family, config);
   const auto has = [&](LayerKind kind) {
     return std::find(config.layers.begin(), config.layers.end(), kind) != config.layers.end();
   };
@@ -517,8 +662,10 @@ ParameterCounts CountParameters(const ModelConfig& config) {
   const auto add_used = [&](int64_t parameters) { add(parameters, parameters); };
   add_used(hidden);  // the last norm
   const MoeConfig& moe = config.moe;
-  for (const LayerKind kind : config.layers) {
+  for (int32_t i = 0; i < config.num_layers(); ++i) {
+    const LayerKind kind = config.layers[static_cast<size_t>(i)];
     add_used(2 * hidden + AttentionParameters(config));
+    if (config.HasIndexer(i)) add_used(IndexerParameters(config));
     if (kind == LayerKind::kDense) {
       add_used(MlpParameters(config, config.dense_width));
       continue;

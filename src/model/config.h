@@ -1,8 +1,9 @@
 // What a model is, as its config.json says it: every number the forward pass needs, checked.
 //
 // Families: deepseek_v2 (V2, V2-Lite), deepseek_v3 and kimi_k2 (V3, R1, V3.1, Kimi-K2, Moonlight),
-// glm4_moe_lite (GLM-4.7-Flash), minicpm3, youtu (Youtu-LLM), axk1 (A.X-K1). Keys are read as
-// transformers 4 and as transformers 5 spell them.
+// glm4_moe_lite (GLM-4.7-Flash), minicpm3, youtu (Youtu-LLM), axk1 (A.X-K1); with sparse attention
+// deepseek_v32 (V3.2), glm_moe_dsa (GLM-5 and on), and deepseek_v3 with an index_topk. Keys are read
+// as transformers 4 and as transformers 5 spell them.
 //
 //   The family decides what a file leaves unsaid. It is that of the model_type; of an unknown
 //   model_type, that of the architecture. A model of neither is refused by its name, even with the
@@ -60,6 +61,25 @@ struct MoeConfig {
 
 enum class LayerKind { kDense, kMoe };
 
+// Whether a layer of a sparse model chooses keys itself, or takes the choice of the last layer before
+// it that does.
+enum class IndexerKind { kFull, kShared };
+
+// DeepSeek sparse attention: queries attend to top_k of the keys that they see, those that an indexer
+// of small heads scores highest. docs/numerics.md has the formulas.
+struct IndexerConfig {
+  int32_t num_heads = 0;
+  int32_t head_dim = 0;  // at least rope_dim: its first values are rotated
+  int32_t top_k = 0;
+  RopePairs pairs = RopePairs::kHalves;
+  // The first and the last that a query sees are always chosen; at most top_k together.
+  int32_t init_tokens = 0;
+  int32_t local_tokens = 0;
+  std::vector<IndexerKind> layers = {};  // one per layer; the first is kFull
+
+  int32_t num_full() const;
+};
+
 // How matrices are stored. Anything that a file has besides is refused when it is loaded.
 struct BlockQuantization {
   int32_t rows = 128;     // of a block that shares a scale: outputs
@@ -92,6 +112,7 @@ struct ModelConfig {
   int32_t num_draft_layers = 0;
   RopeConfig rope;
   std::optional<BlockQuantization> fp8_blocks = {};
+  std::optional<IndexerConfig> indexer = {};  // of a sparse model
   // Scalings of MiniCPM3; 1 elsewhere.
   double embedding_scale = 1.0;
   double residual_scale = 1.0;           // of what attention and MLP add
@@ -101,6 +122,10 @@ struct ModelConfig {
 
   int32_t num_layers() const { return static_cast<int32_t>(layers.size()); }
   int32_t head_dim() const { return nope_dim + rope_dim; }
+  // Whether layer i has an indexer of its own.
+  bool HasIndexer(int32_t i) const {
+    return indexer && indexer->layers[static_cast<size_t>(i)] == IndexerKind::kFull;
+  }
 };
 
 // Throws Error(kInvalidArgument) with file, key, expected and actual if a value is missing, out of

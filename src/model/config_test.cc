@@ -113,6 +113,12 @@ const Model kModels[] = {
     {"a_x_k1_transformers5", "axk1", 7168, 163840, 131072, 64, 1536, 512, 128, 64, 128,
      61, 1, 18432, 192, 8, 8, 4, 2048, 2048, kGroupTopTwo, 10000, kYarn, 4,
      518983063808, 31604946176},
+    {"deepseek_v32", "deepseek_v32", 7168, 129280, 163840, 128, 1536, 512, 128, 64, 128,
+     61, 3, 18432, 256, 8, 8, 4, 2048, 2048, kGroupTopTwo, 10000, kYarn, 40,
+     671877944064, 37477150464},
+    {"glm_5_2_transformers5", "glm_moe_dsa", 6144, 154880, 202752, 64, 2048, 512, 192, 64, 256,
+     78, 3, 12288, 256, 8, 1, 1, 2048, 2048, kGreedy, 1000000, kNone, 1,
+     743377019904, 40298953728},
 };
 // clang-format on
 
@@ -390,7 +396,8 @@ TEST(ConfigTest, AnUnknownModelIsRefusedByNameWithWhatItLacks) {
   };
   const std::string known =
       "config.json: model_type: expected one of \"deepseek_v2\", \"deepseek_v3\", \"kimi_k2\", "
-      "\"glm4_moe_lite\", \"minicpm3\", \"youtu\", \"axk1\", or an architecture of theirs, got "
+      "\"glm4_moe_lite\", \"minicpm3\", \"youtu\", \"axk1\", \"deepseek_v32\", \"glm_moe_dsa\", or "
+      "an architecture of theirs, got "
       "\"ours\"; ";
   const std::string unknown =
       "it has the fields of latent attention, but what it computes besides is not known here: "
@@ -519,7 +526,7 @@ struct Refused {
   const char* file;
   const char* key;
   Json value;
-  const char* message;
+  std::string message;
 };
 
 TEST(ConfigTest, ValuesOutOfRangeAreRefused) {
@@ -562,8 +569,8 @@ TEST(ConfigTest, ValuesOutOfRangeAreRefused) {
 
 TEST(ConfigTest, WhatIsNotComputedIsRefused) {
   const Refused cases[] = {
-      {"deepseek_v3", "index_topk", 2048,
-       "index_topk: expected none: sparse attention is not computed, got 2048"},
+      {"deepseek_v2", "index_topk", 2048,
+       "index_topk: expected none: sparse attention of a deepseek_v2 is not known here"},
       {"deepseek_v3", "hidden_act", "gelu", "hidden_act: expected one of \"silu\", got \"gelu\""},
       {"deepseek_v2", "mlp_bias", true, "mlp_bias: expected false, got true"},
       {"glm_4_7_flash", "partial_rotary_factor", 0.5, "partial_rotary_factor: expected 1, got 0.5"},
@@ -634,6 +641,171 @@ TEST(ConfigTest, RoutingThatCannotBeIsRefused) {
                       json["num_experts_per_tok"] = 2;
                     }),
             "config.json: n_group: expected groups of two experts or more, got 8 of 1");
+}
+
+// ---- Sparse attention ----
+
+// The numbers of the layers that choose.
+std::vector<int32_t> FullLayers(const ModelConfig& config) {
+  std::vector<int32_t> layers;
+  for (int32_t i = 0; i < config.num_layers(); ++i) {
+    if (config.HasIndexer(i)) layers.push_back(i);
+  }
+  return layers;
+}
+
+TEST(ConfigTest, SparseModelsHaveAnIndexer) {
+  const ModelConfig v32 = Parse(ReadConfig("deepseek_v32"));
+  ASSERT_TRUE(v32.indexer.has_value());
+  EXPECT_EQ(v32.indexer->num_heads, 64);
+  EXPECT_EQ(v32.indexer->head_dim, 128);
+  EXPECT_EQ(v32.indexer->top_k, 2048);
+  EXPECT_EQ(v32.indexer->pairs, RopePairs::kHalves);
+  EXPECT_EQ(v32.indexer->init_tokens, 0);
+  EXPECT_EQ(v32.indexer->local_tokens, 0);
+  EXPECT_EQ(v32.indexer->num_full(), 61);
+  EXPECT_EQ(v32.rope.pairs, RopePairs::kInterleaved);
+
+  const ModelConfig glm = Parse(ReadConfig("glm_5_2_transformers5"));
+  EXPECT_EQ(glm.indexer->num_heads, 32);
+  EXPECT_EQ(glm.indexer->pairs, RopePairs::kInterleaved);
+  EXPECT_EQ(glm.indexer->num_full(), 21);
+
+  EXPECT_FALSE(Parse(ReadConfig("deepseek_v3")).indexer.has_value());
+  const auto v3_with = [](const Json& top_k) {
+    return ParseChanged("deepseek_v3", [&](Json& json) {
+      json["index_topk"] = top_k;
+      json["index_n_heads"] = 4;
+      json["index_head_dim"] = 64;
+    });
+  };
+  EXPECT_FALSE(v3_with(nullptr).indexer.has_value());
+  EXPECT_EQ(v3_with(512).indexer->top_k, 512);
+  EXPECT_EQ(v3_with(512).indexer->pairs, RopePairs::kHalves);
+}
+
+TEST(ConfigTest, TheFileSaysHowAnIndexerRotatesAndWhatItAlwaysChooses) {
+  const auto parse = [](const char* key, const Json& value) {
+    return *ParseChanged("deepseek_v32", [&](Json& json) { json[key] = value; }).indexer;
+  };
+  EXPECT_EQ(parse("indexer_rope_interleave", true).pairs, RopePairs::kInterleaved);
+  EXPECT_EQ(parse("indexer_rope_interleave", false).pairs, RopePairs::kHalves);
+  EXPECT_EQ(parse("index_init_tokens", 4).init_tokens, 4);
+  EXPECT_EQ(parse("index_local_tokens", 64).local_tokens, 64);
+  for (const char* type : {"deepseek_sparse_attention", "indexed_attention"}) {
+    EXPECT_EQ(parse("layer_types", std::vector<std::string>(61, type)).top_k, 2048) << type;
+  }
+}
+
+TEST(ConfigTest, LayersThatChooseAreSpelledInThreeWays) {
+  std::vector<int32_t> every_fourth = {0, 1};
+  for (int32_t i = 2; i < 78; i += 4) every_fourth.push_back(i);
+  const auto change = [](const Change& spell) {
+    return FullLayers(ParseChanged("glm_5_2_transformers5", [&](Json& json) {
+      json.erase("indexer_types");
+      spell(json);
+    }));
+  };
+  EXPECT_EQ(FullLayers(Parse(ReadConfig("glm_5_2_transformers5"))), every_fourth);
+  EXPECT_EQ(change([](Json& json) {
+              json["index_topk_freq"] = 4;
+              json["index_skip_topk_offset"] = 3;
+            }),
+            every_fourth);
+  std::string letters(78, 'S');
+  for (const int32_t i : every_fourth) letters[static_cast<size_t>(i)] = 'F';
+  EXPECT_EQ(change([&](Json& json) { json["index_topk_pattern"] = letters; }), every_fourth);
+  // Words come before letters, and letters before the frequency.
+  EXPECT_EQ(change([&](Json& json) {
+              json["index_topk_pattern"] = letters;
+              json["index_topk_freq"] = 7;
+            }),
+            every_fourth);
+  EXPECT_EQ(change([&](Json& json) {
+              json["indexer_types"] = std::vector<std::string>(78, "full");
+              json["index_topk_pattern"] = letters;
+            }).size(),
+            78u);
+  // Without an offset the second layer is the first of a period.
+  EXPECT_EQ(change([](Json& json) { json["index_topk_freq"] = 26; }),
+            (std::vector<int32_t>{0, 1, 27, 53}));
+  EXPECT_EQ(change([](Json&) {}).size(), 78u);
+}
+
+TEST(ConfigTest, IndexersThatCannotBeAreRefused) {
+  const std::string words_of_60(60, 'F');
+  const Refused cases[] = {
+      {"deepseek_v32", "q_lora_rank", nullptr,
+       "q_lora_rank: expected a number: the indexer's queries are made of the latent of the "
+       "queries"},
+      {"deepseek_v32", "index_topk", 0, "index_topk: expected an integer in 1..1073741824, got 0"},
+      {"deepseek_v32", "index_n_heads", 0, "index_n_heads: expected an integer in 1..4096, got 0"},
+      {"deepseek_v32", "index_head_dim", 0,
+       "index_head_dim: expected an integer in 1..4096, got 0"},
+      {"deepseek_v32", "index_head_dim", 32,
+       "index_head_dim: expected at least qk_rope_head_dim, whose values are rotated, 64, got 32"},
+      {"deepseek_v32", "index_topk_pattern", words_of_60,
+       "index_topk_pattern: expected one for each of 61 layers, got 60"},
+      {"deepseek_v32", "index_topk_pattern", "S" + words_of_60,
+       "index_topk_pattern: expected a first layer that chooses keys, there being none before it, "
+       "got one that shares"},
+      {"deepseek_v32", "index_topk_pattern", words_of_60 + "X",
+       "index_topk_pattern: expected letters F and S, got \"" + words_of_60 + "X\""},
+      {"deepseek_v32",
+       "indexer_types",
+       {"full"},
+       "indexer_types: expected one for each of 61 layers, got 1"},
+      {"deepseek_v32", "indexer_types", std::vector<std::string>(61, "shared"),
+       "indexer_types: expected a first layer that chooses keys, there being none before it, got "
+       "one that shares"},
+      {"deepseek_v32", "indexer_types", std::vector<std::string>(61, "half"),
+       "indexer_types[0]: expected one of \"full\", \"shared\", got \"half\""},
+      {"deepseek_v32", "index_topk_freq", 0,
+       "index_topk_freq: expected an integer in 1..1024, got 0"},
+      {"deepseek_v32", "cli_factor", 2, "cli_factor: expected an integer in 0..1, got 2"},
+      {"deepseek_v32", "index_k_norm_type", "rms",
+       "index_k_norm_type: expected one of \"layer\", got \"rms\""},
+      {"deepseek_v32", "index_local_tokens", 2049,
+       "index_topk: expected at least index_init_tokens + index_local_tokens, 0 + 2049, got 2048"},
+      {"deepseek_v32",
+       "layer_types",
+       {"indexed_attention"},
+       "layer_types: expected 61 names, got 1"},
+      {"deepseek_v32", "layer_types", std::vector<std::string>(61, "full_attention"),
+       "layer_types[0]: expected one of \"deepseek_sparse_attention\", \"indexed_attention\", got "
+       "\"full_attention\""},
+  };
+  for (const Refused& each : cases) {
+    EXPECT_EQ(RefusalOf(each.file, each.key, each.value), "config.json: " + each.message);
+  }
+  for (const char* key : {"index_topk", "index_n_heads", "index_head_dim"}) {
+    EXPECT_EQ(Refusal("deepseek_v32", [&](Json& json) { json.erase(key); }),
+              std::string("config.json: ") + key + ": missing");
+  }
+  EXPECT_EQ(Refusal("deepseek_v32",
+                    [](Json& json) {
+                      json["index_topk_freq"] = 2;
+                      json["index_skip_topk_offset"] = 0;
+                    }),
+            "config.json: index_skip_topk_offset: expected a first layer that chooses keys, there "
+            "being none before it, got one that shares");
+}
+
+TEST(ConfigTest, KinThatAttendInAnotherWayAreRefusedByWhatTheyAre) {
+  const auto refusal = [](const char* type, const char* key, const Json& value) {
+    return Refusal("deepseek_v32", [&](Json& json) {
+      json["model_type"] = type;
+      json[key] = value;
+    });
+  };
+  EXPECT_EQ(refusal("deepseek_v4", "compress_ratios", {0, 4, 128}),
+            "config.json: compress_ratios: DeepSeek-V4's compressed attention is not served");
+  EXPECT_EQ(refusal("glm5_next", "index_kpool", 16),
+            "config.json: index_kpool: GLM-5.3-Flash, whose indexer chooses pools of keys, is not "
+            "served");
+  EXPECT_EQ(refusal("glm_moe_dsa", "layer_types", {"indexed_attention", "linear_attention"}),
+            "config.json: layer_types[1]: a model with layers of linear attention (GLM-5.3-Flash, "
+            "Kimi-Linear) is not served");
 }
 
 TEST(ConfigTest, LayersThatCannotBeAreRefused) {

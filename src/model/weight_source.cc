@@ -391,9 +391,12 @@ class DummyWeights final : public WeightSource {
   }
 
  private:
-  // What DeepSeek quantises: the projections, not the embeddings, the router or the head.
+  // What DeepSeek quantises: the projections, not the embeddings, the router, an indexer's gate or the
+  // head.
   static bool IsQuantized(std::string_view name) {
-    return name.ends_with("_proj.weight") || name.ends_with("_proj_with_mqa.weight");
+    if (name.ends_with("indexer.weights_proj.weight")) return false;
+    return name.ends_with("indexer.wq_b.weight") || name.ends_with("indexer.wk.weight") ||
+           name.ends_with("_proj.weight") || name.ends_with("_proj_with_mqa.weight");
   }
 
   template <class T>

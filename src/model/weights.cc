@@ -43,8 +43,7 @@ class Loader {
     const MatrixShape vocabulary{config_.vocab_size, config_.hidden_size};
     weights.embedding = Matrix("model.embed_tokens.weight", vocabulary, WeightUse::kTable);
     for (int32_t i = 0; i < config_.num_layers(); ++i) {
-      weights.layers.push_back(
-          Layer(fmt::format("model.layers.{}.", i), config_.layers[static_cast<size_t>(i)]));
+      weights.layers.push_back(Layer(i));
     }
     weights.final_norm = Vector("model.norm.weight", config_.hidden_size);
     weights.head =
@@ -55,10 +54,15 @@ class Loader {
   }
 
  private:
-  LayerWeights Layer(const std::string& prefix, LayerKind kind) {
+  LayerWeights Layer(int32_t number) {
+    const std::string prefix = fmt::format("model.layers.{}.", number);
+    const LayerKind kind = config_.layers[static_cast<size_t>(number)];
     LayerWeights layer{.kind = kind};
     layer.attention_norm = Vector(prefix + "input_layernorm.weight", config_.hidden_size);
     layer.attention = Attention(prefix + "self_attn.");
+    if (config_.HasIndexer(number)) {
+      layer.attention.indexer = Indexer(prefix + "self_attn.indexer.");
+    }
     layer.mlp_norm = Vector(prefix + "post_attention_layernorm.weight", config_.hidden_size);
     if (kind == LayerKind::kDense) {
       layer.mlp = Mlps({prefix + "mlp."}, config_.dense_width);
@@ -94,6 +98,18 @@ class Loader {
     attention.out = Matrix(prefix + "o_proj.weight", {hidden, values});
     attention.out_bias = AttentionBias(prefix + "o_proj.bias", hidden);
     return attention;
+  }
+
+  // The gate is a small matrix whose outputs are f32, as the router's are.
+  IndexerWeights Indexer(const std::string& prefix) {
+    const IndexerConfig& shape = *config_.indexer;
+    const int64_t queries = int64_t{shape.num_heads} * shape.head_dim;
+    return {.q_up = Matrix(prefix + "wq_b.weight", {queries, config_.q_lora_rank}),
+            .key = Matrix(prefix + "wk.weight", {shape.head_dim, config_.hidden_size}),
+            .key_norm = Vector(prefix + "k_norm.weight", shape.head_dim),
+            .key_norm_bias = Vector(prefix + "k_norm.bias", shape.head_dim),
+            .gate = Matrix(prefix + "weights_proj.weight", {shape.num_heads, config_.hidden_size},
+                           WeightUse::kTable)};
   }
 
   // kv_b is [num_heads, nope_dim + value_dim, latent_dim]. Keys use it transposed: a query head's

@@ -20,6 +20,17 @@ struct MlpWeights {
   Weight down = {};
 };
 
+// What scores keys for sparse attention.
+struct IndexerWeights {
+  Weight q_up = {};  // q_lora_rank -> indexer heads * their dim
+  Weight key = {};   // hidden -> their dim
+  std::span<const float> key_norm = {};
+  std::span<const float> key_norm_bias = {};
+  Weight gate = {};  // hidden -> indexer heads
+
+  bool empty() const { return key_norm.empty(); }
+};
+
 // Latent form: kv_b is split by head into what turns queries into latent space and what brings
 // outputs back, so that keys and values are never expanded.
 struct AttentionWeights {
@@ -34,6 +45,7 @@ struct AttentionWeights {
   Weight value_heads = {};  // [num_heads] latent_dim -> value_dim
   Weight out = {};          // num_heads * value_dim -> hidden
   std::span<const float> out_bias = {};
+  IndexerWeights indexer = {};  // of a sparse model's layers that choose; empty elsewhere
 };
 
 struct LayerWeights {

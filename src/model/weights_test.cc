@@ -67,6 +67,14 @@ class Checkpoint {
     tensor.name = name;
     tensors_.push_back(std::move(tensor));
   }
+  // The same with zeros of its own.
+  void AddZeros(const std::string& name, FileDType dtype, std::vector<int64_t> shape) {
+    int64_t elements = 1;
+    for (const int64_t extent : shape) elements *= extent;
+    changed_.emplace_back(static_cast<size_t>((FileDTypeBytes(dtype) * elements).raw()));
+    tensors_.push_back(
+        {.name = name, .dtype = dtype, .shape = std::move(shape), .bytes = changed_.back()});
+  }
   void PutUnder(const std::string& prefix) {
     for (StoredTensor& tensor : tensors_) tensor.name = prefix + tensor.name;
   }
@@ -178,6 +186,86 @@ TEST(WeightsTest, AConfigThatTellsOfLessThanTheFileIsRefused) {
                 .find("DIR/model.safetensors: tensor '"
                       "model.layers.0.post_mlp_layernorm.weight'"),
             0u);
+}
+
+// v3_mtp as a sparse model: its first layer has an indexer, the second shares its choice.
+class SparseCheckpoint : public Checkpoint {
+ public:
+  static constexpr const char* kIndexer = "model.layers.0.self_attn.indexer.";
+  static constexpr int kHeads = 3, kDim = 20;
+
+  SparseCheckpoint() : Checkpoint("v3_mtp") {
+    config()["index_topk"] = 8;
+    config()["index_n_heads"] = kHeads;
+    config()["index_head_dim"] = kDim;
+    config()["indexer_types"] = {"full", "shared"};
+    AddIndexer(kIndexer, FileDType::kBf16);
+  }
+  void AddIndexer(const std::string& prefix, FileDType matrices) {
+    const int64_t rank = config()["q_lora_rank"].get<int64_t>();
+    const int64_t hidden = config()["hidden_size"].get<int64_t>();
+    AddZeros(prefix + "wq_b.weight", matrices, {kHeads * kDim, rank});
+    AddZeros(prefix + "wk.weight", matrices, {kDim, hidden});
+    AddZeros(prefix + "k_norm.weight", FileDType::kF32, {kDim});
+    AddZeros(prefix + "k_norm.bias", FileDType::kF32, {kDim});
+    AddZeros(prefix + "weights_proj.weight", FileDType::kF32, {kHeads, hidden});
+  }
+};
+
+constexpr const char* kIndexerTensors[] = {"wq_b.weight", "wk.weight", "k_norm.weight",
+                                           "k_norm.bias", "weights_proj.weight"};
+
+TEST(WeightsTest, ALayerThatChoosesHasAnIndexer) {
+  SparseCheckpoint checkpoint;
+  checkpoint.Write();
+  checkpoint.Check();
+  const ModelConfig config = ReadModelConfig(checkpoint.dir().path());
+  SerialExecutor serial;
+  const Loaded loaded(config, *OpenWeightFiles(checkpoint.dir().path(), config), serial);
+  const IndexerWeights& indexer = loaded.weights.layers[0].attention.indexer;
+  EXPECT_EQ(indexer.q_up.shape.outputs, 60);
+  EXPECT_EQ(indexer.key.shape.outputs, 20);
+  EXPECT_EQ(indexer.gate.shape.outputs, 3);
+  EXPECT_EQ(indexer.gate.format, WeightFormat::kF32);
+  EXPECT_EQ(indexer.key_norm_bias.size(), 20u);
+  EXPECT_TRUE(loaded.weights.layers[1].attention.indexer.empty());
+}
+
+TEST(WeightsTest, AnIndexersMissingTensorIsRefusedByName) {
+  for (const char* name : kIndexerTensors) {
+    SparseCheckpoint checkpoint;
+    const std::string tensor = SparseCheckpoint::kIndexer + std::string(name);
+    checkpoint.Remove(tensor);
+    EXPECT_NE(checkpoint.Refusal().find(tensor), std::string::npos) << name;
+  }
+}
+
+TEST(WeightsTest, AnIndexerOfALayerThatSharesIsRefusedByName) {
+  for (const char* name : kIndexerTensors) {
+    SparseCheckpoint checkpoint;
+    const std::string tensor = "model.layers.1.self_attn.indexer." + std::string(name);
+    checkpoint.Add(tensor, SparseCheckpoint::kIndexer + std::string(name));
+    EXPECT_EQ(checkpoint.Refusal(), NothingReads(tensor, 1));
+  }
+}
+
+TEST(WeightsTest, WhetherAnIndexersMatrixIsQuantisedIsReadOffTheTensor) {
+  SparseCheckpoint checkpoint;
+  checkpoint.config()["quantization_config"] = {{"quant_method", "fp8"},
+                                                {"weight_block_size", {16, 16}},
+                                                {"modules_to_not_convert", {"indexer.wq_b"}}};
+  for (const char* name : kIndexerTensors) {
+    checkpoint.Remove(SparseCheckpoint::kIndexer + std::string(name));
+  }
+  checkpoint.AddIndexer(SparseCheckpoint::kIndexer, FileDType::kF8E4m3);
+  const int64_t rank = checkpoint.config()["q_lora_rank"].get<int64_t>();
+  const int64_t hidden = checkpoint.config()["hidden_size"].get<int64_t>();
+  checkpoint.AddZeros(SparseCheckpoint::kIndexer + std::string("wq_b.weight_scale_inv"),
+                      FileDType::kF32, {4, (rank + 15) / 16});
+  checkpoint.AddZeros(SparseCheckpoint::kIndexer + std::string("wk.weight_scale_inv"),
+                      FileDType::kF32, {2, (hidden + 15) / 16});
+  checkpoint.Write();
+  checkpoint.Check();
 }
 
 TEST(WeightsTest, PartsThatAModelIsWholeWithoutMayBeThere) {

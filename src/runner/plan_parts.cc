@@ -68,6 +68,8 @@ PageCount PagesThatFit(const MemoryPlan& plan, const RunnerOptions& options, Pag
 }  // namespace
 
 void CheckOptions(const ModelConfig& config, const RunnerOptions& options) {
+  Require(!config.indexer, "{}: sparse attention (index_topk {}) is not computed yet",
+          config.family, config.indexer ? config.indexer->top_k : 0);
   Require(options.max_seqs >= 1 && options.max_seqs <= kMaxSeqs,
           "max running requests: expected 1..{}, got {}", kMaxSeqs, options.max_seqs);
   Require(options.max_step_tokens >= TokenCount(1) &&
