@@ -13,6 +13,10 @@ const char* KvFormatName(KvFormat format) {
       return "latent_bf16";
     case KvFormat::kLatentFp8:
       return "latent_fp8";
+    case KvFormat::kIndexKeyF32:
+      return "index_key_f32";
+    case KvFormat::kIndexKeyBf16:
+      return "index_key_bf16";
     case KvFormat::kIndexKeyFp8:
       return "index_key_fp8";
     case KvFormat::kIndexKeyFp8Preshuffled:
@@ -27,11 +31,16 @@ KvLayout::KvLayout(KvFormat format, KvDims dims, PageSize page_size)
               dims.rope_dim <= kMaxRowValues - dims.latent_dim,
           "{}: latent_dim + rope_dim: expected 1..{} (latent_dim >= 1, rope_dim >= 0), got {} + {}",
           KvFormatName(format), kMaxRowValues, dims.latent_dim, dims.rope_dim);
+  Require(!is_index_key() || dims.rope_dim == 0, "{}: rope_dim: expected 0, got {}",
+          KvFormatName(format), dims.rope_dim);
   const int32_t rows = page_size.raw();
   switch (format) {
     case KvFormat::kLatentF32:
-    case KvFormat::kLatentBf16: {
-      const int32_t bytes = dims.values() * (format == KvFormat::kLatentF32 ? 4 : 2);
+    case KvFormat::kLatentBf16:
+    case KvFormat::kIndexKeyF32:
+    case KvFormat::kIndexKeyBf16: {
+      const bool is_f32 = format == KvFormat::kLatentF32 || format == KvFormat::kIndexKeyF32;
+      const int32_t bytes = dims.values() * (is_f32 ? 4 : 2);
       AddPart({.row_bytes = bytes, .row_stride = bytes, .chunk_bytes = bytes});
       page_bytes_ = ByteOffset(bytes) * rows;
       break;
@@ -60,8 +69,6 @@ KvLayout::KvLayout(KvFormat format, KvDims dims, PageSize page_size)
     case KvFormat::kIndexKeyFp8:
     case KvFormat::kIndexKeyFp8Preshuffled: {
       const bool preshuffled = format == KvFormat::kIndexKeyFp8Preshuffled;
-      Require(dims.rope_dim == 0, "{}: rope_dim: expected 0, got {}", KvFormatName(format),
-              dims.rope_dim);
       Require(dims.latent_dim % 4 == 0, "{}: key dim: expected a multiple of 4, got {}",
               KvFormatName(format), dims.latent_dim);
       Require(!preshuffled || rows % kPreshuffleTile == 0,
@@ -82,8 +89,8 @@ KvLayout::KvLayout(KvFormat format, KvDims dims, PageSize page_size)
 }
 
 int32_t KvLayout::num_scales() const {
-  if (is_index_key()) return 1;
-  return format_ == KvFormat::kLatentFp8 ? CeilDiv(dims_.latent_dim, kFp8ScaleGroup) : 0;
+  if (format_ == KvFormat::kLatentFp8) return CeilDiv(dims_.latent_dim, kFp8ScaleGroup);
+  return format_ >= KvFormat::kIndexKeyFp8 ? 1 : 0;
 }
 
 void KvLayout::AddPart(KvPart part) {

@@ -4,6 +4,7 @@
 //   kLatentF32, kLatentBf16    [latent | rope], contiguous, in that type
 //   kLatentFp8                 latent as e4m3, one f32 scale per 128 values, rope as bf16;
 //                              row stride rounded up to 16 bytes (656 for 512 + 64)
+//   kIndexKeyF32, kIndexKeyBf16  the key, contiguous, in that type
 //   kIndexKeyFp8               per page: the keys as e4m3, row after row, then a f32 scale per row
 //   kIndexKeyFp8Preshuffled    the same, but keys in tiles of 16 tokens x 16 bytes
 #ifndef QUIRE_ATTN_KV_LAYOUT_H_
@@ -17,7 +18,15 @@
 
 namespace quire {
 
-enum class KvFormat { kLatentF32, kLatentBf16, kLatentFp8, kIndexKeyFp8, kIndexKeyFp8Preshuffled };
+enum class KvFormat {
+  kLatentF32,
+  kLatentBf16,
+  kLatentFp8,
+  kIndexKeyF32,
+  kIndexKeyBf16,
+  kIndexKeyFp8,
+  kIndexKeyFp8Preshuffled,
+};
 
 const char* KvFormatName(KvFormat format);
 
@@ -64,7 +73,7 @@ class KvLayout {
   KvFormat format() const { return format_; }
   KvDims dims() const { return dims_; }
   PageSize page_size() const { return page_size_; }
-  bool is_index_key() const { return format_ >= KvFormat::kIndexKeyFp8; }
+  bool is_index_key() const { return format_ >= KvFormat::kIndexKeyF32; }
 
   // The parts of a row, in the order in which a packed row holds them.
   std::span<const KvPart> parts() const { return {parts_.data(), static_cast<size_t>(num_parts_)}; }

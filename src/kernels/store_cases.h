@@ -32,6 +32,9 @@ inline const FormatCase kFormatCases[] = {
     {"fp8_odd_dims", KvFormat::kLatentFp8, {130, 6}},
     {"bf16_odd_dims", KvFormat::kLatentBf16, {21, 5}},
     {"f32_no_rope", KvFormat::kLatentF32, {40, 0}},
+    {"index_f32", KvFormat::kIndexKeyF32, {128, 0}},
+    {"index_bf16", KvFormat::kIndexKeyBf16, {128, 0}},
+    {"index_bf16_odd_dim", KvFormat::kIndexKeyBf16, {21, 0}},
     {"index", KvFormat::kIndexKeyFp8, {128, 0}},
     {"index_preshuffled", KvFormat::kIndexKeyFp8Preshuffled, {128, 0}, false},
 };

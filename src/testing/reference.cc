@@ -61,11 +61,13 @@ std::vector<double> ReferenceRow(std::span<const std::byte> pool, const KvLayout
   std::vector<double> values;
   switch (layout.format()) {
     case KvFormat::kLatentF32:
+    case KvFormat::kIndexKeyF32:
       for (int64_t i = 0; i < n; ++i) {
         values.push_back(LoadAt<float>(pool, (slot.raw() * n + i) * 4));
       }
       break;
     case KvFormat::kLatentBf16:
+    case KvFormat::kIndexKeyBf16:
       for (int64_t i = 0; i < n; ++i) {
         values.push_back(ToFloat(LoadAt<Bf16>(pool, (slot.raw() * n + i) * 2)));
       }

@@ -147,9 +147,11 @@ HWY_INLINE void DecodeRow(const KvLayout& layout, const std::byte* page, int32_t
   const std::span<const KvPart> parts = layout.parts();
   switch (layout.format()) {
     case KvFormat::kLatentF32:
+    case KvFormat::kIndexKeyF32:
       CopyF32(PartRow(parts[0], page, row), 0, dims.values(), to);
       return;
     case KvFormat::kLatentBf16:
+    case KvFormat::kIndexKeyBf16:
       WidenBf16(PartRow(parts[0], page, row), 0, dims.values(), to);
       return;
     case KvFormat::kLatentFp8: {
@@ -207,9 +209,11 @@ HWY_INLINE void EncodeRow(const KvLayout& layout, const float* HWY_RESTRICT from
   const std::span<const KvPart> parts = layout.parts();
   switch (layout.format()) {
     case KvFormat::kLatentF32:
+    case KvFormat::kIndexKeyF32:
       std::memcpy(PartRow(parts[0], page, row), from, static_cast<size_t>(parts[0].row_bytes));
       return;
     case KvFormat::kLatentBf16:
+    case KvFormat::kIndexKeyBf16:
       NarrowBf16(from, dims.values(), PartRow(parts[0], page, row));
       return;
     case KvFormat::kLatentFp8: {

@@ -105,6 +105,8 @@ enum Fact {
   kFormatF32,  // stores, in the order of KvFormat
   kFormatBf16,
   kFormatFp8,
+  kFormatIndexKeyF32,
+  kFormatIndexKeyBf16,
   kFormatIndexKey,
   kFormatPreshuffled,
   kRefusedFlat,  // buffers a bit too small for what is to be written

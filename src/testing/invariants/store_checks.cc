@@ -160,11 +160,15 @@ KvDims DrawLatentDims(Random& random) {
           .rope_dim = ToInt32(random.Pick({0, 5, 8}))};
 }
 
-void CheckLatentStore(const Trial& trial) {
+// Rows of latents and index keys in every format that has no layout to disagree about.
+void CheckPlainStore(const Trial& trial) {
   constexpr KvFormat kFormats[] = {KvFormat::kLatentF32, KvFormat::kLatentBf16,
-                                   KvFormat::kLatentFp8};
-  const KvFormat format = kFormats[trial.random.Between(0, 2)];
-  const KvLayout layout(format, DrawLatentDims(trial.random), trial.config.page_size);
+                                   KvFormat::kLatentFp8, KvFormat::kIndexKeyF32,
+                                   KvFormat::kIndexKeyBf16};
+  const KvFormat format = kFormats[trial.random.Between(0, 4)];
+  KvDims dims = DrawLatentDims(trial.random);
+  if (format >= KvFormat::kIndexKeyF32) dims.rope_dim = 0;
+  const KvLayout layout(format, dims, trial.config.page_size);
   const PageCount num_pages(trial.random.Between(2, 4));
   ModelledStore store(layout, num_pages);
   ModelledStore* const stores[] = {&store};
@@ -235,7 +239,7 @@ void CheckIndexKeyStores(const Trial& trial) {
 }  // namespace
 
 void CheckStores(const Trial& trial) {
-  CheckLatentStore(trial);
+  CheckPlainStore(trial);
   QUIRE_RETURN_IF_FAILED();
   CheckIndexKeyStores(trial);
 }

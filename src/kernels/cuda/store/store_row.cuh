@@ -222,9 +222,11 @@ __device__ void EncodeRow(const StoreView& store, int64_t slot, const Source& so
   uint8_t* bytes = page + int64_t{row} * store.parts[0].row_stride;
   switch (store.format) {
     case KvFormat::kLatentF32:
+    case KvFormat::kIndexKeyF32:
       EncodePlain<float>(store, bytes, source, lane);
       return;
     case KvFormat::kLatentBf16:
+    case KvFormat::kIndexKeyBf16:
       EncodePlain<Bf16>(store, bytes, source, lane);
       return;
     case KvFormat::kLatentFp8:
@@ -249,8 +251,10 @@ struct RowReader {
     const int32_t n = store.dims.latent_dim;
     switch (store.format) {
       case KvFormat::kLatentF32:
+      case KvFormat::kIndexKeyF32:
         return LoadQuad(reinterpret_cast<const float*>(bytes), i, n);
       case KvFormat::kLatentBf16:
+      case KvFormat::kIndexKeyBf16:
         return LoadQuad(reinterpret_cast<const Bf16*>(bytes), i, n);
       case KvFormat::kLatentFp8:
         return LoadCodes(bytes, LoadScale(bytes + store.parts[1].begin, i / kFp8ScaleGroup), i, n);
