@@ -60,6 +60,18 @@ void Validate(const RmsNormArgs& args) {
           "rms_norm.eps: expected a finite number >= 0, got {}", args.eps);
 }
 
+void Validate(const LayerNormArgs& args) {
+  const int64_t num_tokens = args.y.dim(0);
+  const int64_t width = std::ssize(args.weight);
+  Require(width >= 1, "layer_norm.weight: expected one value or more, got none");
+  Require(std::ssize(args.bias) == width, "layer_norm.bias: expected {} values, got {}", width,
+          args.bias.size());
+  RequireShape("layer_norm.y", args.y, {num_tokens, width});
+  RequireShape("layer_norm.x", args.x, {num_tokens, width});
+  Require(std::isfinite(args.eps) && args.eps >= 0,
+          "layer_norm.eps: expected a finite number >= 0, got {}", args.eps);
+}
+
 void Validate(const RopeArgs& args) {
   const int64_t num_tokens = args.x.dim(0);
   const int64_t rope_dim = args.x.dim(2);

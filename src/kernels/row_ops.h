@@ -3,6 +3,7 @@
 // operations. "act" is a backend's type of activations: f32 on the CPU, bf16 or f32 on a device.
 //
 //   RmsNorm    y = x / sqrt(mean(x^2) + eps) * weight * scale
+//   LayerNorm  y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias
 //   Rope       pairs (a, b) of rope_dim values -> (a cos - b sin, b cos + a sin)
 //   SiluMul    y = gate / (1 + exp(-gate)) * up, of rows [gate | up]
 //   AddScaled  y += scale * x
@@ -24,6 +25,14 @@ struct RmsNormArgs {
   float eps = 1e-6f;                   // finite, >= 0
   TensorView y = {};                   // [num_tokens, width] act; may be x
   float scale = 1.0f;
+};
+
+struct LayerNormArgs {
+  ConstTensorView x = {};              // [num_tokens, width] act
+  std::span<const float> weight = {};  // [width], width >= 1
+  std::span<const float> bias = {};    // [width]
+  float eps = 1e-6f;                   // finite, >= 0
+  TensorView y = {};                   // [num_tokens, width] act; may be x
 };
 
 // How rotary pairs lie in a row: (2i, 2i + 1), or (i, i + rope_dim / 2).
@@ -106,6 +115,7 @@ struct CombineArgs {
 // Throw Error(kInvalidArgument) naming the argument, the expected and the actual value. They look at
 // shapes and numbers; types, and what lies in memory, are the backend's to check.
 void Validate(const RmsNormArgs& args);
+void Validate(const LayerNormArgs& args);
 void Validate(const RopeArgs& args);
 void Validate(const SiluMulArgs& args);
 void Validate(const AddScaledArgs& args);

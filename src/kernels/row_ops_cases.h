@@ -62,6 +62,34 @@ inline Reference ReferenceRmsNorm(const std::vector<float>& x, const std::vector
   return reference;
 }
 
+inline Reference ReferenceLayerNorm(const std::vector<float>& x, const std::vector<float>& weight,
+                                    const std::vector<float>& bias, double eps) {
+  const size_t width = weight.size();
+  const double n = static_cast<double>(width);
+  const double adds = static_cast<double>(width / 16) + 6;
+  Reference reference;
+  for (size_t row = 0; row < x.size(); row += width) {
+    double sum = 0, magnitude = 0, squares = 0;
+    for (size_t i = 0; i < width; ++i) {
+      sum += x[row + i];
+      magnitude += std::abs(x[row + i]);
+    }
+    const double mean = sum / n;
+    for (size_t i = 0; i < width; ++i) squares += (x[row + i] - mean) * (x[row + i] - mean);
+    const double factor = 1 / std::sqrt(squares / n + eps);
+    const double mean_error = kU * adds * magnitude / n;
+    for (size_t i = 0; i < width; ++i) {
+      const double difference = x[row + i] - mean;
+      const double scaled = difference * factor * weight[i];
+      reference.Add(scaled + bias[i],
+                    std::abs(scaled) * (mean_error * factor + kU * (adds / 2 + 6)) +
+                        std::abs(factor * weight[i]) * mean_error +
+                        kU * std::abs(scaled + bias[i]));
+    }
+  }
+  return reference;
+}
+
 // Where the values of pair i stand.
 inline std::pair<int64_t, int64_t> PairAt(RopePairs pairs, int64_t i, int64_t rope_dim) {
   if (pairs == RopePairs::kInterleaved) return {2 * i, 2 * i + 1};

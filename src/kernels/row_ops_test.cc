@@ -113,6 +113,37 @@ TEST(RowOpsTest, RmsNormOfZerosIsZero) {
   EXPECT_EQ(x, std::vector<float>(20, 0.0f));
 }
 
+TEST(RowOpsTest, LayerNormIsNearTheReferenceAlsoInPlace) {
+  SerialExecutor executor;
+  for (int64_t width : kWidths) {
+    SCOPED_TRACE(width);
+    std::vector<float> values = MadeUpRows(1, 5, width);
+    for (float& value : values) value += 3.0f;  // a mean that is far from 0
+    const std::vector<float> weight = MadeUpValues(2, 0, width);
+    const std::vector<float> bias = MadeUpValues(3, 0, width);
+    const Reference reference = ReferenceLayerNorm(values, weight, bias, 1e-6f);
+    GappedRows x(values, width);
+    GappedRows y(5, width);
+    cpu::LayerNorm({.x = x.view(), .weight = weight, .bias = bias, .y = y.view()}, executor);
+    EXPECT_NEAR_REFERENCE(y, reference);
+    cpu::LayerNorm({.x = x.view(), .weight = weight, .bias = bias, .y = x.view()}, executor);
+    EXPECT_EQ(BitMismatch(x.values(), y.values()), "");
+    EXPECT_EQ(x.Damage(), "");
+  }
+}
+
+TEST(RowOpsTest, LayerNormOfEqualValuesIsTheBias) {
+  SerialExecutor executor;
+  std::vector<float> x(20, 3.0f);
+  const std::vector<float> weight(20, 2.0f), bias(20, 0.25f);
+  cpu::LayerNorm({.x = ConstTensorView(x.data(), {1, 20}),
+                  .weight = weight,
+                  .bias = bias,
+                  .y = TensorView(x.data(), {1, 20})},
+                 executor);
+  EXPECT_EQ(x, bias);
+}
+
 TEST(RowOpsTest, RopeRotatesTheLastValuesOfEveryHead) {
   SerialExecutor executor;
   constexpr int64_t kTokens = 3, kHeads = 5, kNope = 4;

@@ -122,6 +122,31 @@ void RmsNormRows(const RmsNormArgs& args, int64_t begin, int64_t end) {
   }
 }
 
+// Differences from the mean are rounded once and kept in y, so that squares are of what is scaled.
+void LayerNormRow(const LayerNormArgs& args, const float* x, float* y) {
+  const DF d;
+  const int64_t n = args.x.dim(1);
+  const float sum = SumRow(x, n, [](VF sums, VF v) HWY_ATTR { return hn::Add(sums, v); });
+  const VF mean = hn::Set(d, sum / static_cast<float>(n));
+  ForVectors(n, [&](int64_t i, auto lanes)
+                    HWY_ATTR { lanes.Store(hn::Sub(lanes.Load(x + i), mean), y + i); });
+  const float squares = SumRow(y, n, [](VF sums, VF v) HWY_ATTR { return hn::MulAdd(v, v, sums); });
+  const VF factor = hn::Set(d, 1.0f / std::sqrt(squares / static_cast<float>(n) + args.eps));
+  const float* weight = args.weight.data();
+  const float* bias = args.bias.data();
+  ForVectors(n, [&](int64_t i, auto lanes) HWY_ATTR {
+    lanes.Store(hn::MulAdd(hn::Mul(lanes.Load(y + i), factor), lanes.Load(weight + i),
+                           lanes.Load(bias + i)),
+                y + i);
+  });
+}
+
+void LayerNormRows(const LayerNormArgs& args, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    LayerNormRow(args, args.x.Row<float>(t), args.y.Row<float>(t));
+  }
+}
+
 // (a, b) -> (a cos - b sin, b cos + a sin), the second product rounded and the first one fused.
 HWY_INLINE void Rotate(VF cos, VF sin, VF& a, VF& b) {
   const VF b_sin = hn::Mul(b, sin);
@@ -264,6 +289,7 @@ namespace cpu {
 namespace {
 
 HWY_EXPORT(RmsNormRows);
+HWY_EXPORT(LayerNormRows);
 HWY_EXPORT(RopeRows);
 HWY_EXPORT(SiluMulRows);
 HWY_EXPORT(AddScaledRows);
@@ -407,6 +433,17 @@ void RmsNorm(const RmsNormArgs& args, Executor& executor) {
   ForRows(args.y.dim(0), kNormNs * static_cast<double>(args.y.dim(1)), executor,
           [&](int64_t begin, int64_t end) {
             HWY_DYNAMIC_DISPATCH(RmsNormRows)
+            (args, begin, end);
+          });
+}
+
+void LayerNorm(const LayerNormArgs& args, Executor& executor) {
+  Validate(args);
+  RequireF32("layer_norm.x", args.x);
+  RequireF32("layer_norm.y", args.y);
+  ForRows(args.y.dim(0), kNormNs * static_cast<double>(args.y.dim(1)), executor,
+          [&](int64_t begin, int64_t end) {
+            HWY_DYNAMIC_DISPATCH(LayerNormRows)
             (args, begin, end);
           });
 }

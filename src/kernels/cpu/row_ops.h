@@ -9,6 +9,7 @@
 namespace quire::cpu {
 
 void RmsNorm(const RmsNormArgs& args, Executor& executor);
+void LayerNorm(const LayerNormArgs& args, Executor& executor);
 void Rope(const RopeArgs& args, Executor& executor);
 void SiluMul(const SiluMulArgs& args, Executor& executor);
 void AddScaled(const AddScaledArgs& args, Executor& executor);
