@@ -4,14 +4,28 @@
 
 namespace quire {
 
-void RequireLatentStore(const Sequences& plan, const KvStore& store) {
-  Require(!store.layout().is_index_key(), "store: expected a latent format, got {}",
-          KvFormatName(store.layout().format()));
+namespace {
+
+void RequirePagesOf(const Sequences& plan, const KvStore& store) {
   Require(plan.page_size == store.page_size(), "store: expected the plan's page_size {}, got {}",
           plan.page_size, store.page_size());
   Require(plan.pool_pages <= store.num_pages(),
           "store: expected the plan's pool of {} pages, got {}", plan.pool_pages,
           store.num_pages());
+}
+
+}  // namespace
+
+void RequireLatentStore(const Sequences& plan, const KvStore& store) {
+  Require(!store.layout().is_index_key(), "store: expected a latent format, got {}",
+          KvFormatName(store.layout().format()));
+  RequirePagesOf(plan, store);
+}
+
+void RequireIndexStore(const Sequences& plan, const KvStore& store) {
+  Require(store.layout().is_index_key(), "store: expected a format of index keys, got {}",
+          KvFormatName(store.layout().format()));
+  RequirePagesOf(plan, store);
 }
 
 void RequireLse(const TensorView& lse, int64_t num_tokens, int64_t num_heads) {

@@ -17,6 +17,8 @@ namespace quire {
 
 // Throws Error(kInvalidArgument) unless the store holds latent rows in the plan's pages.
 void RequireLatentStore(const Sequences& plan, const KvStore& store);
+// The same of index keys.
+void RequireIndexStore(const Sequences& plan, const KvStore& store);
 
 // Throws Error(kInvalidArgument) unless lse is empty or [num_tokens, num_heads] f32.
 void RequireLse(const TensorView& lse, int64_t num_tokens, int64_t num_heads);

@@ -77,6 +77,8 @@ PagedBatch::PagedBatch(std::vector<SequenceCase> cases, const PagedBatchShape& s
       const std::vector<float> values =
           MadeUpValues(c.seed + 1000003, content, int64_t{shape.num_heads} * shape.dims.values());
       q_.insert(q_.end(), values.begin(), values.end());
+      const std::vector<float> gates = MadeUpValues(c.seed + 2000003, content, shape.num_heads);
+      gates_.insert(gates_.end(), gates.begin(), gates.end());
     }
     num_tokens_ += c.q_len;
   }

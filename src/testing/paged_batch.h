@@ -54,7 +54,8 @@ class PagedBatch {
   const KvStore& store() const { return store_; }
   std::span<std::byte> pool() const { return memory_.bytes(); }
   std::span<const SequenceStep> seqs() const { return seqs_; }
-  std::span<const float> q() const { return q_; }  // [tokens, heads, values]
+  std::span<const float> q() const { return q_; }          // [tokens, heads, values]
+  std::span<const float> gates() const { return gates_; }  // [tokens, heads], of an indexer
   int64_t num_tokens() const { return num_tokens_; }
   PageCount pool_pages() const { return store_.num_pages(); }
   Slot SlotAt(size_t seq, int64_t position) const;
@@ -72,7 +73,7 @@ class PagedBatch {
   Buffer memory_;
   KvStore store_;
   std::vector<SequenceStep> seqs_;
-  std::vector<float> q_;
+  std::vector<float> q_, gates_;
   int64_t num_tokens_ = 0;
 };
 

@@ -13,7 +13,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/mla_attention.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "kernels/cpu/row_codec-inl.h"
+#include "kernels/cpu/paged_rows-inl.h"
 #include "kernels/cpu/softmax_output-inl.h"
 #include "kernels/cpu/tile_ops-inl.h"
 
@@ -112,18 +112,11 @@ class TileRun {
  private:
   // Transposes one row's query into column `to` of its block; past the last row it is zeros.
   void PackRow(int64_t row, float* to) const {
-    const bool is_padding = row >= tile_.q_count * num_heads_;
-    const int64_t num_values = is_padding ? 0 : args_.q.dim(2);
-    const int64_t token = tile_.q_begin.raw() + row / num_heads_;
-    const int64_t head = row % num_heads_;
-    if (!is_padding && args_.q.dtype() == DType::kF32) {
-      const float* from = args_.q.Row<float>(token, head);
-      for (int64_t i = 0; i < num_values; ++i) to[i * kBlockRows] = from[i];
-    } else if (!is_padding) {
-      const Bf16* from = args_.q.Row<Bf16>(token, head);
-      for (int64_t i = 0; i < num_values; ++i) to[i * kBlockRows] = ToFloat(from[i]);
+    if (row >= tile_.q_count * num_heads_) {
+      PackZeros(shape_.dim, to);
+    } else {
+      PackQuery(args_.q, tile_.q_begin.raw() + row / num_heads_, row % num_heads_, shape_.dim, to);
     }
-    for (int64_t i = num_values; i < shape_.dim; ++i) to[i * kBlockRows] = 0.0f;
   }
 
   void Reset(const SoftmaxState& state) const {
@@ -146,14 +139,9 @@ class TileRun {
 
   // Decodes keys [begin, end), in the order in which `query` sums them.
   void LoadKeys(TokenCount begin, TokenCount end, TokenCount query) const {
-    const KvLayout& layout = args_.store.read_layout();
     RowTarget to{.base = scratch_.keys, .block_stride = kColumnBlockStride};
     for (TokenCount p = begin; p < end; p += TokenCount(1), to.base += kBlockColumns) {
-      const TokenCount position = plan_.KeyPosition(tile_.seq, query, p);
-      const PageCount index = plan_.page_size.FullPages(position);
-      const PageId page = plan_.Row(tile_.seq)[index.raw()];
-      DecodeRow(layout, args_.store.Page(page), plan_.page_size.OffsetOf(position), to);
-      for (int32_t i = layout.dims().values(); i < shape_.key_columns; ++i) *to.At(i) = 0.0f;
+      DecodeKey(plan_, args_.store, tile_.seq, query, p, shape_.key_columns, to);
     }
   }
 
