@@ -47,7 +47,7 @@ def score(quire, folder, tokens):
         json.dump(tokens, file)
         file.flush()
         done = subprocess.run([quire, "score", folder, "--tokens-file", file.name, "--top", str(TOP),
-                               "--kv-cache-dtype", "f32", "--json"],
+                               "--kv-cache-dtype", "f32", "--index-cache-dtype", "f32", "--json"],
                               check=False, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"quire score ended with {done.returncode}:\n{done.stderr}")

@@ -12,6 +12,9 @@ it is published, config.json and safetensors with the names and types of real ch
                  greedy           the tokens that follow when the most likely one is always taken
                  greedy_logprobs  theirs
                  smallest_gap     between the two highest logits, over the greedy tokens
+                 chosen           of a sparse model: [layer that chooses][i], the positions that
+                                  token i attends to
+                 smallest_key_gap between the last key that is chosen and the next, over all passes
                  bf16             see below
                  seed, made_with
 
@@ -23,15 +26,17 @@ others who compute in it. Roundings also change places in close choices of exper
 log-probability jumps by as much as 4, which says nothing about how well anyone computes. So that
 run is made to choose the experts that float32 does, and
 
-  bf16  near_ties     the i at which that may happen to others: the gap between a chosen expert and
-                      another is below 6 times the root mean square of what the run's scores are off
+  bf16  near_ties     the i at which that may happen to others: the gap between a chosen expert, or
+                      a chosen key, and another is below 6 times the root mean square of what the
+                      run's scores are off
         rms_error     of logprobs without near_ties
         median_error  of all logprobs, absolute
 
 With e4m3 weights their inputs are e4m3 there too, with a scale per 128, as such models are run.
 
 A seed is taken if a correct implementation in float32 must agree and a wrong one cannot:
-  1. no choice is close: neither the best token nor the chosen experts hang on a rounding;
+  1. no choice is close: neither the best token nor the chosen experts, nor the chosen keys of a
+     sparse model, hang on a rounding;
   2. the double-precision model agrees to 2e-5 (transformers keeps norms, angles and routing in
      float32 even there);
   3. log-probabilities vary, and the greedy tokens are not a short cycle;
@@ -49,6 +54,7 @@ import re
 import shutil
 import sys
 import tempfile
+import types as types_module
 import zlib
 
 import safetensors.torch
@@ -66,6 +72,8 @@ MISREADING = 1e-2  # a log-probability, at least
 # A gap is the difference of two scores, or of two sums of two, so it differs by up to twice what a
 # score does: three standard deviations.
 NEAR_TIE = 6
+
+CLOSEST_KEYS = 2e-5  # index scores, of which docs/numerics.md bounds the error below 1e-5 here
 
 # transformers has one class for both.
 CLASS_OF = {"kimi_k2": "deepseek_v3"}
@@ -94,6 +102,10 @@ AXK1 = V3 | {
     "architectures": ["AXK1ForCausalLM"], "model_type": "axk1",
     "vocab_size": 109, "bos_token_id": 108, "eos_token_id": 108, "n_group": 2,
 }
+V32 = V3 | {
+    "architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32",
+    "index_n_heads": 16, "index_head_dim": 24, "index_topk": 24, "num_hidden_layers": 2,
+}
 GLM = {
     "architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite",
     "vocab_size": 97, "hidden_size": 40, "intermediate_size": 56, "moe_intermediate_size": 12,
@@ -107,6 +119,10 @@ GLM = {
     "rope_theta": 1000000, "rope_scaling": None, "attention_bias": False,
     "tie_word_embeddings": False, "eos_token_id": [96, 95], "pad_token_id": 96,
     "dtype": "bfloat16",
+}
+GLM_DSA = GLM | {
+    "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa",
+    "index_n_heads": 17, "index_head_dim": 20, "index_topk": 20,
 }
 MINICPM3 = {
     "architectures": ["MiniCPM3ForCausalLM"], "model_type": "minicpm3",
@@ -168,7 +184,27 @@ def norm_routed_experts_only(model, _):
             layer.mlp.experts.register_forward_hook(lambda _, __, output, norm=norm: norm(output))
 
 
+def drop_index_norm_bias(model, _):
+    """Norms index keys without a bias."""
+    for layer in model.model.layers:
+        if layer.self_attn.indexer is not None:
+            layer.self_attn.indexer.k_norm.bias.data.zero_()
+
+
+def attend_densely_where_shared(model, _):
+    """Lets layers that share a choice see everything."""
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        if attention.indexer is None:
+            def forward(*args, before=attention.forward, **kwargs):
+                count = kwargs["hidden_states"].shape[1]
+                everything = torch.arange(count, dtype=torch.int32).expand(1, count, count)
+                return before(*args, **(kwargs | {"prev_topk_indices": everything}))
+            attention.forward = forward
+
+
 NO_SCALING = {"rope_scaling": None}
+DENSE = {"index_topk": 4096}
 FIXTURES = {
     # DeepSeek-V2-Lite: no query latent, greedy routing, two shared experts.
     "v2_lite": Fixture(
@@ -253,6 +289,37 @@ FIXTURES = {
         GLM | {"q_lora_rank": None, "n_shared_experts": 2, "attention_bias": True,
                "mlp_layer_types": ["sparse", "sparse", "dense"], "first_k_dense_replace": None},
         ({"rope_interleave": False},), spelling=5),
+    # DeepSeek-V3.2: halves in the indexer, pairs in attention, and YaRN in both.
+    "v32": Fixture(
+        V32 | {"rope_scaling": YARN},
+        (DENSE, {"index_topk": 20}, {"model_type": "glm_moe_dsa"}, NO_SCALING,
+         drop_index_norm_bias)),
+    # All keys are chosen.
+    "v32_wide": Fixture(
+        V32 | {"index_topk": 512, "torch_dtype": "float32"},
+        ({"index_topk": 24},), dtype=torch.float32),
+    "v32_fp8": Fixture(
+        V32 | {"hidden_size": 144, "intermediate_size": 136, "moe_intermediate_size": 24,
+               "num_hidden_layers": 2, "n_routed_experts": 4, "num_experts_per_tok": 2,
+               "q_lora_rank": 32, "kv_lora_rank": 40, "vocab_size": 64, "eos_token_id": 63,
+               "index_head_dim": 40,
+               "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3",
+                                       "quant_method": "fp8", "weight_block_size": [128, 128]}},
+        (DENSE, {"model_type": "glm_moe_dsa"}), fp8_blocks=True),
+    # The same model under DeepSeek-V3's name.
+    "v3_index": Fixture(
+        V3 | {"index_n_heads": 16, "index_head_dim": 16, "index_topk": 30, "num_hidden_layers": 2},
+        (DENSE, {"model_type": "glm_moe_dsa"})),
+    # GLM-5: pairs in the indexer. Which layers share a choice is spelled in three ways.
+    "glm_dsa": Fixture(GLM_DSA, (DENSE, {"model_type": "deepseek_v32"}, drop_index_norm_bias)),
+    "glm_dsa_types": Fixture(
+        GLM_DSA | {"num_hidden_layers": 4, "indexer_types": ["full", "shared", "full", "shared"]},
+        (DENSE, attend_densely_where_shared), spelling=5),
+    "glm_dsa_pattern": Fixture(
+        GLM_DSA | {"index_topk_pattern": "FSS"}, (DENSE, attend_densely_where_shared)),
+    "glm_dsa_frequency": Fixture(
+        GLM_DSA | {"num_hidden_layers": 4, "index_topk_freq": 2, "index_skip_topk_offset": 1},
+        (DENSE, attend_densely_where_shared)),
     "minicpm3": Fixture(
         MINICPM3,
         ({"scale_emb": 1}, {"scale_depth": 1.0}, {"dim_model_base": 48}, NO_SCALING)),
@@ -307,6 +374,23 @@ def tensor_shapes(config):
         linear(f"{name}.kv_b_proj", heads * (nope + value), latent)
         linear(f"{name}.o_proj", hidden, heads * value, bias)
 
+    def indexer(name):
+        index_heads, dim = config["index_n_heads"], config["index_head_dim"]
+        linear(f"{name}.wq_b", index_heads * dim, config["q_lora_rank"])
+        linear(f"{name}.wk", dim, hidden)
+        shapes[f"{name}.k_norm.weight"] = shapes[f"{name}.k_norm.bias"] = (dim,)
+        linear(f"{name}.weights_proj", index_heads, hidden)
+
+    def chooses_keys(layer):
+        if "index_topk" not in config:
+            return False
+        if "indexer_types" in config:
+            return config["indexer_types"][layer] == "full"
+        if "index_topk_pattern" in config:
+            return config["index_topk_pattern"][layer] == "F"
+        offset = config.get("index_skip_topk_offset", 2)
+        return max(layer - offset + 1, 0) % config.get("index_topk_freq", 1) == 0
+
     def experts(name):
         width = config["moe_intermediate_size"]
         num_experts = config["n_routed_experts"]
@@ -331,6 +415,8 @@ def tensor_shapes(config):
         if config["model_type"] == "axk1":
             shapes[f"{name}.post_mlp_layernorm.weight"] = (hidden,)
         attention(f"{name}.self_attn")
+        if chooses_keys(layer):
+            indexer(f"{name}.self_attn.indexer")
         if is_dense(layer):
             mlp(f"{name}.mlp", config["intermediate_size"])
         else:
@@ -391,7 +477,10 @@ def random_checkpoint(fixture, seed):
 
 
 def is_fp8_weight(name):
-    """As in DeepSeek-V3: every projection; not the router, norms, embedding and head."""
+    """As in DeepSeek-V3: every projection; not the router, norms, embedding and head. As in V3.2:
+    of an indexer its queries and keys, not its gates."""
+    if ".indexer." in name:
+        return name.endswith(("wq_b.weight", "wk.weight"))
     return name.endswith("_proj.weight") or name.endswith("kv_a_proj_with_mqa.weight")
 
 
@@ -455,6 +544,8 @@ def load_model(config, tensors, dtype=torch.float32):
     """The model that transformers reads from a folder with this config and these tensors."""
     config = {key: value for key, value in config.items() if key != "quantization_config"}
     config["model_type"] = CLASS_OF.get(config["model_type"], config["model_type"])
+    if config["model_type"] == "deepseek_v3" and config.get("index_topk"):
+        config["model_type"] = "deepseek_v32"
     with tempfile.TemporaryDirectory() as folder:
         write_folder(pathlib.Path(folder), config, tensors)
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
@@ -520,6 +611,55 @@ class Routing:
         return logits, weights * router.routed_scaling_factor, chosen
 
 
+class IndexTopk(torch.overrides.TorchFunctionMode):
+    """Looks at what one indexer chooses by, and has it choose `choice` where there is one."""
+
+    def __init__(self, look, choice):
+        super().__init__()
+        self.look, self.choice = look, choice
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function is torch.Tensor.topk:
+            self.look(args[0][0], args[1], result.indices[0])
+            if self.choice is not None:
+                return types_module.SimpleNamespace(indices=self.choice[None])
+        return result
+
+
+class Indexing:
+    """Scores [query, key], gaps [query] and chosen keys [query, top_k] of each indexer, of the last
+    pass. The indexer's own choice gives way to `choices`."""
+
+    def __init__(self, model, choices=None):
+        self.scores, self.gaps, self.chosen = {}, {}, {}
+        self.smallest_gap = math.inf  # of all passes
+        for name, module in model.named_modules():
+            if type(module).__name__.endswith("Indexer"):
+                choice = None if choices is None else choices[name]
+
+                def forward(*args, name=name, before=module.forward, choice=choice, **kwargs):
+                    look = lambda *found: self.look(name, *found)
+                    with IndexTopk(look, choice):
+                        return before(*args, **kwargs)
+                module.forward = forward
+
+    def look(self, name, scores, top_k, chosen):
+        # What is behind a query is -inf, or the lowest number there is.
+        scores = scores.double()
+        ordered = scores.sort(-1, descending=True).values
+        gaps = torch.full(scores.shape[:1], math.inf, dtype=torch.double)
+        for query in range(top_k, len(scores)):
+            gaps[query] = ordered[query, top_k - 1] - ordered[query, top_k]
+        self.scores[name], self.gaps[name], self.chosen[name] = scores, gaps, chosen
+        self.smallest_gap = min(self.smallest_gap, gaps.min().item())
+
+    def positions(self):
+        """[layer that chooses][query]: the keys that it sees and chose, ascending."""
+        return [[sorted(key for key in row if key <= query) for query, row in enumerate(rows.tolist())]
+                for rows in self.chosen.values()]
+
+
 class Fp8Inputs(torch.overrides.TorchFunctionMode):
     """Rounds what meets the projections of `model` to e4m3, with a scale per 128 inputs."""
 
@@ -527,7 +667,9 @@ class Fp8Inputs(torch.overrides.TorchFunctionMode):
         super().__init__()
         # By their memory: each expert's matrix is a part of one tensor.
         self.projections = {tensor.untyped_storage().data_ptr()
-                            for name, tensor in model.named_parameters() if "_proj" in name}
+                            for name, tensor in model.named_parameters()
+                            if "indexer" not in name and "_proj" in name
+                            or name.endswith(("indexer.wq_b.weight", "indexer.wk.weight"))}
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch.nn.functional.linear:
@@ -566,12 +708,12 @@ def greedy(model, tokens):
 def measure_bf16(config, values, tokens, logprobs):
     """What expected.json says of bf16."""
     model = load_model(config, values)
-    exact = Routing(model)
+    exact, exact_keys = Routing(model), Indexing(model)
     logprobs_of(model, tokens)
     model = load_model(config, values, torch.bfloat16)
     if exact.chosen:
         model.set_experts_implementation("eager")  # one product per expert, as Fp8Inputs needs
-    rounded = Routing(model, exact.chosen)
+    rounded, rounded_keys = Routing(model, exact.chosen), Indexing(model, exact_keys.chosen)
     is_fp8 = "quantization_config" in config
     with Fp8Inputs(model) if is_fp8 else contextlib.nullcontext():
         errors = (logprobs_of(model, tokens) - logprobs).abs()
@@ -582,6 +724,11 @@ def measure_bf16(config, values, tokens, logprobs):
             [(rounded.scores[name] - exact.scores[name]).flatten() for name in exact.scores])
         for gaps in exact.gaps.values():
             is_near |= (gaps < NEAR_TIE * differences.square().mean().sqrt())[:-1]
+    for name, gaps in exact_keys.gaps.items():
+        # What no query sees is -inf in both.
+        differences = (rounded_keys.scores[name] - exact_keys.scores[name]).tril()
+        queries = torch.arange(1, len(gaps) + 1).sum()
+        is_near |= (gaps < NEAR_TIE * (differences.square().sum() / queries).sqrt())[:-1]
     return {"near_ties": is_near.nonzero().flatten().tolist(),
             "rms_error": round(errors[~is_near].square().mean().sqrt().item(), 4),
             "median_error": round(errors.median().item(), 4)}
@@ -604,12 +751,14 @@ def expect(fixture, values, seed):
     prompt = [token for token in prompt.tolist() if token not in ends][:PROMPT_TOKENS]
 
     model = load_model(config, values)
-    routing = Routing(model)
+    routing, indexing = Routing(model), Indexing(model)
     continuation, smallest_gap = greedy(model, prompt)
     if smallest_gap < CLOSEST_TOKENS:
         return f"two tokens are within {smallest_gap:.1e}"
     if routing.smallest_gap < CLOSEST_EXPERTS:
         return f"two experts are within {routing.smallest_gap:.1e}"
+    if indexing.smallest_gap < CLOSEST_KEYS:
+        return f"two keys are within {indexing.smallest_gap:.1e}"
     if len(set(continuation)) < 12:
         return f"only {len(set(continuation))} different greedy tokens"
     if set(ends) & set(continuation):
@@ -628,10 +777,17 @@ def expect(fixture, values, seed):
             return f"{misreading} makes no difference"
 
     rounded = [round(value, 6) for value in logprobs.tolist()]
+    chosen = {}
+    if indexing.chosen:
+        logprobs_of(model, prompt)
+        chosen = {"chosen": indexing.positions()}
+        if math.isfinite(indexing.smallest_gap):  # some query sees more than it may choose
+            chosen["smallest_key_gap"] = round(indexing.smallest_gap, 7)
     return {
         "tokens": prompt, "logprobs": rounded[:len(prompt) - 1],
         "greedy": continuation, "greedy_logprobs": rounded[len(prompt) - 1:],
         "smallest_gap": round(smallest_gap, 6),
+        **chosen,
         "bf16": measure_bf16(config, values, prompt, logprobs[:len(prompt) - 1]),
         "seed": seed,
         "made_with": {"torch": torch.__version__.split("+")[0],

@@ -25,6 +25,8 @@ SOURCE = pathlib.Path(sys.argv[2])
 FIXTURES = SOURCE / "src/runner/testdata/hf"
 V2_LITE = FIXTURES / "v2_lite"  # one file
 V3_GROUPS = FIXTURES / "v3_groups"  # several files
+V32 = FIXTURES / "v32"  # sparse attention
+SPARSE = SOURCE / "src/runner/testdata/dummy/sparse"  # the same, and no weights
 TINY_CHAT = SOURCE / "src/testing/testdata/tiny_chat"  # no weights: --load-format dummy
 VOCAB_SIZE = 101
 CONTEXT = 512
@@ -122,6 +124,7 @@ class TopLevelTest(CliTest):
     def test_help_names_the_twin_of_every_common_flag(self):
         names = ["page-size", "context-length", "max-running-requests", "chunked-prefill-size",
                  "kv-cache-dtype", "mem-fraction-static", "max-total-tokens", "load-format",
+                 "index-cache-dtype", "index-cache-layout", "index-topk",
                  "threads", "disable-cuda-graph", "step-mode", "device", "deterministic", "check"]
         for command in ("generate", "chat", "inspect", "score", "bench"):
             text = self.run_ok(command, "--help")
@@ -185,7 +188,7 @@ class ScoreTest(CliTest):
         expected = expected_of(model)
         tokens = expected["tokens"]
         scores = self.run_json("score", model, "--tokens", ids(tokens), "--json",
-                               "--kv-cache-dtype", "f32", *flags)
+                               "--kv-cache-dtype", "f32", "--index-cache-dtype", "f32", *flags)
         self.assertEqual(scores["tokens"], tokens)
         self.assertEqual(len(scores["logprobs"]), len(tokens))
         for i, logprob in enumerate(expected["logprobs"]):
@@ -210,8 +213,27 @@ class ScoreTest(CliTest):
             with self.subTest(flags=flags):
                 self.assertEqual(self.check_scores(V3_GROUPS, "--top", 3, *flags), first)
 
+    def test_a_sparse_model_scores_alike_with_every_page_size_and_layout(self):
+        first = self.check_scores(V32, "--top", 3)
+        for flags in (["--page-size", 1], ["--page-size", 61], ["--chunked-prefill-size", 7],
+                      ["--step-mode", "graph"], ["--check"], ["--threads", 3],
+                      ["--index-topk", 24]):
+            with self.subTest(flags=flags):
+                self.assertEqual(self.check_scores(V32, "--top", 3, *flags), first)
+        args = ["score", SPARSE, "--load-format", "dummy", "--tokens", ids(range(100)), "--json"]
+        self.assertEqual(self.run_json(*args, "--index-cache-layout", "preshuffled"),
+                         self.run_json(*args))
+
+    def test_a_narrower_choice_of_keys_changes_scores_and_says_so(self):
+        tokens = ids(expected_of(V32)["tokens"])
+        wide = self.run_json("score", V32, "--tokens", tokens, "--json")
+        done = quire("score", V32, "--tokens", tokens, "--json", "--index-topk", 8)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotEqual(json.loads(done.stdout)["logprobs"], wide["logprobs"])
+        self.assertIn("queries attend to 8 keys, not to the 24", done.stderr)
+
     def test_greedy_continuation_is_the_expected_one(self):
-        for model in (V2_LITE, V3_GROUPS):
+        for model in (V2_LITE, V3_GROUPS, V32):
             greedy = expected_of(model)["greedy"]
             for chunk in (1, 50, 512):
                 scores = self.check_scores(model, "--continue", len(greedy),
@@ -857,6 +879,12 @@ class RefusalTest(CliTest):
                              (["--pagesize", 3], ["score", '"--pagesize"']),
                              (["more"], ["score", '"more"']),
                              (["--kv-cache-dtype", "int4"], ["--kv-cache-dtype", "fp8", "int4"]),
+                             (["--index-cache-dtype", "int4"],
+                              ["--index-cache-dtype", "fp8", "int4"]),
+                             (["--index-cache-layout", "x"],
+                              ["--index-cache-layout", "preshuffled", '"x"']),
+                             (["--index-topk", 0], ["--index-topk", '"0"']),
+                             (["--index-topk", 3], ["index top-k", "sparse attention"]),
                              (["--load-format", "gguf"], ["--load-format", "dummy", "gguf"]),
                              (["--step-mode", "x"], ["--step-mode", "graph", '"x"']),
                              (["--device", "gpu"], ["--device", "cpu", "cuda", '"gpu"']),
@@ -933,6 +961,22 @@ class InspectTest(CliTest):
             self.assertEqual(memory["kv_bytes_per_token"], 3 * (24 + 16) * 2)
             parts = ("weights_bytes", "kv_bytes", "workspace_bytes", "step_tables_bytes")
             self.assertEqual(memory["total_bytes"], sum(memory[part] for part in parts))
+
+    def test_a_sparse_model_shows_its_indexer_and_both_caches(self):
+        text = self.run_ok("inspect", SPARSE, "--context-length", 1024)
+        for words in ("4 heads of 128, 40 keys chosen, halves pairs", "2 full (0, 2), 1 shared",
+                      "3.63 KiB per token", "264 B of each token's are index keys",
+                      "for choosing keys, whatever the context"):
+            self.assertIn(words, text)
+        found = self.run_json("inspect", SPARSE, "--context-length", 1024, "--json",
+                              "--index-cache-dtype", "bf16")
+        self.assertEqual(found["config"]["indexer"]["layers"], ["full", "shared", "full"])
+        self.assertEqual(found["memory"]["index_bytes_per_token"], 2 * 128 * 2)
+        self.assertEqual(found["memory"]["kv_bytes_per_token"], 3 * 576 * 2 + 2 * 128 * 2)
+        self.assertIsNone(self.run_json("inspect", V2_LITE, "--json")["config"]["indexer"])
+        self.assert_refused(["page size that is a multiple of 16", "48 or 64", "61"], "inspect",
+                            SPARSE, "--page-size", 61, "--index-cache-layout", "preshuffled",
+                            "--context-length", 1024)
 
     def test_parameters_are_those_of_the_files(self):
         found = self.run_json("inspect", V2_LITE, "--json")

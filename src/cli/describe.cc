@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace quire::cli {
@@ -94,6 +96,25 @@ std::string DescribeRope(const RopeConfig& rope) {
                             rope.original_context);
 }
 
+std::string DescribeIndexer(const IndexerConfig& indexer) {
+  std::string text = fmt::format("{} heads of {}, {} keys chosen, {} pairs", indexer.num_heads,
+                                 indexer.head_dim, indexer.top_k, Name(indexer.pairs));
+  if (indexer.init_tokens > 0) text += fmt::format(", the first {}", indexer.init_tokens);
+  if (indexer.local_tokens > 0) text += fmt::format(", the last {}", indexer.local_tokens);
+  return text;
+}
+
+// "61 full", or "21 full (0, 1, 2, 6), 57 shared".
+std::string DescribeIndexerLayers(const IndexerConfig& indexer) {
+  std::vector<size_t> full;
+  for (size_t i = 0; i < indexer.layers.size(); ++i) {
+    if (indexer.layers[i] == IndexerKind::kFull) full.push_back(i);
+  }
+  if (full.size() == indexer.layers.size()) return fmt::format("{} full", full.size());
+  return fmt::format("{} full ({}), {} shared", full.size(), fmt::join(full, ", "),
+                     indexer.layers.size() - full.size());
+}
+
 std::string Line(const char* name, const std::string& value) {
   return fmt::format("  {:<12} {}\n", name, value);
 }
@@ -112,6 +133,21 @@ OrderedJson ExpertsToJson(const MoeConfig& moe) {
           {"bias", moe.route_bias},
           {"normalize", route.normalize},
           {"scale", static_cast<double>(route.scale)}};
+}
+
+OrderedJson IndexerToJson(const std::optional<IndexerConfig>& indexer) {
+  if (!indexer) return nullptr;
+  OrderedJson layers = OrderedJson::array();
+  for (const IndexerKind kind : indexer->layers) {
+    layers.push_back(kind == IndexerKind::kFull ? "full" : "shared");
+  }
+  return {{"heads", indexer->num_heads},
+          {"head_dim", indexer->head_dim},
+          {"top_k", indexer->top_k},
+          {"pairs", Name(indexer->pairs)},
+          {"init_tokens", indexer->init_tokens},
+          {"local_tokens", indexer->local_tokens},
+          {"layers", std::move(layers)}};
 }
 
 OrderedJson RopeToJson(const RopeConfig& rope) {
@@ -174,6 +210,10 @@ std::string Describe(const ModelConfig& config) {
   }
   text += Line("hidden", std::to_string(config.hidden_size));
   text += Line("attention", DescribeAttention(config));
+  if (config.indexer) {
+    text += Line("indexer", DescribeIndexer(*config.indexer));
+    text += Line("", DescribeIndexerLayers(*config.indexer));
+  }
   if (config.dense_width > 0) text += Line("dense MLP", fmt::format("{} wide", config.dense_width));
   if (config.moe.expert_width > 0) {
     text += Line("experts", DescribeExperts(config.moe));
@@ -208,6 +248,7 @@ OrderedJson ConfigToJson(const ModelConfig& config) {
           {"value_dim", config.value_dim},
           {"dense_width", config.dense_width},
           {"moe", ExpertsToJson(config.moe)},
+          {"indexer", IndexerToJson(config.indexer)},
           {"rope", RopeToJson(config.rope)},
           {"tied_embeddings", config.tied_embeddings}};
 }

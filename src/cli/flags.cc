@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 
 #include "base/error.h"
 #include "base/fault_names.h"
@@ -32,6 +33,21 @@ KvFormat ParseKvFormat(const std::string& where, const std::string& text) {
                                 {"float32", KvFormat::kLatentF32},
                                 {"fp8", KvFormat::kLatentFp8},
                                 {"fp8_e4m3", KvFormat::kLatentFp8}});
+}
+
+IndexKeyType ParseIndexKeyType(const std::string& where, const std::string& text) {
+  return ParseChoice<IndexKeyType>(where, text,
+                                   {{"auto", IndexKeyType::kAuto},
+                                    {"f32", IndexKeyType::kF32},
+                                    {"bf16", IndexKeyType::kBf16},
+                                    {"fp8", IndexKeyType::kFp8}});
+}
+
+IndexKeyLayout ParseIndexKeyLayout(const std::string& where, const std::string& text) {
+  return ParseChoice<IndexKeyLayout>(where, text,
+                                     {{"auto", IndexKeyLayout::kAuto},
+                                      {"plain", IndexKeyLayout::kPlain},
+                                      {"preshuffled", IndexKeyLayout::kPreshuffled}});
 }
 
 LoadFormat ParseLoadFormat(const std::string& where, const std::string& text) {
@@ -104,6 +120,20 @@ void AddMemory(FlagReader& reader, ModelFlags& flags) {
        "What the KV cache stores: bf16 (auto), f32, or fp8 at about half the memory\n"
        "(bfloat16, float32 and fp8_e4m3 are the same)"},
       flags.kv_cache_dtype, ParseKvFormat);
+  add({"--index-cache-dtype", "TYPE", "auto",
+       "What a sparse model's index keys are stored as: f32, bf16 or fp8; auto is f32 for f32\n"
+       "weights, fp8 otherwise"},
+      flags.index_cache_dtype, ParseIndexKeyType);
+  add({"--index-cache-layout", "LAYOUT", "auto",
+       "How fp8 index keys lie in a page, with the same results: plain (auto), or preshuffled,\n"
+       "where the page size is a multiple of 16"},
+      flags.index_cache_layout, ParseIndexKeyLayout);
+  add({"--index-topk", "N", "",
+       "Keys that each query of a sparse model attends to, for experiments: fewer than the\n"
+       "model was made for"},
+      flags.index_topk, [](const std::string& where, const std::string& text) {
+        return static_cast<int32_t>(ParseInt(where, text, 1, std::numeric_limits<int32_t>::max()));
+      });
   add({"--mem-fraction-static", "PART", fmt::format("{}", flags.mem_fraction_static),
        "Part of the machine's available memory, or of the GPU's, to stay within, above 0 and\n"
        "up to 1"},
@@ -171,6 +201,9 @@ LocalOptions MakeLocalOptions(const ModelFlags& flags, const RunnerOptions& defa
       flags.chunked_prefill_size.value_or(StepTokensFor(device, defaults.max_step_tokens));
   options.pool_tokens = flags.max_total_tokens.value_or(defaults.pool_tokens);
   options.kv_format = flags.kv_cache_dtype;
+  options.index_type = flags.index_cache_dtype;
+  options.index_layout = flags.index_cache_layout;
+  options.index_top_k = flags.index_topk;
   options.mode = flags.step_mode;
   if (flags.disable_cuda_graph) options.mode = StepMode::kEager;
   options.checks = flags.check ? StepChecks::kPoison : StepChecks::kOff;

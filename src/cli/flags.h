@@ -32,6 +32,9 @@ struct ModelFlags {
   std::optional<TokenCount> chunked_prefill_size = {};
   std::optional<TokenCount> max_total_tokens = {};
   KvFormat kv_cache_dtype = KvFormat::kLatentBf16;
+  IndexKeyType index_cache_dtype = IndexKeyType::kAuto;
+  IndexKeyLayout index_cache_layout = IndexKeyLayout::kAuto;
+  int32_t index_topk = 0;
   double mem_fraction_static = 0.85;
   DeviceKind device = DeviceKind::kCpu;
   bool deterministic = false;

@@ -98,6 +98,8 @@ OrderedJson PlanToJson(const MemoryPlan& plan, const ModelFlags& flags) {
           {"total_bytes", plan.total().raw()},
           {"kv_cache_dtype", KvTypeName(flags.kv_cache_dtype)},
           {"kv_bytes_per_token", plan.kv_per_token.raw()},
+          {"index_bytes_per_token", plan.index_per_token.raw()},
+          {"selection_bytes", plan.selection.raw()},
           {"page_size", limits.page_size.raw()},
           {"pages", plan.usable_pages().raw()},
           {"max_total_tokens", plan.usable_tokens().raw()},

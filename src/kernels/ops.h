@@ -22,6 +22,8 @@
 #include "base/units.h"
 #include "kernels/mla_attention.h"
 #include "kernels/row_ops.h"
+#include "kernels/select_keys.h"
+#include "kernels/sparse_attention.h"
 #include "kernels/weight.h"
 
 namespace quire {
@@ -43,6 +45,7 @@ struct OpLimits {
   bool has_block_scales = false;  // some weights are kFp8Block
   RouteShape route = {};
   int64_t expert_width = 0;  // 0: no layer has experts
+  IndexShape index = {};     // num_heads 0: attention is not sparse
 
   int64_t num_tokens() const { return capacity.query_tokens.raw(); }
   int64_t num_choices() const { return expert_width > 0 ? num_tokens() * route.top_k : 0; }
@@ -93,7 +96,19 @@ struct WriteKvArgs {
 struct RotateArgs {
   ConstTensorView x = {};  // [num_tokens, num_heads, rope_dim] of activation()
   const StepAngles& angles;
-  TensorView y = {};  // as x
+  TensorView y = {};  // as x; may be x
+};
+
+// A layer's new index keys: row of slots[t] <- layer_norm(key[t]), its first rope_dim values rotated.
+// The rows of key are overwritten.
+struct WriteIndexKeysArgs {
+  const KvStore& store;                     // a format of index keys
+  std::span<const Slot> slots = {};         // [num_tokens], distinct but for the scratch page
+  TensorView key = {};                      // [num_tokens, head_dim] f32
+  std::span<const float> norm_weight = {};  // [head_dim]
+  std::span<const float> norm_bias = {};    // [head_dim]
+  float eps = 1e-6f;
+  const StepAngles& angles;
 };
 
 // y = down(silu(gate(x)) * up(x)) of every chosen expert.
@@ -162,6 +177,10 @@ class Ops {
   virtual void Rotate(const RotateArgs& args) = 0;
   // With a workspace of its own, whatever the arguments have there.
   virtual void Attend(const MlaAttentionArgs& args) = 0;
+  // Sparse attention; the last two with workspaces of their own too.
+  virtual void WriteIndexKeys(const WriteIndexKeysArgs& args) = 0;
+  virtual void SelectKeys(const SelectKeysArgs& args) = 0;
+  virtual void AttendChosen(const SparseAttentionArgs& args) = 0;
   virtual void SiluMul(const SiluMulArgs& args) = 0;
   // Route, sort, gate, up, silu, down. `shared` of what it returns is empty.
   virtual ExpertRows Experts(const ExpertsArgs& args) = 0;

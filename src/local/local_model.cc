@@ -40,6 +40,9 @@ RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) 
           .pool_tokens = options.pool_tokens,
           .pool_room = device == DeviceKind::kCpu ? PoolRoom::kModest : PoolRoom::kEverySequence,
           .kv_format = options.kv_format,
+          .index_type = options.index_type,
+          .index_layout = options.index_layout,
+          .index_top_k = options.index_top_k,
           .mode = options.mode.value_or(mode),
           .checks = options.checks,
           .deterministic = options.deterministic,
@@ -51,6 +54,10 @@ RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) 
 std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
                                           const RunnerOptions& options, const LoadEvents& events) {
   const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
+  if (options.index_top_k > 0 && events.warning) {
+    events.warning(fmt::format("queries attend to {} keys, not to the {} the model was made for",
+                               options.index_top_k, model.config->indexer->top_k));
+  }
   if (events.planned) events.planned(plan);
   auto runner = MakeRunner(device, *model.config, *model.weights, options, plan, events.loaded);
   if (events.ready) events.ready();

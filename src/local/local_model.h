@@ -57,6 +57,10 @@ struct LocalOptions {
   // CPU no more than PoolRoom::kModest says.
   TokenCount pool_tokens{0};
   KvFormat kv_format = KvFormat::kLatentBf16;
+  // Of a sparse model: RunnerOptions says what they mean.
+  IndexKeyType index_type = IndexKeyType::kAuto;
+  IndexKeyLayout index_layout = IndexKeyLayout::kAuto;
+  int32_t index_top_k = 0;
   std::optional<StepMode> mode = {};  // with checks, eager unless this says otherwise
   StepChecks checks = StepChecks::kOff;
   bool deterministic = false;  // on a GPU: results do not depend on what else runs

@@ -23,9 +23,21 @@ double AttentionProjectionFlops(const ModelConfig& config) {
 
 ByteOffset Bytes(const MlpWeights& mlp) { return mlp.gate.bytes + mlp.up.bytes + mlp.down.bytes; }
 
+double IndexerProjectionFlops(const ModelConfig& config) {
+  const IndexerConfig& indexer = *config.indexer;
+  const auto hidden = static_cast<double>(config.hidden_size);
+  return 2.0 * (static_cast<double>(config.q_lora_rank) * indexer.num_heads * indexer.head_dim +
+                hidden * indexer.head_dim + hidden * indexer.num_heads);
+}
+
+ByteOffset Bytes(const IndexerWeights& indexer) {
+  return indexer.q_up.bytes + indexer.key.bytes + indexer.gate.bytes;
+}
+
 ByteOffset Bytes(const AttentionWeights& attention) {
-  return attention.q_down.bytes + attention.q_up.bytes + attention.kv_down.bytes +
-         attention.key_heads.bytes + attention.value_heads.bytes + attention.out.bytes;
+  return Bytes(attention.indexer) + attention.q_down.bytes + attention.q_up.bytes +
+         attention.kv_down.bytes + attention.key_heads.bytes + attention.value_heads.bytes +
+         attention.out.bytes;
 }
 
 }  // namespace
@@ -36,8 +48,10 @@ double LayerFlopsPerToken(const ModelConfig& config) {
       2.0 * static_cast<double>(config.hidden_size) * moe.route.num_experts +
       moe.route.top_k * MlpFlops(config, moe.expert_width) + MlpFlops(config, moe.shared_width);
   double flops = 0;
-  for (const LayerKind kind : config.layers) {
+  for (int32_t i = 0; i < config.num_layers(); ++i) {
+    const LayerKind kind = config.layers[static_cast<size_t>(i)];
     flops += AttentionProjectionFlops(config);
+    if (config.HasIndexer(i)) flops += IndexerProjectionFlops(config);
     flops += kind == LayerKind::kDense ? MlpFlops(config, config.dense_width) : expert_layer;
   }
   return flops;
@@ -49,7 +63,13 @@ double HeadFlopsPerRow(const ModelConfig& config) {
 
 double AttentionFlopsPerToken(const ModelConfig& config, TokenCount visible) {
   const double per_key = 2.0 * config.num_heads * (2.0 * config.latent_dim + config.rope_dim);
-  return per_key * static_cast<double>(visible.raw()) * config.num_layers();
+  const auto seen = static_cast<double>(visible.raw());
+  if (!config.indexer || visible <= TokenCount(config.indexer->top_k)) {
+    return per_key * seen * config.num_layers();
+  }
+  const IndexerConfig& indexer = *config.indexer;
+  const double per_score = 2.0 * indexer.num_heads * indexer.head_dim;
+  return per_key * indexer.top_k * config.num_layers() + per_score * seen * indexer.num_full();
 }
 
 ByteOffset WeightBytesPerStep(const ModelConfig& config, const ModelWeights& weights,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -32,7 +33,12 @@ class Pass {
                 .positions = args.positions,
                 .cos = Rows(args.buffers.cos),
                 .sin = Rows(args.buffers.sin),
-                .pairs = config.rope.pairs} {}
+                .pairs = config.rope.pairs} {
+    if (config.indexer) {
+      indexer_.emplace(
+          MakeIndexerStep(config, args.plan, args.slots, angles_, args.buffers.indexer));
+    }
+  }
 
   void Embed(const Weight& table) const {
     ops_.Embed({.table = table,
@@ -43,10 +49,12 @@ class Pass {
     ops_.Mark(ForwardPart::kEmbedding);
   }
 
-  // Adds what the layer before has left, and returns what this one leaves.
-  Update Layer(const LayerWeights& layer, size_t number, const Update& before) const {
+  // Adds what the layer before has left, and returns what this one leaves. `index_store` is that of a
+  // layer that chooses.
+  Update Layer(const LayerWeights& layer, size_t number, const KvStore* index_store,
+               const Update& before) const {
     AddNorm(before, layer.attention_norm);
-    Attention(layer.attention, args_.stores[number]);
+    Attention(layer.attention, args_.stores[number], index_store);
     AddNorm(update_, layer.mlp_norm);
     ops_.Mark(ForwardPart::kProjections);
     const Update update = layer.kind == LayerKind::kDense ? Dense(layer) : Experts(layer, number);
@@ -79,20 +87,25 @@ class Pass {
   }
 
   // Leaves what it adds in update_.
-  void Attention(const AttentionWeights& weights, const KvStore& store) const {
+  void Attention(const AttentionWeights& weights, const KvStore& store,
+                 const KvStore* index_store) const {
     const ForwardBuffers& buffers = args_.buffers;
     const TensorView q_latent = Rows(buffers.q_latent).Parts(config_.num_heads);
-    const TensorView out_latent = Rows(buffers.out_latent).Parts(config_.num_heads);
-    KeysAndValues(weights, store, ops_.Fork());
+    const bool chooses = args_.chooses && index_store != nullptr;
+    Ops& beside = ops_.Fork();
+    KeysAndValues(weights, store, beside);
+    if (index_store != nullptr) {
+      WriteIndexKeys(*indexer_, weights.indexer, *index_store, normed_, beside);
+    }
     Queries(weights);
     QueriesToLatent(weights, q_latent);
+    if (chooses) {
+      MakeIndexQueries(*indexer_, weights.indexer, normed_, Rows(buffers.q_down), ops_);
+    }
     ops_.Join();
     ops_.Mark(ForwardPart::kProjections);
-    ops_.Attend({.plan = args_.plan,
-                 .store = store,
-                 .q = q_latent,
-                 .out = out_latent,
-                 .scale = softmax_scale_});
+    if (chooses) ChooseKeys(*indexer_, *index_store, ops_);
+    Attend(store, q_latent);
     ops_.Mark(ForwardPart::kAttention);
     const TensorView out = Rows(buffers.out);
     ops_.Matmul({.x = Rows(buffers.out_latent).Columns(0, config_.latent_dim),
@@ -101,6 +114,26 @@ class Pass {
                  .x_step = config_.latent_dim,
                  .y_step = config_.value_dim});
     ops_.Matmul({.x = out, .w = weights.out, .y = update_, .bias = weights.out_bias});
+  }
+
+  // To all keys that queries see, or to those that this layer's indexer, or the last one's, chose.
+  void Attend(const KvStore& store, const TensorView& q_latent) const {
+    const TensorView out_latent = Rows(args_.buffers.out_latent).Parts(config_.num_heads);
+    if (args_.chooses) {
+      ops_.AttendChosen({.plan = args_.plan,
+                         .store = store,
+                         .q = q_latent,
+                         .chosen = indexer_->chosen,
+                         .top_k = indexer_->shape.top_k,
+                         .out = out_latent,
+                         .scale = softmax_scale_});
+    } else {
+      ops_.Attend({.plan = args_.plan,
+                   .store = store,
+                   .q = q_latent,
+                   .out = out_latent,
+                   .scale = softmax_scale_});
+    }
   }
 
   // The tokens' own rows, to the store.
@@ -194,6 +227,7 @@ class Pass {
   const TensorView normed_;
   const TensorView update_;
   const StepAngles angles_;
+  std::optional<IndexerStep> indexer_;  // of a sparse model
 };
 
 }  // namespace
@@ -216,7 +250,8 @@ OpLimits OpLimitsOf(const ModelConfig& config, const StepCapacity& capacity,
           .widest_side_input = std::max<int64_t>(config.hidden_size, config.moe.shared_width),
           .has_block_scales = config.fp8_blocks.has_value(),
           .route = config.moe.route,
-          .expert_width = config.moe.expert_width};
+          .expert_width = config.moe.expert_width,
+          .index = IndexShapeOf(config)};
 }
 
 ForwardBuffers LayOutForward(const ModelConfig& config, const StepCapacity& capacity,
@@ -241,6 +276,7 @@ ForwardBuffers LayOutForward(const ModelConfig& config, const StepCapacity& capa
   buffers.gate_up = take(activation, 2 * MlpWidth(config));
   buffers.activated = take(activation, MlpWidth(config));
   buffers.shared = take(activation, config.moe.shared_width > 0 ? config.hidden_size : 0);
+  buffers.indexer = LayOutIndexer(config, capacity, activation, carver);
   return buffers;
 }
 
@@ -255,12 +291,17 @@ void Model::Forward(const ForwardArgs& args, Ops& ops) const {
       args.tokens.size() == args.positions.size() && args.tokens.size() == args.slots.size(),
       "{} tokens, {} positions, {} slots", args.tokens.size(), args.positions.size(),
       args.slots.size());
-  QUIRE_CHECK(args.stores.size() == weights_.layers.size());
+  const size_t num_layers = weights_.layers.size();
+  const size_t num_full = config_.indexer ? static_cast<size_t>(config_.indexer->num_full()) : 0;
+  QUIRE_CHECK(args.stores.size() == num_layers + num_full);
+  QUIRE_CHECK(!args.chooses || num_full > 0);
   const Pass pass(config_, args, softmax_scale_, rope_, ops);
   pass.Embed(weights_.embedding);
   Update update;
-  for (size_t i = 0; i < weights_.layers.size(); ++i) {
-    update = pass.Layer(weights_.layers[i], i, update);
+  const KvStore* next_index_store = args.stores.data() + num_layers;
+  for (size_t i = 0; i < num_layers; ++i) {
+    const bool is_full = config_.HasIndexer(static_cast<int32_t>(i));
+    update = pass.Layer(weights_.layers[i], i, is_full ? next_index_store++ : nullptr, update);
   }
   pass.Add(update);
 }

@@ -18,6 +18,7 @@
 #include "kernels/mla_attention.h"
 #include "kernels/ops.h"
 #include "model/config.h"
+#include "model/indexer.h"
 #include "model/rope_table.h"
 #include "model/weights.h"
 
@@ -46,6 +47,7 @@ struct ForwardBuffers {
   TensorView gate_up = {};     // [tokens, 2 * width] act, of the dense or shared MLP
   TensorView activated = {};   // [tokens, width] act
   TensorView shared = {};      // [tokens, hidden] act, of the shared experts
+  IndexerBuffers indexer = {};
 };
 
 // Sizes and takes the buffers of steps of this capacity.
@@ -57,9 +59,13 @@ struct ForwardArgs {
   std::span<const TokenCount> positions;  // [num_tokens]
   std::span<const Slot> slots;            // [num_tokens]: where each token's rows go
   const Plan& plan;                       // of these tokens
-  std::span<const KvStore> stores;        // [num_layers]
+  // [num_layers], and behind them one of index keys for each layer that chooses.
+  std::span<const KvStore> stores;
   const ForwardBuffers& buffers;
   std::span<int32_t> experts_used = {};  // [num_layers] or none: how many had rows
+  // Of a sparse model: whether some query may see more keys than it can choose. If not, all attend to
+  // all that they see, with the same bits and without scores.
+  bool chooses = false;
 };
 
 // Rows of the hidden state to the logits that follow them.

@@ -59,6 +59,7 @@ void ExpectParity(const std::filesystem::path& folder, int64_t page_size, int64_
                                           .max_seqs = 1,
                                           .max_step_tokens = TokenCount(64),
                                           .kv_format = KvFormat::kLatentF32,
+                                          .index_type = IndexKeyType::kF32,
                                           .num_threads = 2});
   const JobReport report =
       RunJob(*runner, {.prompt = expected.tokens, .chunk = chunk, .num_output = 64});
@@ -93,6 +94,9 @@ TEST(HfFixtures, CoverEveryFamily) {
   }
   for (const char* family : {"deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3"}) {
     EXPECT_GE(std::ranges::count(families, family), 2) << family;
+  }
+  for (const char* family : {"deepseek_v32", "glm_moe_dsa"}) {
+    EXPECT_GE(std::ranges::count(families, family), 3) << family;
   }
   // Deepseek_v3 in all but a few particulars.
   for (const char* family : {"axk1", "kimi_k2", "youtu"}) {

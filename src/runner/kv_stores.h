@@ -14,7 +14,14 @@
 
 namespace quire {
 
-// Sizes, or takes, the KV stores of all layers.
+// What index keys of this model are stored as. Throws Error(kInvalidArgument) for a layout that the type
+// or the page size cannot have.
+KvFormat IndexKeyFormat(const ModelConfig& config, const RunnerOptions& options);
+
+// The layouts of a model's stores: of every layer, and behind them of each layer that has index keys.
+std::vector<KvLayout> StoreLayouts(const ModelConfig& config, const RunnerOptions& options);
+
+// Sizes, or takes, the KV stores of all layers, in that order.
 std::vector<KvStore> LayOutStores(const ModelConfig& config, const RunnerLimits& limits,
                                   const RunnerOptions& options, Carver& carver);
 

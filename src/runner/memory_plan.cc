@@ -12,8 +12,9 @@
 
 namespace quire {
 
-MemoryPlan MakeMemoryPlan(const ModelConfig& config, WeightSource& source,
+MemoryPlan MakeMemoryPlan(const ModelConfig& model, WeightSource& source,
                           const RunnerOptions& options) {
+  const ModelConfig config = ConfigFor(model, options);
   SerialExecutor serial;
   const auto load = [&](Carver& carver, FunctionRef<void(WeightPacker&)> pack) {
     cpu::CpuWeightPacker packer(carver, serial);
@@ -49,12 +50,22 @@ std::string ToTable(const MemoryPlan& plan) {
          row("", "",
              fmt::format("{:.2f} sequences of the context length {}", plan.Concurrency(),
                          limits.context)) +
+         (plan.index_per_token > ByteOffset(0)
+              ? row("", "",
+                    fmt::format("{} of each token's are index keys",
+                                FormatBytes(plan.index_per_token)))
+              : "") +
          row("workspace", FormatBytes(plan.workspace),
              fmt::format("steps of up to {} tokens of {} sequences", limits.max_step_tokens,
                          limits.max_seqs)) +
          row("", "",
              fmt::format("{} of it for partial results of attention",
                          FormatBytes(plan.attention))) +
+         (plan.selection > ByteOffset(0)
+              ? row("", "",
+                    fmt::format("{} of it for choosing keys, whatever the context",
+                                FormatBytes(plan.selection)))
+              : "") +
          row("step tables", FormatBytes(plan.step_tables), "page rows, plans, inputs") +
          (plan.outside > ByteOffset(0) ? row("outside", FormatBytes(plan.outside),
                                              "context, modules, graphs, other processes: measured")

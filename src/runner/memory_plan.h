@@ -19,9 +19,12 @@ struct MemoryPlan {
   ByteOffset weights = {};
   ByteOffset kv_per_token = {};  // of all layers
   ByteOffset kv_per_page = {};
-  ByteOffset kv = {};           // of limits.pool_pages pages
-  ByteOffset workspace = {};    // activations, logits, sampling, results
-  ByteOffset attention = {};    // of the workspace, partial results of attention
+  ByteOffset kv = {};               // of limits.pool_pages pages
+  ByteOffset workspace = {};        // activations, logits, sampling, results
+  ByteOffset index_per_token = {};  // of that, index keys of a sparse model
+  ByteOffset attention = {};        // of the workspace, partial results of attention
+  // Of the workspace of a sparse model, chosen keys and the search for them: the same for every context.
+  ByteOffset selection = {};
   ByteOffset step_tables = {};  // page rows; plans and inputs of every bucket
   // Of a device, what is in use besides: its context, the code of kernels, recorded graphs. Measured:
   // before there is a runner as far as it is there already, and by the runner once it is ready.

@@ -31,6 +31,68 @@ TEST(MemoryPlanTest, KvIsBytesPerTokenTimesTokens) {
   EXPECT_NEAR(plan.Concurrency(), 16.384, 1e-9);
 }
 
+// ---- Sparse attention ----
+
+MemoryPlan SparsePlanOf(const RunnerOptions& options) {
+  const ModelConfig config = ReadModelConfig(kSparse);
+  return MakeMemoryPlan(config, *MakeDummyWeights(config), options);
+}
+
+TEST(MemoryPlanTest, LayersThatChooseHaveIndexKeysBesides) {
+  RunnerOptions options{.page_size = PageSize(64), .context = TokenCount(1000)};
+  const ByteOffset latent(3 * 576 * 2);
+  const auto expect = [&](IndexKeyType type, int64_t key_bytes) {
+    options.index_type = type;
+    const MemoryPlan plan = SparsePlanOf(options);
+    EXPECT_EQ(plan.index_per_token, ByteOffset(2 * key_bytes));  // 2 layers of 3
+    EXPECT_EQ(plan.kv_per_token, latent + ByteOffset(2 * key_bytes));
+  };
+  expect(IndexKeyType::kAuto, 132);
+  expect(IndexKeyType::kFp8, 132);
+  expect(IndexKeyType::kBf16, 256);
+  expect(IndexKeyType::kF32, 512);
+  EXPECT_EQ(PlanOf(options).index_per_token, ByteOffset(0));
+}
+
+TEST(MemoryPlanTest, ChoosingKeysTakesAsMuchForEveryContext) {
+  const auto selection = [](int64_t context) {
+    return SparsePlanOf({.context = TokenCount(context), .max_seqs = 1, .num_threads = 2})
+        .selection;
+  };
+  EXPECT_GT(selection(8 << 10), ByteOffset(0));
+  EXPECT_EQ(selection(64 << 10), selection(8 << 10));
+  EXPECT_EQ(selection(1 << 20), selection(8 << 10));
+  EXPECT_EQ(PlanOf({.context = TokenCount(1024)}).selection, ByteOffset(0));
+}
+
+TEST(MemoryPlanTest, TheTableOfASparseModelNamesItsParts) {
+  const std::string table =
+      ToTable(SparsePlanOf({.context = TokenCount(1024), .max_seqs = 2, .num_threads = 1}));
+  EXPECT_NE(table.find("264 B of each token's are index keys"), std::string::npos) << table;
+  EXPECT_NE(table.find("of it for choosing keys, whatever the context"), std::string::npos)
+      << table;
+}
+
+TEST(MemoryPlanTest, IndexKeysThatCannotBeAreRefused) {
+  const auto refusal = [](RunnerOptions options) {
+    options.context = TokenCount(1024);
+    return ErrorMessage([&] { SparsePlanOf(options); });
+  };
+  EXPECT_EQ(refusal({.page_size = PageSize(61), .index_layout = IndexKeyLayout::kPreshuffled}),
+            "index cache layout: preshuffled needs a page size that is a multiple of 16, such as "
+            "48 or 64, got 61");
+  EXPECT_EQ(refusal({.page_size = PageSize(1), .index_layout = IndexKeyLayout::kPreshuffled}),
+            "index cache layout: preshuffled needs a page size that is a multiple of 16, such as "
+            "16, got 1");
+  EXPECT_EQ(
+      refusal({.index_type = IndexKeyType::kBf16, .index_layout = IndexKeyLayout::kPreshuffled}),
+      "index cache layout: expected plain with index keys that are not fp8, got preshuffled");
+  EXPECT_EQ(refusal({.index_top_k = 41}),
+            "index top-k: expected 1..40, what the model was made for, got 41");
+  EXPECT_EQ(ErrorMessage([] { PlanOf({.index_top_k = 3}); }),
+            "index top-k: expected a model with sparse attention, got deepseek_v3");
+}
+
 TEST(MemoryPlanTest, DefaultsComeFromTheModel) {
   const MemoryPlan plan = PlanOf({.max_seqs = 1});
   EXPECT_EQ(plan.limits.context, TokenCount(4096));

@@ -36,8 +36,18 @@ PageCount WantedPages(const RunnerOptions& options, const MemoryPlan& plan) {
 }
 
 ByteOffset PageBytes(const ModelConfig& config, const RunnerOptions& options) {
-  const KvLayout layout(options.kv_format, AttentionShape(config).dims, options.page_size);
-  return layout.page_bytes() * config.num_layers();
+  ByteOffset bytes{0};
+  for (const KvLayout& layout : StoreLayouts(config, options)) bytes += layout.page_bytes();
+  return bytes;
+}
+
+// Of these, what index keys are.
+ByteOffset IndexPageBytes(const ModelConfig& config, const RunnerOptions& options) {
+  ByteOffset bytes{0};
+  for (const KvLayout& layout : StoreLayouts(config, options)) {
+    if (layout.is_index_key()) bytes += layout.page_bytes();
+  }
+  return bytes;
 }
 
 // As many of the wanted pages as the memory limit leaves room for; page ids are 32-bit.
@@ -67,9 +77,21 @@ PageCount PagesThatFit(const MemoryPlan& plan, const RunnerOptions& options, Pag
 
 }  // namespace
 
+ModelConfig ConfigFor(const ModelConfig& model, const RunnerOptions& options) {
+  ModelConfig config = model;
+  if (options.index_top_k == 0) return config;
+  Require(config.indexer.has_value(), "index top-k: expected a model with sparse attention, got {}",
+          config.family);
+  IndexerConfig& indexer = *config.indexer;
+  const int32_t least = std::max(1, indexer.init_tokens + indexer.local_tokens);
+  Require(options.index_top_k >= least && options.index_top_k <= indexer.top_k,
+          "index top-k: expected {}..{}, what the model was made for, got {}", least, indexer.top_k,
+          options.index_top_k);
+  indexer.top_k = options.index_top_k;
+  return config;
+}
+
 void CheckOptions(const ModelConfig& config, const RunnerOptions& options) {
-  Require(!config.indexer, "{}: sparse attention (index_topk {}) is not computed yet",
-          config.family, config.indexer ? config.indexer->top_k : 0);
   Require(options.max_seqs >= 1 && options.max_seqs <= kMaxSeqs,
           "max running requests: expected 1..{}, got {}", kMaxSeqs, options.max_seqs);
   Require(options.max_step_tokens >= TokenCount(1) &&
@@ -117,6 +139,7 @@ MemoryPlan PlanMemory(const ModelConfig& config, WeightSource& source, const Run
   plan.weights = weights.used();
   plan.workspace = angles.used() + steps.workspace_bytes;
   plan.attention = steps.attention_bytes;
+  plan.selection = steps.selection_bytes;
   plan.step_tables = steps.table_bytes;
   plan.outside = backend.outside;
   ChoosePool(config, options, plan);
@@ -127,6 +150,8 @@ void ChoosePool(const ModelConfig& config, const RunnerOptions& options, MemoryP
   plan.kv = ByteOffset(0);
   plan.kv_per_page = PageBytes(config, options);
   plan.kv_per_token = ByteOffset(plan.kv_per_page.raw() / options.page_size.raw());
+  plan.index_per_token =
+      ByteOffset(IndexPageBytes(config, options).raw() / options.page_size.raw());
   plan.limits.pool_pages = PagesThatFit(plan, options, WantedPages(options, plan));
   Carver kv;
   LayOutStores(config, plan.limits, options, kv);

@@ -15,6 +15,10 @@
 
 namespace quire {
 
+// The model as the options have it run: with a top_k of its indexer that may be narrower than the file's.
+// Throws Error(kInvalidArgument) for one that is wider, or of a model without an indexer.
+ModelConfig ConfigFor(const ModelConfig& model, const RunnerOptions& options);
+
 // Throws Error(kInvalidArgument), naming the option, its range and its value.
 void CheckOptions(const ModelConfig& config, const RunnerOptions& options);
 

@@ -28,6 +28,7 @@ struct ModelCase {
   const char* name;
   testing::Weights weights;
   KvFormat kv_format;
+  IndexKeyType index_type = IndexKeyType::kAuto;  // of a sparse model
 
   std::filesystem::path Folder() const {
     const std::filesystem::path root(QUIRE_RUNNER_TESTDATA);
@@ -42,6 +43,14 @@ inline const ModelCase kModelCases[] = {
     {"true_geometry", testing::Weights::kDummy, KvFormat::kLatentBf16},
     {"true_geometry", testing::Weights::kDummy, KvFormat::kLatentFp8},
     {"minicpm3", testing::Weights::kFiles, KvFormat::kLatentBf16},
+};
+
+// Sparse attention, of which queries here see 40 keys or 20 of up to 256: fp8 keys of the true size;
+// bf16 keys and layers that share, spelled as transformers 5 does; f32 keys under YaRN.
+inline const ModelCase kSparseModelCases[] = {
+    {"sparse", testing::Weights::kDummy, KvFormat::kLatentBf16},
+    {"glm_dsa_types", testing::Weights::kFiles, KvFormat::kLatentFp8, IndexKeyType::kBf16},
+    {"v32", testing::Weights::kFiles, KvFormat::kLatentF32, IndexKeyType::kF32},
 };
 
 // The chunk of a prompt that is given at once.

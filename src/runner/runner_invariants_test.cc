@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runner/runner_cases.h"
+#include "runner/test_models.h"
 #include "testing/step_jobs.h"
 
 namespace quire {
@@ -32,7 +33,8 @@ class RunnerInvariants : public ::testing::TestWithParam<ModelCase> {
             .context = TokenCount(256),
             .max_seqs = 6,
             .max_step_tokens = TokenCount(160),
-            .kv_format = GetParam().kv_format};
+            .kv_format = GetParam().kv_format,
+            .index_type = GetParam().index_type};
   }
   std::unique_ptr<CpuRunner> Make(const RunnerOptions& options) const {
     return MakeRunner(GetParam().Folder(), options, GetParam().weights);
@@ -347,6 +349,63 @@ std::string CaseName(const ::testing::TestParamInfo<ModelCase>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Models, RunnerInvariants, ::testing::ValuesIn(kModelCases), CaseName);
 INSTANTIATE_TEST_SUITE_P(Models, TreeInvariants, ::testing::ValuesIn(kModelCases), CaseName);
+INSTANTIATE_TEST_SUITE_P(SparseModels, RunnerInvariants, ::testing::ValuesIn(kSparseModelCases),
+                         CaseName);
+INSTANTIATE_TEST_SUITE_P(SparseModels, TreeInvariants, ::testing::ValuesIn(kSparseModelCases),
+                         CaseName);
+
+// ---- Sparse attention ----
+
+RunnerOptions SparseOptions() {
+  return {.page_size = PageSize(16),
+          .context = TokenCount(256),
+          .max_seqs = 2,
+          .max_step_tokens = TokenCount(160)};
+}
+
+JobReport RunSparseJob(const RunnerOptions& options) {
+  const auto runner = MakeRunner(kSparse, options, Weights::kDummy);
+  return RunJob(*runner, MakeJob(*runner, 1, 140, 50));
+}
+
+TEST(SparseRunner, LayoutsOfIndexKeysChangeNoBit) {
+  RunnerOptions options = SparseOptions();
+  const JobReport plain = RunSparseJob(options);
+  options.index_layout = IndexKeyLayout::kPreshuffled;
+  for (const int32_t page_size : {16, 64, 128}) {
+    options.page_size = PageSize(page_size);
+    EXPECT_EQ(Difference(RunSparseJob(options), plain), "") << page_size;
+  }
+}
+
+TEST(SparseRunner, AChoiceOfEverythingHasTheBitsOfDenseAttention) {
+  // The same weights without an indexer: dummies depend on their names alone.
+  const ModelConfig sparse = ReadModelConfig(kSparse);
+  ModelConfig dense = sparse;
+  dense.indexer = {};
+  ModelConfig wide = sparse;
+  wide.indexer->top_k = 256;
+  const auto run = [](const ModelConfig& config) {
+    const RunnerOptions options = SparseOptions();
+    const auto weights = MakeDummyWeights(config);
+    CpuRunner runner(config, *weights, options, MakeMemoryPlan(config, *weights, options));
+    return RunJob(runner, MakeJob(runner, 1, 140, 50));
+  };
+  const JobReport expected = run(dense);
+  EXPECT_EQ(Difference(run(wide), expected), "");
+  EXPECT_NE(Difference(run(sparse), expected), "");
+}
+
+TEST(SparseRunner, ANarrowerChoiceIsThatOfAModelMadeForIt) {
+  ModelConfig narrow = ReadModelConfig(kSparse);
+  narrow.indexer->top_k = 24;
+  RunnerOptions options = SparseOptions();
+  const auto weights = MakeDummyWeights(narrow);
+  CpuRunner made(narrow, *weights, options, MakeMemoryPlan(narrow, *weights, options));
+  const JobReport expected = RunJob(made, MakeJob(made, 1, 140, 50));
+  options.index_top_k = 24;
+  EXPECT_EQ(Difference(RunSparseJob(options), expected), "");
+}
 
 }  // namespace
 }  // namespace quire

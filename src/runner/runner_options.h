@@ -25,6 +25,12 @@ enum class StepChecks { kOff, kPoison };
 enum class PoolRoom { kEverySequence, kModest };
 inline constexpr ByteOffset kModestPool{int64_t{256} << 20};
 
+// What the index keys of a sparse model are stored as. kAuto is f32 for f32 weights, and fp8 otherwise.
+enum class IndexKeyType { kAuto, kF32, kBf16, kFp8 };
+// How fp8 index keys lie in a page. kPreshuffled needs pages of a multiple of 16 tokens; kAuto is what
+// the device is faster with: on the CPU kPlain.
+enum class IndexKeyLayout { kAuto, kPlain, kPreshuffled };
+
 struct RunnerOptions {
   PageSize page_size{64};
   TokenCount context{0};  // 0: what the model was made for
@@ -34,6 +40,9 @@ struct RunnerOptions {
   TokenCount pool_tokens{0};        // 0: pool_room says
   PoolRoom pool_room = PoolRoom::kEverySequence;
   KvFormat kv_format = KvFormat::kLatentBf16;
+  IndexKeyType index_type = IndexKeyType::kAuto;
+  IndexKeyLayout index_layout = IndexKeyLayout::kAuto;
+  int32_t index_top_k = 0;  // what queries of a sparse model choose; 0: the model's own, else less
   StepMode mode = StepMode::kEager;
   StepChecks checks = StepChecks::kOff;
   // On a device: a row's bits do not depend on the batch either, for some speed. On the CPU they

@@ -170,6 +170,8 @@ void LayOutActivations(const ModelConfig& config, const StepLayout& layout, Carv
     bucket.forward = LayOutForward(config, bucket.capacity, layout.activation, region);
     layout.ops(i, ops, region);
     memory.attention_bytes = Max(memory.attention_bytes, layout.attention(ops));
+    const ByteOffset chosen(bucket.capacity.query_tokens.raw() * ops.index.top_k * 4);
+    memory.selection_bytes = Max(memory.selection_bytes, chosen + layout.selection(ops));
   });
 }
 
@@ -180,9 +182,13 @@ void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
   memory.picked = device.TakeTensor(DType::kF32, {rows, config.hidden_size});
   memory.normed = device.TakeTensor(layout.activation, {rows, config.hidden_size});
   memory.logits = device.TakeTensor(DType::kF32, {rows, config.vocab_size});
-  const KvLayout kv(options.kv_format, AttentionShape(config).dims, limits.page_size);
-  memory.copy_rows = device.TakeBytes(
-      StoreMoveWorkspace(kv, limits.page_size.TokensIn(PageCount(limits.max_seqs)).raw()));
+  // Stores move their rows one after the other.
+  const int64_t most_rows = limits.page_size.TokensIn(PageCount(limits.max_seqs)).raw();
+  ByteOffset move_bytes{0};
+  for (const KvLayout& kv : StoreLayouts(config, options)) {
+    move_bytes = Max(move_bytes, StoreMoveWorkspace(kv, most_rows));
+  }
+  memory.copy_rows = device.TakeBytes(move_bytes);
   layout.more(device);
 }
 

@@ -101,6 +101,7 @@ struct StepMemory {
   ByteOffset table_bytes = {};      // page rows, plans and inputs
   ByteOffset workspace_bytes = {};  // everything else
   ByteOffset attention_bytes = {};  // of the workspace, partial results of attention
+  ByteOffset selection_bytes = {};  // of the workspace, chosen keys and the search for them
 };
 
 // How a backend wants its steps laid out, and what it takes besides.
@@ -110,6 +111,7 @@ struct StepLayout {
   int64_t logit_rows = kLogitBlock;     // computed at once
   FunctionRef<WorkShape(const BucketSize&)> work;
   FunctionRef<ByteOffset(const OpLimits&)> attention;
+  FunctionRef<ByteOffset(const OpLimits&)> selection;
   // Take the memory of bucket i's plan and of its ops. A function that takes memory runs more than
   // once, and only its last call counts.
   FunctionRef<void(size_t i, const Bucket&, const PageRows&, Carver& device, Carver& host)> plan;

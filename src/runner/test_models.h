@@ -8,6 +8,9 @@ namespace quire {
 
 inline const std::filesystem::path kTrueGeometry =
     std::filesystem::path(QUIRE_RUNNER_TESTDATA) / "dummy" / "true_geometry";
+// Three layers, of which the second takes the choice of the first: 40 keys.
+inline const std::filesystem::path kSparse =
+    std::filesystem::path(QUIRE_RUNNER_TESTDATA) / "dummy" / "sparse";
 
 }  // namespace quire
 

@@ -7,6 +7,8 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/mla_attention.h"
 #include "kernels/cpu/row_ops.h"
+#include "kernels/cpu/select_keys.h"
+#include "kernels/cpu/sparse_attention.h"
 #include "kernels/cpu/store.h"
 #include "kernels/cpu/weight_packer.h"
 
@@ -28,6 +30,12 @@ void ForEachRow(int64_t num_rows, Executor& executor, Fn fn) {
 // The most products that run as one loop: a head each, or gate and up of each expert.
 int64_t MaxProducts(const OpLimits& limits) {
   return std::max<int64_t>({2, limits.attention.num_heads, 2 * int64_t{limits.num_experts()}});
+}
+
+ByteOffset AttentionBytes(const OpLimits& limits) {
+  const ByteOffset dense = MlaAttentionWorkspace(limits.capacity, limits.work, limits.attention);
+  if (limits.index.num_heads == 0) return dense;
+  return Max(dense, SparseAttentionWorkspace(limits.work, limits.attention));
 }
 
 // Rows [first, first + count) of a [rows, width] array.
@@ -55,9 +63,14 @@ OpScratch LayOutOps(const OpLimits& limits, Carver& carver) {
   scratch.expert_gate_up = floats(choices, 2 * limits.expert_width);
   scratch.expert_activated = floats(choices, limits.expert_width);
   scratch.products = carver.Take<MatmulArgs>(MaxProducts(limits));
-  scratch.attention =
-      carver.TakeBytes(MlaAttentionWorkspace(limits.capacity, limits.work, limits.attention));
+  scratch.attention = carver.TakeBytes(AttentionBytes(limits));
+  scratch.selection = carver.TakeBytes(SelectionBytes(limits));
   return scratch;
+}
+
+ByteOffset SelectionBytes(const OpLimits& limits) {
+  if (limits.index.num_heads == 0) return ByteOffset(0);
+  return SelectKeysWorkspace(limits.work, limits.index);
 }
 
 void CpuOps::Embed(const EmbedArgs& args) {
@@ -145,6 +158,30 @@ void CpuOps::Attend(const MlaAttentionArgs& args) {
   MlaAttentionArgs with_workspace = args;
   with_workspace.workspace = scratch_.attention;
   MlaAttention(with_workspace, executor_);
+}
+
+void CpuOps::WriteIndexKeys(const WriteIndexKeysArgs& args) {
+  LayerNorm({.x = args.key,
+             .weight = args.norm_weight,
+             .bias = args.norm_bias,
+             .eps = args.eps,
+             .y = args.key},
+            executor_);
+  const TensorView rotated = args.key.Parts(1).Columns(0, 2 * args.angles.cos.dim(1));
+  Rotate({.x = rotated, .angles = args.angles, .y = rotated});
+  StoreWrite({.store = args.store, .slots = args.slots, .latent = args.key}, executor_);
+}
+
+void CpuOps::SelectKeys(const SelectKeysArgs& args) {
+  SelectKeysArgs with_workspace = args;
+  with_workspace.workspace = scratch_.selection;
+  cpu::SelectKeys(with_workspace, executor_);
+}
+
+void CpuOps::AttendChosen(const SparseAttentionArgs& args) {
+  SparseAttentionArgs with_workspace = args;
+  with_workspace.workspace = scratch_.attention;
+  SparseAttention(with_workspace, executor_);
 }
 
 void CpuOps::SiluMul(const SiluMulArgs& args) { cpu::SiluMul(args, executor_); }

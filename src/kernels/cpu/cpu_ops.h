@@ -46,9 +46,12 @@ struct OpScratch {
   TensorView expert_gate_up = {};          // [choices, 2 * width]
   TensorView expert_activated = {};        // [choices, width]
   std::span<MatmulArgs> products = {};     // as many as ever run as one loop
-  std::span<std::byte> attention = {};
+  std::span<std::byte> attention = {};     // dense or sparse: never both at once
+  std::span<std::byte> selection = {};     // empty where attention is not sparse
 };
 OpScratch LayOutOps(const OpLimits& limits, Carver& carver);
+// Of the scratch, what choosing keys takes: the same for every context.
+ByteOffset SelectionBytes(const OpLimits& limits);
 
 class CpuOps final : public Ops {
  public:
@@ -68,6 +71,9 @@ class CpuOps final : public Ops {
   void WriteKv(const WriteKvArgs& args) override;
   void Rotate(const RotateArgs& args) override;
   void Attend(const MlaAttentionArgs& args) override;
+  void WriteIndexKeys(const WriteIndexKeysArgs& args) override;
+  void SelectKeys(const SelectKeysArgs& args) override;
+  void AttendChosen(const SparseAttentionArgs& args) override;
   void SiluMul(const SiluMulArgs& args) override;
   ExpertRows Experts(const ExpertsArgs& args) override;
   void Combine(const ExpertRows& rows, TensorView y) override;

@@ -224,6 +224,16 @@ void CudaOps::Attend(const MlaAttentionArgs& args) {
   MlaAttention(with_workspace, *lane_.stream, device_.status);
 }
 
+void CudaOps::WriteIndexKeys(const WriteIndexKeysArgs&) {
+  QUIRE_CHECK(false, "index keys are not written on a device");
+}
+void CudaOps::SelectKeys(const SelectKeysArgs&) {
+  QUIRE_CHECK(false, "keys are not chosen on a device");
+}
+void CudaOps::AttendChosen(const SparseAttentionArgs&) {
+  QUIRE_CHECK(false, "chosen keys are not attended to on a device");
+}
+
 void CudaOps::SiluMul(const SiluMulArgs& args) { cuda::SiluMul(args, *lane_.stream, Launch()); }
 
 ExpertRows CudaOps::Experts(const ExpertsArgs& args) {

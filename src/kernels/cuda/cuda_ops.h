@@ -68,6 +68,10 @@ class CudaOps final : public Ops {
   void WriteKv(const WriteKvArgs& args) override;
   void Rotate(const RotateArgs& args) override;
   void Attend(const MlaAttentionArgs& args) override;
+  // Sparse models are refused before there are ops: these throw InternalError.
+  void WriteIndexKeys(const WriteIndexKeysArgs& args) override;
+  void SelectKeys(const SelectKeysArgs& args) override;
+  void AttendChosen(const SparseAttentionArgs& args) override;
   void SiluMul(const SiluMulArgs& args) override;
   ExpertRows Experts(const ExpertsArgs& args) override;
   void Combine(const ExpertRows& rows, TensorView y) override;
@@ -115,6 +119,9 @@ class ProductPlanningOps final : public Ops {
   void WriteKv(const WriteKvArgs&) override {}
   void Rotate(const RotateArgs&) override {}
   void Attend(const MlaAttentionArgs&) override {}
+  void WriteIndexKeys(const WriteIndexKeysArgs&) override {}
+  void SelectKeys(const SelectKeysArgs&) override {}
+  void AttendChosen(const SparseAttentionArgs&) override {}
   void SiluMul(const SiluMulArgs&) override {}
   ExpertRows Experts(const ExpertsArgs& args) override;
   void Combine(const ExpertRows&, TensorView) override {}

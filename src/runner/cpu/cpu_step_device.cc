@@ -13,6 +13,7 @@
 #include "model/rope_table.h"
 #include "model/weights.h"
 #include "runner/kv_stores.h"
+#include "runner/plan_parts.h"
 
 namespace quire {
 namespace {
@@ -68,6 +69,7 @@ StepMemory LayOutCpuSteps(const ModelConfig& config, const RunnerLimits& limits,
   const auto attention = [](const OpLimits& ops) {
     return cpu::MlaAttentionWorkspace(ops.capacity, ops.work, ops.attention);
   };
+  const auto selection = [](const OpLimits& ops) { return cpu::SelectionBytes(ops); };
   const auto plan = [&](size_t i, const Bucket& bucket, const PageRows& rows, Carver& memory,
                         Carver&) {
     if (memory.counting()) {
@@ -88,22 +90,24 @@ StepMemory LayOutCpuSteps(const ModelConfig& config, const RunnerLimits& limits,
                           .logit_rows = std::min(kLogitBlock, limits.max_step_tokens.raw()),
                           .work = work,
                           .attention = attention,
+                          .selection = selection,
                           .plan = plan,
                           .ops = ops,
                           .more = more};
   return LayOutSteps(config, limits, options, layout, carver, carver);
 }
 
-CpuStepDevice::CpuStepDevice(const ModelConfig& config, WeightSource& source,
+CpuStepDevice::CpuStepDevice(const ModelConfig& model, WeightSource& source,
                              const RunnerOptions& options, const MemoryPlan& plan,
                              const LoadProgress& progress)
     : options_(options),
+      config_(ConfigFor(model, options)),
       pool_(options.num_threads),
       arena_("arena", plan.total()),
       carver_(arena_.bytes()),
-      model_(LoadModel(config, source, plan.limits.context, carver_, pool_, progress)),
-      stores_(LayOutStores(config, plan.limits, options, carver_)),
-      memory_(LayOutCpuSteps(config, plan.limits, options, parts_, carver_)) {
+      model_(LoadModel(config_, source, plan.limits.context, carver_, pool_, progress)),
+      stores_(LayOutStores(config_, plan.limits, options, carver_)),
+      memory_(LayOutCpuSteps(config_, plan.limits, options, parts_, carver_)) {
   QUIRE_CHECK(carver_.used() == plan.total(), "{} bytes laid out, {} planned", carver_.used(),
               plan.total());
   TakeFromMachine({stores_.front().Page(kScratchPage), Size(plan.kv.raw())}, pool_);
@@ -156,8 +160,16 @@ void CpuStepDevice::RunNow(const StepWork& work) {
                   .plan = *plan_,
                   .stores = stores_,
                   .buffers = bucket.forward,
-                  .experts_used = memory_.device_outputs.experts_used},
+                  .experts_used = memory_.device_outputs.experts_used,
+                  .chooses = Chooses()},
                  ops_[work.bucket]);
+}
+
+bool CpuStepDevice::Chooses() const {
+  if (!config_.indexer) return false;
+  const TokenCount top_k(config_.indexer->top_k);
+  return std::ranges::any_of(plan_->tiles,
+                             [&](const QueryTile& tile) { return tile.kv_end > top_k; });
 }
 
 void CpuStepDevice::SampleNow(const StepWork& work) {

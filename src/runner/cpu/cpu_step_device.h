@@ -47,7 +47,7 @@ StepMemory LayOutCpuSteps(const ModelConfig& config, const RunnerLimits& limits,
 
 class CpuStepDevice final : public StepDevice {
  public:
-  CpuStepDevice(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
+  CpuStepDevice(const ModelConfig& model, WeightSource& source, const RunnerOptions& options,
                 const MemoryPlan& plan, const LoadProgress& progress);
 
   const Model& model() const override { return model_; }
@@ -72,12 +72,16 @@ class CpuStepDevice final : public StepDevice {
   void SampleNow(const StepWork& work);
   void SampleAll(const StepWork& work, const SampledRows& sampled, const SampleResults& results);
 
+  // Whether some query of the step at hand sees more keys than it can choose.
+  bool Chooses() const;
+
   const RunnerOptions options_;
+  const ModelConfig config_;  // as the options have it run
   ThreadPool pool_;
   Buffer arena_;
   Carver carver_;  // over the arena: weights, angles, KV, steps
   Model model_;
-  std::vector<KvStore> stores_;  // one per layer
+  std::vector<KvStore> stores_;  // of every layer, and of each that has index keys
   CpuStepParts parts_;
   StepMemory memory_;
 

@@ -124,11 +124,13 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
     parts.side_gemm = TakeGemmWorkspace(on_device);
   };
   // The same buckets in both modes: an eager step launches what the graph of its bucket holds.
+  const auto selection = [](const OpLimits&) { return ByteOffset(0); };
   const StepLayout layout{.activation = DType::kBf16,
                           .buckets = StepMode::kGraph,
                           .logit_rows = logit_rows,
                           .work = work,
                           .attention = attention,
+                          .selection = selection,
                           .plan = plan,
                           .ops = ops,
                           .more = more};

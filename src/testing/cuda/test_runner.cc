@@ -27,6 +27,8 @@ std::unique_ptr<MeteredRunner> MakeTestRunner(const ModelCase& model, RunnerOpti
 }
 
 // The plain kernel runs small models; these go to tensor cores.
+std::span<const ModelCase> SparseModels() { return {}; }
+
 std::span<const KvFormat> TrueSizeFormats() {
   static constexpr KvFormat kFormats[] = {KvFormat::kLatentBf16, KvFormat::kLatentFp8};
   return kFormats;

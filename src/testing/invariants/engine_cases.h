@@ -58,6 +58,10 @@ inline std::vector<EngineCase> EngineCases() {
   for (const KvFormat format : TrueSizeFormats()) {
     cases.push_back({{kTrueModel, Weights::kDummy, format}, 64, StepMode::kGraph});
   }
+  for (const ModelCase& model : SparseModels()) {
+    cases.push_back({model, 1, StepMode::kEager});
+    cases.push_back({model, 16, StepMode::kGraph});
+  }
   return cases;
 }
 

@@ -11,6 +11,14 @@ std::unique_ptr<MeteredRunner> MakeTestRunner(const ModelCase& model, RunnerOpti
                     model.weights);
 }
 
+std::span<const ModelCase> SparseModels() {
+  static constexpr ModelCase kModels[] = {
+      {"hf/glm_dsa_types", Weights::kFiles, KvFormat::kLatentBf16},
+      {"dummy/sparse", Weights::kDummy, KvFormat::kLatentBf16},
+  };
+  return kModels;
+}
+
 std::span<const KvFormat> TrueSizeFormats() {
   static constexpr KvFormat kFormats[] = {KvFormat::kLatentFp8};
   return kFormats;

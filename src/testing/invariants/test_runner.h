@@ -34,6 +34,9 @@ inline constexpr int64_t kTestContext = 320;
 // Its answers do not depend on what else it does.
 std::unique_ptr<MeteredRunner> MakeTestRunner(const ModelCase& model, RunnerOptions options);
 
+// Models with sparse attention, if they are served here.
+std::span<const ModelCase> SparseModels();
+
 // Those worth the time with a model of the true size.
 std::span<const KvFormat> TrueSizeFormats();
 
