@@ -217,6 +217,20 @@ TEST(MemoryPlanTest, ResidentMemoryIsWithinFivePercentOfThePlan) {
   EXPECT_NEAR(static_cast<double>(ResidentBytes()) / planned, 1.0, 0.05) << "once used";
 }
 
+TEST(MemoryPlanTest, ASparseModelsResidentMemoryIsThePlansAtALongContext) {
+  const RunnerOptions options{.context = TokenCount(65536),
+                              .max_seqs = 1,
+                              .max_step_tokens = TokenCount(512),
+                              .pool_tokens = TokenCount(200000),
+                              .num_threads = 2};
+  const auto runner = testing::MakeRunner(kSparse, options, testing::Weights::kDummy);
+  const auto planned = static_cast<double>(runner->memory_plan().total().raw());
+  ASSERT_GT(planned, 400e6);
+  EXPECT_NEAR(static_cast<double>(ResidentBytes()) / planned, 1.0, 0.05) << "once loaded";
+  testing::RunJob(*runner, {.prompt = testing::RandomTokens(3000, 320, 1), .num_output = 2});
+  EXPECT_NEAR(static_cast<double>(ResidentBytes()) / planned, 1.0, 0.05) << "once used";
+}
+
 #endif
 
 }  // namespace

@@ -1,7 +1,11 @@
 #include "testing/sparse_reference.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <numeric>
 
 namespace quire::testing {
@@ -71,6 +75,37 @@ std::vector<int32_t> ReferenceChoice(std::span<const double> scores, const Index
   }
   positions.resize(Index(shape.top_k), -1);
   return positions;
+}
+
+std::string ChoiceMismatch(std::span<const int32_t> row, const ReferenceScores& reference,
+                           const IndexShape& shape) {
+  const std::vector<double>& scores = reference.scores;
+  const std::vector<int32_t> expected = ReferenceChoice(scores, shape);
+  if (std::ssize(scores) <= shape.top_k) {
+    return std::ranges::equal(row, expected) ? "" : "not all that the query sees";
+  }
+  if (std::ranges::adjacent_find(row, std::greater_equal<>()) != row.end() || row.front() < 0 ||
+      row.back() >= std::ssize(scores)) {
+    return "positions do not ascend among those that the query sees";
+  }
+  const auto is_forced = [&](int64_t p) {
+    return p < shape.init_tokens || p >= std::ssize(scores) - shape.local_tokens;
+  };
+  double last = std::numeric_limits<double>::infinity();
+  for (const int32_t p : expected) {
+    if (!is_forced(p)) last = std::min(last, scores[Index(p)]);
+  }
+  for (int64_t p = 0; p < std::ssize(scores); ++p) {
+    const bool is_chosen = std::ranges::binary_search(row, static_cast<int32_t>(p));
+    const double above = scores[Index(p)] - last;
+    const bool is_high = is_forced(p) || above > 2 * reference.bound;
+    const bool is_low = !is_forced(p) && above < -2 * reference.bound;
+    if ((is_high && !is_chosen) || (is_low && is_chosen)) {
+      return fmt::format("position {} is {}chosen, {} above the last one", p,
+                         is_chosen ? "" : "not ", above);
+    }
+  }
+  return "";
 }
 
 ReferenceAttention ReferenceSparseMla(std::span<const SequenceStep> seqs, const SequenceRows& rows,

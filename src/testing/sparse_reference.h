@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "attn/sequence_step.h"
@@ -29,6 +30,12 @@ std::vector<ReferenceScores> ReferenceIndexScores(std::span<const SequenceStep> 
 
 // What is chosen by these scores: top_k positions ascending, -1 behind them.
 std::vector<int32_t> ReferenceChoice(std::span<const double> scores, const IndexShape& shape);
+
+// "" if `row`, what a query chose, is right as far as f32 can tell: positions ascend, every key above the
+// last chosen one's reference score by more than both may be off is chosen, and none below it by more.
+// Otherwise what is wrong.
+std::string ChoiceMismatch(std::span<const int32_t> row, const ReferenceScores& reference,
+                           const IndexShape& shape);
 
 // As ReferenceMla, over the chosen positions alone: [tokens, top_k].
 ReferenceAttention ReferenceSparseMla(std::span<const SequenceStep> seqs, const SequenceRows& rows,

@@ -10,6 +10,8 @@
 //   I7   draft step i of a branch sees committed + i + 1 keys: the prefix and its own drafts
 //   I9   pieces of work partition what is to be done
 //   I10  a store's rows do not depend on its layout, however they are written and moved
+//   I11  sparse attention that chooses everything = dense attention
+//   I12  what sparse attention chooses and gives does not depend on pages, layouts and workers
 //
 // Seeds are fixed, a hundred to a test. A failure prints the seed and the configuration, and ends
 // its test: configurations share nothing, so to debug seed 4711 alone run
@@ -35,6 +37,7 @@
 #include "testing/invariants/prefill_checks.h"
 #include "testing/invariants/random_config.h"
 #include "testing/invariants/serving.h"
+#include "testing/invariants/sparse_checks.h"
 #include "testing/invariants/store_checks.h"
 #include "testing/invariants/trial.h"
 
@@ -65,7 +68,10 @@ void CheckBatch(const Trial& trial, PlanStorage& bucket, bool is_first) {
   QUIRE_RETURN_IF_FAILED();
   CheckPrefillPlans(trial);
   QUIRE_RETURN_IF_FAILED();
-  if (trial.config.runs_attention) CheckAttention(trial);
+  if (trial.config.runs_attention) {
+    CheckAttention(trial);
+    CheckSparseAttention(trial);
+  }
   CheckStores(trial);
 }
 

@@ -89,12 +89,15 @@ enum Fact {
   kPartialPageMatch,
   kEviction,
   kPreemption,
-  kWideTree,     // more nodes than a mask word has bits
-  kManyPages,    // a row of more pages than one range
-  kLongContext,  // a sequence of 32k tokens or more
-  kCutTile,      // a query tile that several workers share
-  kCutPrefill,   // the same in a prefill plan
-  kAttention,    // cpu::MlaAttention ran in both forms
+  kWideTree,           // more nodes than a mask word has bits
+  kManyPages,          // a row of more pages than one range
+  kLongContext,        // a sequence of 32k tokens or more
+  kCutTile,            // a query tile that several workers share
+  kCutPrefill,         // the same in a prefill plan
+  kAttention,          // cpu::MlaAttention ran in both forms
+  kSparseChoice,       // a query that saw more keys than it could choose
+  kSparsePreshuffled,  // by preshuffled index keys, too
+  kSparseEverything,   // and a choice of everything
   kThreads,
   kRuleCeil,  // block tables, in the order of BlockTableRule
   kRuleFlashMlaEager,
