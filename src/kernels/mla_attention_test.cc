@@ -47,11 +47,6 @@ AttentionResult Attend(const PagedBatch& batch, Executor& executor, int32_t num_
       batch, {.scale = kScale, .num_workers = num_workers, .faults = ActiveFaults()}, executor);
 }
 
-std::string BitMismatch(const AttentionResult& actual, const AttentionResult& expected) {
-  const std::string out = testing::BitMismatch(actual.out, expected.out);
-  return out.empty() ? testing::BitMismatch(actual.lse, expected.lse) : out;
-}
-
 // The rows of `tokens` consecutive query tokens, from token `first` on.
 AttentionResult Tokens(const AttentionResult& result, const PagedBatchShape& shape, int64_t first,
                        int64_t tokens) {

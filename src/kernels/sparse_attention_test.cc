@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ namespace {
 
 using testing::AttentionCase;
 using testing::AttentionResult;
+using testing::BitMismatch;
 using testing::kAttentionCases;
 using testing::kScale;
 using testing::kTree;
@@ -31,8 +33,6 @@ using testing::PagedBatchShape;
 using testing::RunSparse;
 using testing::SequenceCase;
 
-size_t Index(int64_t i) { return static_cast<size_t>(i); }
-
 // For every query token up to top_k of the keys that it sees, drawn at random, ascending.
 std::vector<int32_t> DrawChoices(const PagedBatch& batch, int32_t top_k, uint64_t seed = 1) {
   std::mt19937_64 random(seed);
@@ -40,21 +40,16 @@ std::vector<int32_t> DrawChoices(const PagedBatch& batch, int32_t top_k, uint64_
   for (const SequenceStep& seq : batch.seqs()) {
     for (int64_t j = 0; j < seq.q_len.raw(); ++j) {
       const int64_t visible = std::ssize(testing::VisiblePositions(seq, j));
-      std::vector<int32_t> row(Index(visible));
-      for (int64_t p = 0; p < visible; ++p) row[Index(p)] = static_cast<int32_t>(p);
+      std::vector<int32_t> row(static_cast<size_t>(visible));
+      std::iota(row.begin(), row.end(), 0);
       std::shuffle(row.begin(), row.end(), random);
-      if (visible > top_k) row.resize(Index(top_k));
+      if (visible > top_k) row.resize(static_cast<size_t>(top_k));
       std::sort(row.begin(), row.end());
-      row.resize(Index(top_k), -1);
+      row.resize(static_cast<size_t>(top_k), -1);
       chosen.insert(chosen.end(), row.begin(), row.end());
     }
   }
   return chosen;
-}
-
-std::string BitMismatch(const AttentionResult& actual, const AttentionResult& expected) {
-  const std::string out = testing::BitMismatch(actual.out, expected.out);
-  return out.empty() ? testing::BitMismatch(actual.lse, expected.lse) : out;
 }
 
 TEST(SparseAttentionTest, IsNearTheReference) {
@@ -120,9 +115,9 @@ TEST(SparseAttentionTest, PageSizesWorkersAndNeighboursChangeNoBit) {
                                    chosen.begin() + (first + c.q_len) * kTopK);
     const AttentionResult alone = RunSparse(PagedBatch({c}, shape), own, kTopK, 4, pool);
     const int64_t values = int64_t{shape.num_heads} * shape.dims.latent_dim;
-    EXPECT_EQ(testing::BitMismatch(
-                  alone.out,
-                  std::span(expected.out).subspan(Index(first * values), Index(c.q_len * values))),
+    EXPECT_EQ(testing::BitMismatch(alone.out, std::span(expected.out)
+                                                  .subspan(static_cast<size_t>(first * values),
+                                                           static_cast<size_t>(c.q_len * values))),
               "")
         << "sequence of seed " << c.seed;
     first += c.q_len;

@@ -10,6 +10,7 @@
 #include "base/tensor_view.h"
 #include "kernels/cpu/mla_attention.h"
 #include "kernels/cpu/store.h"
+#include "testing/compare.h"
 #include "testing/red_zone.h"
 #include "testing/splitmix64.h"
 
@@ -119,6 +120,11 @@ std::vector<std::vector<std::vector<double>>> PagedBatch::Rows() const {
     }
   }
   return rows;
+}
+
+std::string BitMismatch(const AttentionResult& actual, const AttentionResult& expected) {
+  const std::string out = BitMismatch(std::span<const float>(actual.out), expected.out);
+  return out.empty() ? BitMismatch(std::span<const float>(actual.lse), expected.lse) : out;
 }
 
 AttentionResult RunMla(const PagedBatch& batch, const MlaRun& run, Executor& executor) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "attn/kv_store.h"
@@ -81,6 +82,9 @@ struct AttentionResult {
   std::vector<float> out;  // [tokens, heads, latent_dim]
   std::vector<float> lse;  // [tokens, heads]
 };
+
+// Empty if all bits are the same; otherwise what differs first.
+std::string BitMismatch(const AttentionResult& actual, const AttentionResult& expected);
 
 inline constexpr float kScale = 0.07f;  // close to 192^-0.5, the scale of the models
 

@@ -10,9 +10,6 @@
 namespace quire::testing {
 namespace {
 
-// Half the distance from 1 to the next float.
-constexpr double kUnitRoundoff = 0x1p-24;
-
 template <class T>
 T LoadAt(std::span<const std::byte> pool, int64_t offset) {
   T value;

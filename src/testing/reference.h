@@ -12,6 +12,9 @@
 
 namespace quire::testing {
 
+// Half the distance from 1 to the next float.
+inline constexpr double kUnitRoundoff = 0x1p-24;
+
 // The byte offset, in a pool, of element `d` of the row at `slot` of an index-key store, and of its
 // scale: the formulas of docs/formats.md.
 int64_t IndexKeyOffset(Slot slot, int64_t d, PageSize page_size, int64_t dim, bool preshuffled);

@@ -8,10 +8,10 @@
 #include <limits>
 #include <numeric>
 
+#include "testing/reference.h"
+
 namespace quire::testing {
 namespace {
-
-constexpr double kUnitRoundoff = 0x1p-24;
 
 size_t Index(int64_t i) { return static_cast<size_t>(i); }
 

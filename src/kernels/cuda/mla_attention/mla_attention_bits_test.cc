@@ -19,17 +19,13 @@ namespace quire::cuda {
 namespace {
 
 using testing::AttentionResult;
+using testing::BitMismatch;
 using testing::kTree;
 using testing::MixedSequences;
 using testing::PagedBatch;
 using testing::PagedBatchShape;
 using testing::PathOf;
 using testing::SequenceCase;
-
-std::string BitMismatch(const AttentionResult& actual, const AttentionResult& expected) {
-  const std::string out = testing::BitMismatch(actual.out, expected.out);
-  return out.empty() ? testing::BitMismatch(actual.lse, expected.lse) : out;
-}
 
 // Every test runs for both kernels.
 class CudaMlaBitsTest : public ::testing::TestWithParam<MlaKernel> {
