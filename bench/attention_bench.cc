@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "attn/kv_store.h"
 #include "attn/plan_storage.h"
+#include "bench/random_floats.h"
 #include "bench/roof_bench.h"
 #include "bench/sequences.h"
 #include "device/buffer.h"
@@ -57,14 +57,6 @@ ByteOffset KvBytesToVisit() {
     largest = std::max<int64_t>(largest, cache.size);
   }
   return ByteOffset(std::max(4 * largest, int64_t{256} << 20));
-}
-
-std::vector<float> RandomFloats(int64_t n) {
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(static_cast<size_t>(n));
-  for (float& value : values) value = normal(random);
-  return values;
 }
 
 // A step and the stores of as many layers as it takes to leave the cache behind.

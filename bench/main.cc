@@ -11,6 +11,7 @@
 #include "bench/engine_bench.h"
 #include "bench/export_bench.h"
 #include "bench/gemm_bench.h"
+#include "bench/sparse_bench.h"
 #include "bench/tables.h"
 #include "device/thread_pool.h"
 
@@ -51,6 +52,7 @@ int main(int argc, char** argv) {
   try {
     ThreadPool threads(ThreadPool::DefaultThreads());
     RegisterAttention(effort, threads);
+    RegisterSparse(effort, threads);
     RegisterGemm(effort, threads);
     RegisterExports(effort, threads);
     RegisterEngine(effort, threads);

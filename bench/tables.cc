@@ -81,7 +81,7 @@ void TableReporter::ReportRuns(const std::vector<Run>& runs) {
     if (run.aggregate_name != "median") continue;
     const std::vector<std::string> name = SplitName(run.run_name.function_name);
     if (name[0] != roof_table_) PrintRoofTable();
-    if (name[0] == "attention" || name[0] == "gemm") {
+    if (name[0] == "attention" || name[0] == "sparse" || name[0] == "gemm") {
       AddRoofRow(run, name);
     } else {
       AddExport(run, name);
@@ -119,8 +119,12 @@ void TableReporter::PrintRoofTable() {
     worst = Worst(worst, roofs);
   }
   const bool is_gemm = roof_table_ == "gemm";
-  fmt::print("\nCPU {} on all threads; each run takes the {} of another layer\n",
-             is_gemm ? "matrix products" : "latent attention", is_gemm ? "weights" : "KV");
+  if (roof_table_ == "sparse") {
+    fmt::print("\nCPU sparse attention on all threads, and dense attention beside it\n");
+  } else {
+    fmt::print("\nCPU {} on all threads; each run takes the {} of another layer\n",
+               is_gemm ? "matrix products" : "latent attention", is_gemm ? "weights" : "KV");
+  }
   fmt::print(
       "roofs, measured before each row: read over 1 GiB {:.1f} GB/s at best ({:.1f} at worst), "
       "multiply-add {:.1f} GFLOP/s ({:.1f})\n\n",

@@ -39,6 +39,7 @@ void ShowProgress(std::string_view name);
 
 // The first part of a name is the table, the last one or two are columns, the rest is the row:
 //   attention/<shape>/p<page size>
+//   sparse/<shape>/p<page size>
 //   gemm/<shape>/r<rows>
 //       one row each, printed together when all are known: all percents are of the same roofs
 //   <form>/b<num_seqs>/s<context>/p<page size>/<serial|parallel>
