@@ -78,8 +78,9 @@ fuzz: build/fuzz/.configured  ## the fuzz targets, for a while each
 	ctest --preset fuzz -L fuzz -j $(JOBS)
 
 bench: build/$(OPTIMISED)/.configured  ## the benchmarks (BENCH_FLAGS=--quick for a short run)
-	cmake --build --preset $(OPTIMISED) -j $(JOBS) --target quire_bench quire
+	cmake --build --preset $(OPTIMISED) -j $(JOBS) --target quire_bench quire_grammar_bench quire
 	build/$(OPTIMISED)/bench/quire_bench $(BENCH_FLAGS)
+	build/$(OPTIMISED)/bench/quire_grammar_bench $(filter --benchmark_%,$(BENCH_FLAGS))
 	build/$(OPTIMISED)/quire bench bench/models/dense_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
 	build/$(OPTIMISED)/quire bench bench/models/moe_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
 

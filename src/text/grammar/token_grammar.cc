@@ -1,0 +1,204 @@
+#include "text/grammar/token_grammar.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+
+namespace quire {
+namespace {
+
+constexpr int32_t kUnknown = -2;
+constexpr int32_t kDead = -1;
+
+size_t MaskIndex(int64_t n) { return static_cast<size_t>(n); }
+
+}  // namespace
+
+// A set of threads above the bottom of a walk, with what follows each byte as far as it is known.
+struct TokenGrammar::Config {
+  std::vector<GrammarThread> threads;
+  bool ends = false;  // the walk's rule
+  std::array<int32_t, 256> next;
+};
+
+// What a state, or a return to one from some exits, allows.
+struct TokenGrammar::Walk {
+  std::vector<int32_t> tokens;  // few, or
+  std::vector<uint32_t> mask;   // many
+  std::vector<int32_t> exits;   // nodes of the trie, ascending
+
+  bool any() const { return !tokens.empty() || !mask.empty(); }
+};
+
+TokenGrammar::TokenGrammar(GrammarAutomaton automaton, std::shared_ptr<const TokenTrie> trie)
+    : automaton_(std::move(automaton)),
+      trie_(std::move(trie)),
+      path_(MaskIndex(trie_->max_depth()) + 1) {}
+
+TokenGrammar::~TokenGrammar() = default;
+
+int64_t TokenGrammar::cache_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return cache_bytes_;
+}
+
+void TokenGrammar::Forget() const {
+  pool_ = {};
+  configs_.clear();
+  numbers_.clear();
+  walks_.clear();
+  continued_.clear();
+  cache_bytes_ = 0;
+}
+
+int32_t TokenGrammar::Intern(std::vector<GrammarThread> threads) const {
+  const auto [place, is_new] = numbers_.try_emplace(threads, static_cast<int32_t>(configs_.size()));
+  if (!is_new) return place->second;
+  closure_.Compute(automaton_, threads, pool_);
+  auto config = std::make_unique<Config>();
+  config->ends = closure_.ends();
+  config->next.fill(kUnknown);
+  cache_bytes_ += static_cast<int64_t>(sizeof(Config) + 2 * threads.size() * sizeof(GrammarThread));
+  config->threads = std::move(threads);
+  configs_.push_back(std::move(config));
+  return place->second;
+}
+
+int32_t TokenGrammar::Next(int32_t config, uint8_t byte) const {
+  const int32_t known = configs_[MaskIndex(config)]->next[byte];
+  if (known != kUnknown) return known;
+  closure_.Compute(automaton_, configs_[MaskIndex(config)]->threads, pool_);
+  std::vector<GrammarThread> threads;
+  closure_.Read(automaton_, byte, threads);
+  const int32_t next = threads.empty() ? kDead : Intern(std::move(threads));
+  configs_[MaskIndex(config)]->next[byte] = next;
+  return next;
+}
+
+// The tokens below the nodes `from`, read on from a state of a rule.
+std::unique_ptr<TokenGrammar::Walk> TokenGrammar::MakeWalk(int32_t state,
+                                                           std::span<const int32_t> from) const {
+  auto walk = std::make_unique<Walk>();
+  const std::span<const TokenTrie::Node> nodes = trie_->nodes();
+  const int32_t first = Intern({{.state = state, .stack = StackPool::kBottom}});
+  const auto end_at = [&](int32_t config, int32_t node) {
+    // Below a leaf there is nothing to go on with; at the root it says that the text may end.
+    if (configs_[MaskIndex(config)]->ends && (node == 0 || nodes[MaskIndex(node)].end > node + 1)) {
+      walk->exits.push_back(node);
+    }
+  };
+  for (const int32_t start : from) {
+    const TokenTrie::Node& root = nodes[MaskIndex(start)];
+    path_[root.depth] = first;
+    end_at(first, start);
+    for (int32_t i = start + 1; i < root.end;) {
+      const TokenTrie::Node& node = nodes[MaskIndex(i)];
+      const int32_t config = Next(path_[node.depth - 1u], node.byte);
+      if (config == kDead) {
+        i = node.end;
+        continue;
+      }
+      path_[node.depth] = config;
+      const std::span<const int32_t> tokens = trie_->TokensAt(i);
+      walk->tokens.insert(walk->tokens.end(), tokens.begin(), tokens.end());
+      end_at(config, i);
+      ++i;
+    }
+  }
+  std::ranges::sort(walk->exits);  // a start may lie below another
+  walk->exits.erase(std::unique(walk->exits.begin(), walk->exits.end()), walk->exits.end());
+  // As a mask where that is smaller.
+  const int64_t words = TokenMaskWords(trie_->vocab_size());
+  if (std::ssize(walk->tokens) > words) {
+    walk->mask.resize(MaskIndex(words));
+    for (const int32_t token : walk->tokens)
+      walk->mask[MaskIndex(token / 32)] |= 1u << (token % 32);
+    walk->tokens = {};
+  }
+  walk->tokens.shrink_to_fit();
+  walk->exits.shrink_to_fit();
+  cache_bytes_ += static_cast<int64_t>(
+      sizeof(Walk) + 64 + 4 * (walk->tokens.size() + walk->mask.size() + walk->exits.size()));
+  return walk;
+}
+
+const TokenGrammar::Walk& TokenGrammar::WalkFrom(int32_t state) const {
+  std::unique_ptr<Walk>& walk = walks_[state];
+  const int32_t root = 0;
+  if (!walk) walk = MakeWalk(state, {&root, 1});
+  return *walk;
+}
+
+const TokenGrammar::Walk& TokenGrammar::GoOn(const Walk& walk, int32_t return_state) const {
+  std::unique_ptr<Walk>& next = continued_[{&walk, return_state}];
+  if (!next) next = MakeWalk(return_state, walk.exits);
+  return *next;
+}
+
+bool TokenGrammar::AddTokens(std::span<const GrammarThread> threads, const StackPool& pool,
+                             std::span<uint32_t> mask) const {
+  const std::lock_guard lock(mutex_);
+  if (cache_bytes_ > kMaxCacheBytes) Forget();
+  bool any = false;
+  const auto add = [&](const Walk& walk) {
+    for (const int32_t token : walk.tokens) mask[MaskIndex(token / 32)] |= 1u << (token % 32);
+    for (size_t i = 0; i < walk.mask.size(); ++i) mask[i] |= walk.mask[i];
+    any = any || walk.any();
+  };
+  try {
+    for (const GrammarThread& thread : threads) {
+      const Walk* walk = &WalkFrom(thread.state);
+      add(*walk);
+      for (int32_t stack = thread.stack; stack != StackPool::kBottom && !walk->exits.empty();
+           stack = pool.below(stack)) {
+        walk = &GoOn(*walk, pool.return_state(stack));
+        add(*walk);
+      }
+    }
+  } catch (...) {
+    Forget();  // a walk may be half done
+    throw;
+  }
+  return any;
+}
+
+GrammarMatcher::GrammarMatcher(std::shared_ptr<const TokenGrammar> grammar)
+    : grammar_(std::move(grammar)) {
+  history_.push_back(Settle({{.state = grammar_->automaton().start}}));
+}
+
+GrammarMatcher::Place GrammarMatcher::Settle(std::vector<GrammarThread> threads) {
+  closure_.Compute(grammar_->automaton(), threads, pool_);
+  return {.threads = std::move(threads),
+          .is_complete = closure_.ends(),
+          .can_continue = closure_.can_go_on()};
+}
+
+bool GrammarMatcher::Fill(std::span<uint32_t> mask) const {
+  const int64_t words = TokenMaskWords(grammar_->trie().vocab_size());
+  QUIRE_CHECK(std::ssize(mask) >= words, "a mask of {} words for {}", mask.size(), words);
+  std::ranges::fill(mask, 0);
+  return grammar_->AddTokens(history_.back().threads, pool_, mask);
+}
+
+bool GrammarMatcher::Accept(int32_t token) {
+  const std::string_view bytes = grammar_->trie().Bytes(token);
+  if (bytes.empty()) return false;
+  std::vector<GrammarThread> threads = history_.back().threads;
+  for (const char byte : bytes) {
+    closure_.Compute(grammar_->automaton(), threads, pool_);
+    closure_.Read(grammar_->automaton(), static_cast<uint8_t>(byte), threads);
+    if (threads.empty()) return false;
+  }
+  history_.push_back(Settle(std::move(threads)));
+  return true;
+}
+
+void GrammarMatcher::Rollback(int64_t num_tokens) {
+  QUIRE_CHECK(num_tokens >= 0 && num_tokens <= num_accepted(), "{} of {} tokens", num_tokens,
+              num_accepted());
+  history_.resize(history_.size() - MaskIndex(num_tokens));
+}
+
+}  // namespace quire

@@ -1,0 +1,62 @@
+#include "text/grammar/token_trie.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace quire {
+
+TokenTrie::TokenTrie(std::span<const std::string_view> tokens)
+    : bytes_(tokens.begin(), tokens.end()) {
+  std::vector<int32_t> order(tokens.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::erase_if(order, [&](int32_t id) { return Bytes(id).empty(); });
+  std::ranges::stable_sort(order, {}, [&](int32_t id) { return Bytes(id); });
+
+  nodes_.push_back({});
+  std::vector<int32_t> path = {0};  // nodes from the root
+  const auto close = [&](size_t depth) {
+    for (; path.size() > depth + 1; path.pop_back()) {
+      nodes_[static_cast<size_t>(path.back())].end = static_cast<int32_t>(nodes_.size());
+    }
+  };
+  std::string_view last;
+  for (const int32_t id : order) {
+    const std::string_view bytes = Bytes(id);
+    Require(bytes.size() <= std::numeric_limits<uint16_t>::max(),
+            "token {}: expected at most {} bytes, got {}", id, std::numeric_limits<uint16_t>::max(),
+            bytes.size());
+    const auto same = static_cast<size_t>(std::ranges::mismatch(last, bytes).in1 - last.begin());
+    close(same);
+    for (size_t i = same; i < bytes.size(); ++i) {
+      path.push_back(static_cast<int32_t>(nodes_.size()));
+      nodes_.push_back({.first_token = static_cast<int32_t>(tokens_.size()),
+                        .depth = static_cast<uint16_t>(i + 1),
+                        .byte = static_cast<uint8_t>(bytes[i])});
+    }
+    tokens_.push_back(id);
+    max_depth_ = std::max(max_depth_, static_cast<int32_t>(bytes.size()));
+    last = bytes;
+  }
+  close(0);
+  nodes_[0].end = static_cast<int32_t>(nodes_.size());
+  nodes_.push_back({.first_token = static_cast<int32_t>(tokens_.size())});
+}
+
+std::string_view TokenTrie::Bytes(int32_t token) const {
+  if (token < 0 || token >= vocab_size()) return {};
+  return bytes_[static_cast<size_t>(token)];
+}
+
+TokenTrie MakeTokenTrie(const Tokenizer& tokenizer, int64_t vocab_size) {
+  std::vector<std::string_view> tokens(static_cast<size_t>(vocab_size));
+  const int64_t known = std::min<int64_t>(vocab_size, tokenizer.vocab_size());
+  for (int32_t id = 0; id < known; ++id) {
+    if (!tokenizer.IsSpecial(id)) tokens[static_cast<size_t>(id)] = tokenizer.TokenBytes(id);
+  }
+  return TokenTrie(tokens);
+}
+
+}  // namespace quire
