@@ -28,13 +28,15 @@ void Validate(const SampleCapacity& capacity) {
           "sample.biases: expected 0..{}, got {}", INT32_MAX, capacity.biases);
   Require(capacity.text >= 0 && capacity.text <= INT32_MAX, "sample.text: expected 0..{}, got {}",
           INT32_MAX, capacity.text);
+  Require(capacity.masks >= 0, "sample.masks: expected >= 0, got {}", capacity.masks);
 }
 
 SampleInputs LayOutSampleInputs(const SampleCapacity& capacity, Carver& carver) {
   return {.counts = carver.Take<SampleCounts>(1),
           .items = carver.Take<SampleItem>(capacity.items),
           .biases = carver.Take<LogitBias>(capacity.biases),
-          .text = carver.Take<int32_t>(capacity.text)};
+          .text = carver.Take<int32_t>(capacity.text),
+          .masks = carver.Take<uint32_t>(capacity.masks * MaskWords(capacity.vocab_size))};
 }
 
 SampleResults LayOutSampleResults(const SampleCapacity& capacity, Carver& carver) {
@@ -56,7 +58,14 @@ void SamplePacker::Begin(int32_t num_rows) {
   num_biases_ = 0;
   num_text_ = 0;
   num_adjusted_ = 0;
+  num_masks_ = 0;
   needs_search_ = false;
+}
+
+std::span<uint32_t> SamplePacker::Mask(int32_t number) const {
+  QUIRE_CHECK(number >= 0 && number < num_masks_, "mask {} of {}", number, num_masks_);
+  const auto words = static_cast<size_t>(MaskWords(capacity_.vocab_size));
+  return inputs_.masks.subspan(static_cast<size_t>(number) * words, words);
 }
 
 SampleItem& SamplePacker::Next(int32_t row) {
@@ -82,7 +91,7 @@ void SamplePacker::AddScore(int32_t row, int32_t given, int32_t num_top) {
 void SamplePacker::Add(const Samples& samples) {
   const SamplingParams& params = samples.params;
   const bool penalties = HasPenalties(params);
-  const bool adjusted = penalties || !params.logit_bias.empty();
+  const bool adjusted = penalties || !params.logit_bias.empty() || samples.masked;
   const int64_t num_text =
       penalties ? std::ssize(samples.prompt) + std::ssize(samples.output) : int64_t{0};
   Require(samples.row >= 0 && samples.row < inputs_.counts[0].num_rows,
@@ -101,7 +110,9 @@ void SamplePacker::Add(const Samples& samples) {
   const int64_t num_biases = shares_biases ? 0 : std::ssize(params.logit_bias);
   RequireRoom("biases", num_biases_, num_biases, capacity_.biases);
   RequireRoom("text", num_text_, num_text, capacity_.text);
+  RequireRoom("masks", num_masks_, samples.masked ? 1 : 0, capacity_.masks);
 
+  const int32_t mask = samples.masked ? num_masks_++ : -1;
   if (!shares_biases) {
     std::ranges::copy(params.logit_bias, inputs_.biases.begin() + num_biases_);
     last_biases_ = params.logit_bias;
@@ -121,6 +132,7 @@ void SamplePacker::Add(const Samples& samples) {
     item.frequency_penalty = params.frequency_penalty;
     item.presence_penalty = params.presence_penalty;
     item.adjusted = adjusted ? num_adjusted_++ : -1;
+    item.mask = mask;
     item.first_bias = static_cast<int32_t>(first_bias);
     item.num_biases = static_cast<int32_t>(params.logit_bias.size());
     item.first_text = static_cast<int32_t>(num_text_);

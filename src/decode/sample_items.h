@@ -20,9 +20,10 @@ struct SampleCapacity {
   int64_t vocab_size = 0;
   int32_t rows = 0;      // of logits
   int32_t items = 0;     // results wanted
-  int32_t adjusted = 0;  // of them, with bias or penalties
+  int32_t adjusted = 0;  // of them, with bias, penalties or a mask
   int64_t biases = 0;    // of all items together
   int64_t text = 0;      // tokens of prompts and outputs that penalties read, of all sequences
+  int32_t masks = 0;     // of tokens that may be drawn
 };
 
 enum class SampleKind : int32_t {
@@ -44,7 +45,8 @@ struct SampleItem {
   float repetition_penalty = 1;
   float frequency_penalty = 0;
   float presence_penalty = 0;
-  int32_t adjusted = -1;   // which of the adjusted rows is this item's; -1: no bias, no penalty
+  int32_t adjusted = -1;   // which of the adjusted rows is this item's; -1: as it is
+  int32_t mask = -1;       // in SampleInputs::masks; -1: all tokens
   int32_t first_bias = 0;  // in SampleInputs::biases
   int32_t num_biases = 0;
   int32_t first_text = 0;  // in SampleInputs::text: the prompt, then the output
@@ -68,11 +70,12 @@ struct SampleInputs {
   std::span<SampleItem> items = {};
   std::span<LogitBias> biases = {};
   std::span<int32_t> text = {};
+  std::span<uint32_t> masks = {};  // [masks, MaskWords(vocab)]
 };
 
 // What comes back, in one piece of memory. `top` is written as far as an item wants it. Of a row that
-// has NaN, and of one that has nothing above -inf where a token is to be chosen, the log-probability
-// is NaN, and a token to be chosen is kNoToken: that is the row's fault alone, and nothing is thrown.
+// has NaN, and of one that has nothing above -inf (that its mask allows) where a token is to be chosen,
+// the log-probability is NaN, and a token to be chosen is kNoToken: that is the row's fault alone, and nothing is thrown.
 struct SampleResults {
   std::span<TokenLogprob> chosen = {};  // [items]
   std::span<TokenLogprob> top = {};     // [items, kMaxTopLogprobs], highest first
@@ -103,10 +106,15 @@ class SamplePacker {
     TokenCount position = {};
     int32_t first_sample = 0;
     int32_t num_samples = 1;
+    bool masked = false;  // only tokens of a mask, which is to be in Mask() when they are drawn
   };
   void Add(const Samples& samples);
   // All throw Error(kInvalidArgument) for what cannot be, and Error(kCapacityExceeded), naming the
   // part, for what does not fit; then nothing was added.
+
+  // The masks of what was added with one, in that order: a row of words for each.
+  std::span<uint32_t> Mask(int32_t number) const;
+  int32_t num_masks() const { return num_masks_; }
 
   const SampleInputs& inputs() const { return inputs_; }
   int32_t num_rows() const { return inputs_.counts[0].num_rows; }
@@ -124,6 +132,7 @@ class SamplePacker {
   int64_t num_biases_ = 0;
   int64_t num_text_ = 0;
   int32_t num_adjusted_ = 0;
+  int32_t num_masks_ = 0;
   bool needs_search_ = false;
 };
 

@@ -43,6 +43,11 @@ inline int32_t SampleAlone(SampleArgs args) {
   return Sample(args);
 }
 
+inline void SetMask(std::span<const int32_t> allowed, std::span<uint32_t> mask) {
+  std::ranges::fill(mask, 0u);
+  for (const int32_t token : allowed) mask[static_cast<size_t>(token / 32)] |= 1u << (token % 32);
+}
+
 template <class Backend>
 class SampleItemsTest : public Backend {
  protected:
@@ -52,10 +57,30 @@ class SampleItemsTest : public Backend {
                                      .items = 1,
                                      .adjusted = 1,
                                      .biases = 16,
-                                     .text = 64};
+                                     .text = 64,
+                                     .masks = 1};
     const auto pack = [&](SamplePacker& packer) {
       packer.Begin(1);
       packer.Add(samples);
+    };
+    return this->Run(capacity, pack, logits)[0];
+  }
+
+  // The same, where only these tokens may be drawn.
+  Sampled OneOf(const std::vector<int32_t>& allowed, const std::vector<float>& logits,
+                SamplePacker::Samples samples) {
+    const SampleCapacity capacity = {.vocab_size = std::ssize(logits),
+                                     .rows = 1,
+                                     .items = 1,
+                                     .adjusted = 1,
+                                     .biases = 16,
+                                     .text = 64,
+                                     .masks = 1};
+    samples.masked = true;
+    const auto pack = [&](SamplePacker& packer) {
+      packer.Begin(1);
+      packer.Add(samples);
+      SetMask(allowed, packer.Mask(0));
     };
     return this->Run(capacity, pack, logits)[0];
   }
@@ -135,6 +160,92 @@ TYPED_TEST_P(SampleItemsTest, BiasAndPenaltiesByHand) {
       .repetition_penalty = 2, .frequency_penalty = 0.5f, .logit_bias = four};
   EXPECT_EQ(this->Greedy({2, 2.625f}, order, {}, zero), 1);  // (2 + 4) / 2 - 0.5
   EXPECT_EQ(this->Greedy({2, 2.375f}, order, {}, zero), 0);
+  this->ExpectNoReport();
+}
+
+// ---- Masks ----
+
+TYPED_TEST_P(SampleItemsTest, AMaskRulesOutWhatItDoesNotNameWhateverItsBias) {
+  const auto greedy = [&](const std::vector<int32_t>& allowed, const std::vector<float>& logits,
+                          SamplingParams params = {}) {
+    params.temperature = 0;
+    return this->OneOf(allowed, logits, {.params = params}).chosen.token;
+  };
+  EXPECT_EQ(greedy({0, 2}, {1, 3, 2}), 2);
+  EXPECT_EQ(greedy({0}, {1, 3, 2}), 0);
+  EXPECT_EQ(greedy({1, 2}, {9, -kMaxFloat, -kInfinity}), 1);
+  const std::vector<LogitBias> biases = {{1, 100}, {0, 5}};
+  EXPECT_EQ(greedy({0, 2}, {1, 3, 2}, {.logit_bias = biases}), 0);
+  // The log-probability is the model's own.
+  const std::vector<float> logits = {1, 3, 2};
+  EXPECT_EQ(this->OneOf({2}, logits, {}).chosen.logprob, this->Score(logits, 2, 0).chosen.logprob);
+  std::vector<float> wide(129280, 0.0f);
+  wide[7] = 5;
+  for (const int32_t token : {0, 31, 32, 4095, 4096, 129279})
+    EXPECT_EQ(greedy({token}, wide), token);
+  this->ExpectNoReport();
+}
+
+TYPED_TEST_P(SampleItemsTest, AMaskThatLeavesNothingIsTheRowsFault) {
+  for (const float temperature : {0.0f, 1.0f}) {
+    for (const std::vector<int32_t>& allowed : {std::vector<int32_t>{}, std::vector<int32_t>{2}}) {
+      const TokenLogprob chosen =
+          this->OneOf(allowed, {1, 3, -kInfinity}, {.params = {.temperature = temperature}}).chosen;
+      EXPECT_EQ(chosen.token, kNoToken);
+      EXPECT_TRUE(std::isnan(chosen.logprob));
+    }
+  }
+  this->ExpectNoReport();
+}
+
+TYPED_TEST_P(SampleItemsTest, MaskedDrawsAreThoseOfRowsWithoutTheOtherTokens) {
+  int different = 0;
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    RandomCase random_case(seed);
+    SampleArgs args = random_case.Args();
+    std::mt19937 random(seed);
+    std::vector<int32_t> allowed;
+    for (int32_t token = 0; token < std::ssize(random_case.logits); ++token) {
+      if (random() % 3 == 0 && random_case.logits[static_cast<size_t>(token)] > -kInfinity) {
+        allowed.push_back(token);
+      }
+    }
+    if (allowed.empty()) continue;
+    const Sampled sampled = this->OneOf(allowed, random_case.logits,
+                                        {.params = args.params,
+                                         .prompt = args.prompt,
+                                         .output = args.output,
+                                         .position = args.position,
+                                         .first_sample = args.sample});
+    EXPECT_NE(std::ranges::find(allowed, sampled.chosen.token), allowed.end()) << "seed " << seed;
+    std::vector<float> left(random_case.logits.size(), -kInfinity);
+    for (const int32_t token : allowed) {
+      left[static_cast<size_t>(token)] = random_case.logits[static_cast<size_t>(token)];
+    }
+    args.logits = left;
+    different += sampled.chosen.token == SampleAlone(args) ? 0 : 1;
+  }
+  EXPECT_LE(different, this->kMostOtherDraws);
+  this->ExpectNoReport();
+}
+
+TYPED_TEST_P(SampleItemsTest, EveryRowHasItsOwnMaskAndSamplesOfOneRowShareIt) {
+  constexpr int64_t kVocab = 70;
+  const std::vector<float> logits(3 * kVocab, 1.0f);
+  const auto pack = [&](SamplePacker& packer) {
+    packer.Begin(3);
+    packer.Add({.row = 0, .num_samples = 2, .masked = true});
+    packer.Add({.row = 1});
+    packer.Add({.row = 2, .masked = true});
+    ASSERT_EQ(packer.num_masks(), 2);
+    SetMask(std::vector<int32_t>{69}, packer.Mask(0));
+    SetMask(std::vector<int32_t>{3}, packer.Mask(1));
+  };
+  const std::vector<Sampled> sampled = this->Run(
+      {.vocab_size = kVocab, .rows = 3, .items = 4, .adjusted = 3, .masks = 2}, pack, logits);
+  EXPECT_EQ(sampled[0].chosen.token, 69);
+  EXPECT_EQ(sampled[1].chosen.token, 69);
+  EXPECT_EQ(sampled[3].chosen.token, 3);
   this->ExpectNoReport();
 }
 
@@ -382,7 +493,9 @@ TYPED_TEST_P(SampleItemsTest, ARowWithNaNLeavesTheRowsBesideItTheirBits) {
 
 REGISTER_TYPED_TEST_SUITE_P(
     SampleItemsTest, TheHighestAndTheLowerOfEquals, TheHighestIsFoundInEveryPlace,
-    BiasAndPenaltiesByHand, RandomParametersDrawTheTokenOfSample,
+    BiasAndPenaltiesByHand, AMaskRulesOutWhatItDoesNotNameWhateverItsBias,
+    AMaskThatLeavesNothingIsTheRowsFault, MaskedDrawsAreThoseOfRowsWithoutTheOtherTokens,
+    EveryRowHasItsOwnMaskAndSamplesOfOneRowShareIt, RandomParametersDrawTheTokenOfSample,
     ALargeVocabularyIsSelectedFromAsSampleDoes, ExtremeTemperaturesAndInfinitiesAreSamples,
     SamplesOfOneRowComeAsOftenAsTheirProbabilitiesSay, ATokenAndItsLogprobsDependOnItsRowAlone,
     LogprobsAreTheReferencesWithinTheBound, AlternativesAreThoseOfTopLogprobsAndScoresNeedNoToken,

@@ -19,6 +19,21 @@ void RequireSize(const char* name, size_t actual, int64_t expected) {
           name, expected, actual);
 }
 
+std::span<const uint32_t> MaskOf(const SampleItem& item, const SampleInputs& inputs,
+                                 int64_t vocab_size) {
+  if (item.mask < 0) return {};
+  return inputs.masks.subspan(Size(item.mask * MaskWords(vocab_size)), Size(MaskWords(vocab_size)));
+}
+
+// Whether a token is above -inf that a mask allows.
+bool AllowsAny(std::span<const uint32_t> mask, std::span<const float> logits) {
+  for (size_t token = 0; token < logits.size(); ++token) {
+    const bool allowed = (mask[token / 32] >> (token % 32) & 1u) != 0;
+    if (allowed && logits[token] > -std::numeric_limits<float>::infinity()) return true;
+  }
+  return false;
+}
+
 SampleArgs ArgsOf(const SampleItem& item, const SampleInputs& inputs, std::span<const float> logits,
                   std::span<std::byte> workspace) {
   const std::span<const int32_t> text = inputs.text.subspan(Size(item.first_text));
@@ -33,6 +48,7 @@ SampleArgs ArgsOf(const SampleItem& item, const SampleInputs& inputs, std::span<
                  .presence_penalty = item.presence_penalty,
                  .logit_bias = inputs.biases.subspan(Size(item.first_bias), Size(item.num_biases)),
                  .seed = item.seed},
+      .mask = MaskOf(item, inputs, std::ssize(logits)),
       .prompt = text.first(Size(item.num_prompt)),
       .output = text.subspan(Size(item.num_prompt), Size(item.num_output)),
       .position = TokenCount(item.position),
@@ -44,7 +60,10 @@ TokenLogprob Choose(const SampleItem& item, const SampleInputs& inputs,
                     std::span<const float> logits, float log_sum_exp,
                     std::span<std::byte> workspace) {
   const bool is_given = item.kind == SampleKind::kGiven;
-  const bool decides = log_sum_exp > -std::numeric_limits<float>::infinity();  // NaN does not
+  bool decides = log_sum_exp > -std::numeric_limits<float>::infinity();  // NaN does not
+  if (decides && item.mask >= 0) {
+    decides = AllowsAny(MaskOf(item, inputs, std::ssize(logits)), logits);
+  }
   if (std::isnan(log_sum_exp) || (!is_given && !decides)) {
     return {.token = is_given ? item.given : kNoToken,
             .logprob = std::numeric_limits<float>::quiet_NaN()};

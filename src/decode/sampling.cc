@@ -206,7 +206,13 @@ size_t CountToWeight(std::span<Candidate> candidates, double weight) {
   return begin;
 }
 
-// ---- Bias and penalties ----
+// ---- Masks, bias and penalties ----
+
+void RuleOut(std::span<const uint32_t> mask, std::span<float> logits) {
+  for (size_t token = 0; token < logits.size(); ++token) {
+    if ((mask[token / 32] >> (token % 32) & 1u) == 0) logits[token] = -kInfinity;
+  }
+}
 
 // Sets `logit`, but no change rules a token out by overflow or brings back one that is (-inf).
 void Change(float& logit, float changed) {
@@ -275,15 +281,18 @@ void Check(const SampleArgs& args) {
   const int64_t needed = SamplerWorkspace(vocab_size).raw();
   Require(std::ssize(args.workspace) >= needed, "workspace: expected {} bytes, got {}", needed,
           args.workspace.size());
+  Require(args.mask.empty() || std::ssize(args.mask) >= MaskWords(vocab_size),
+          "mask: expected {} words, got {}", MaskWords(vocab_size), args.mask.size());
   Require(reinterpret_cast<uintptr_t>(args.workspace.data()) % kScratchAlignment == 0,
           "workspace: expected an address that is a multiple of {}", kScratchAlignment);
 }
 
-// The logits with bias and penalties: the caller's own where there are none.
+// The logits with mask, bias and penalties: the caller's own where there are none.
 std::span<const float> Adjusted(const SampleArgs& args, const Scratch& scratch) {
   const bool penalties = HasPenalties(args.params);
-  if (!penalties && args.params.logit_bias.empty()) return args.logits;
+  if (!penalties && args.params.logit_bias.empty() && args.mask.empty()) return args.logits;
   std::copy(args.logits.begin(), args.logits.end(), scratch.logits.begin());
+  if (!args.mask.empty()) RuleOut(args.mask, scratch.logits);
   AddBias(args.params.logit_bias, scratch.logits);
   if (penalties) PenalizeText(args, scratch.counts, scratch.logits);
   return scratch.logits;

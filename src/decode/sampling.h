@@ -1,6 +1,6 @@
 // Sampling draws tokens from logits.
 //
-// It applies, in this order: bias, repetition penalty, frequency and presence penalties,
+// It applies, in this order: the mask, bias, repetition penalty, frequency and presence penalties,
 // temperature, top-k, top-p, min-p, then one draw. Candidates are ordered by logit descending (bias
 // and penalties included), then token ascending, everywhere: the draw u takes the first at which the
 // running probability of those kept reaches u. A draw is a function of (seed, sample number,
@@ -31,6 +31,7 @@ ByteOffset SamplerWorkspace(int64_t vocab_size);
 struct SampleArgs {
   std::span<const float> logits = {};  // [vocab]
   SamplingParams params = {};
+  std::span<const uint32_t> mask = {};  // of tokens that may be drawn, MaskWords(vocab); empty: all
   std::span<const int32_t> prompt = {};  // read only with penalties
   std::span<const int32_t> output = {};
   TokenCount position = {};  // of the token to draw
@@ -39,7 +40,7 @@ struct SampleArgs {
 };
 
 // The token drawn. Throws Error(kInvalidArgument) if the parameters are not valid for the
-// vocabulary, every logit is -inf, or one is NaN (naming its token). +inf counts as the largest
+// vocabulary, every logit that may be drawn is -inf, or one is NaN (naming its token). +inf counts as the largest
 // finite number; what has less than e^-87 of the highest probability is never drawn.
 int32_t Sample(const SampleArgs& args);
 

@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "step/sampling_params.h"
 #include "step/step.h"
+#include "step/token_constraint.h"
 
 namespace quire {
 
@@ -29,6 +30,9 @@ struct Request {
   int32_t priority = 0;                    // higher goes first; waiting makes up for it
   std::optional<EngineClock::time_point> deadline = {};
   std::string cache_salt = {};  // prefixes are shared under one salt only
+  // What the tokens of every answer are held to; empty: nothing. An answer behind which nothing can
+  // follow ends as kStop, whatever min_tokens says.
+  ConstraintFactory constraint = {};
 };
 
 enum class FinishReason {

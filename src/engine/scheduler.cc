@@ -52,6 +52,9 @@ struct Scheduler::Sequence {
   bool in_batch = false;
   bool finished = false;
   bool reported = false;  // an event has been sent
+  std::unique_ptr<TokenConstraint> constraint;
+  std::vector<uint32_t> mask;               // of the constraint; empty: none
+  std::optional<std::string> mask_failure;  // why there is no mask for the step at hand
 };
 
 namespace {
@@ -160,6 +163,7 @@ std::optional<RequestId> Scheduler::Add(Request request) {
   for (int32_t i = 0; i < task->request.num_samples; ++i) {
     task->answers.push_back(
         std::make_unique<Sequence>(*task, next_sequence_++, i, limits_.page_size));
+    Constrain(*task->answers.back());
   }
   Sequence* first = task->answers.front().get();
   first->tokens = task->request.prompt;
@@ -171,6 +175,13 @@ std::optional<RequestId> Scheduler::Add(Request request) {
   const RequestId id = task->id;
   tasks_.emplace(id, std::move(task));
   return id;
+}
+
+void Scheduler::Constrain(Sequence& seq) const {
+  const ConstraintFactory& make = seq.task->request.constraint;
+  if (!make) return;
+  seq.constraint = make();
+  seq.mask.resize(static_cast<size_t>(MaskWords(limits_.vocab_size)));
 }
 
 void Scheduler::Cancel(RequestId id) {
@@ -237,6 +248,22 @@ StepBatch Scheduler::Schedule(EngineClock::time_point now, std::vector<TokenEven
 }
 
 void Scheduler::PrepareNext() { Admit(); }
+
+// What cannot be told ends its answer, and no other: with the step, since that runs.
+void Scheduler::FillMasks() {
+  for (const Entry& entry : entries_) {
+    Sequence& seq = *entry.seq;
+    if (!seq.constraint || entry.num_samples == 0) continue;
+    seq.mask_failure.reset();
+    try {
+      if (seq.constraint->Fill(seq.mask)) continue;
+      seq.mask_failure = "no token of the vocabulary can follow what was asked for";
+    } catch (const Error& error) {
+      seq.mask_failure = error.what();
+    }
+    std::ranges::fill(seq.mask, ~0u);
+  }
+}
 
 // Every running answer goes on by one token, if need be at the cost of younger ones. There is a token
 // and a sample for each: the constructor has seen to that.
@@ -320,9 +347,11 @@ StepSequence Scheduler::MakeStep(const Entry& entry) const {
   if (entry.num_samples > 0) {
     step.want = Want::kNextToken;
     step.num_samples = entry.num_samples;
+    step.mask = seq.mask;
     // Several answers share what they were drawn behind, so none of them can go ahead; and one bias
     // holds for all tokens of a step.
-    if (seq.SamplesToDraw() == 1) {
+    // A mask is of one token.
+    if (seq.SamplesToDraw() == 1 && !seq.constraint) {
       step.lookahead =
           Min(limits_.lookahead, seq.pages.list.length() - seq.pages.computed - entry.q_len);
       const int64_t held =
@@ -424,6 +453,11 @@ void Scheduler::CommitEntry(const Entry& entry, const StepSequence& step,
          events);
     return;
   }
+  if (entry.num_samples > 0 && seq.mask_failure) {
+    Fail(seq, fmt::format("request {}, answer {}: {}", seq.task->id, seq.sample, *seq.mask_failure),
+         events);
+    return;
+  }
   if (entry.num_samples == 0) {
     if (seq.WantsScores()) TakeScores(seq, result);
     return;
@@ -504,16 +538,27 @@ bool Scheduler::TakeToken(Sequence& seq, const StepToken& token, std::vector<Tok
   event.token = id;
   event.logprob = token.chosen.logprob;
   event.top.assign(token.top.begin(), token.top.end());
+  const bool finished = !stops && TakeConstrained(seq, id);
   if (stops) {
     event.finish = FinishReason::kStop;
-  } else if (seq.num_output() >= request.max_tokens || seq.length() >= limits_.context) {
+  } else if (!finished &&
+             (seq.num_output() >= request.max_tokens || seq.length() >= limits_.context)) {
     event.finish = FinishReason::kLength;
   }
   const bool ends = event.finish != FinishReason::kNone;
   event.last_of_request = ends && IsLastOpen(seq);
   events.push_back(std::move(event));
   if (ends) Retire(seq);
-  return !ends;
+  if (finished) Finish(seq, FinishReason::kStop, events);  // the token is part of it
+  return !ends && !finished;
+}
+
+// Whether the answer has to end with this token.
+bool Scheduler::TakeConstrained(Sequence& seq, int32_t token) {
+  if (!seq.constraint) return false;
+  QUIRE_CHECK(seq.constraint->Accept(token), "token {} was drawn, and its mask does not have it",
+              token);
+  return seq.constraint->IsFinished();
 }
 
 // What every event has, and what only the first of an answer has.

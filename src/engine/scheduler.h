@@ -12,7 +12,8 @@
 //
 //   StepBatch batch = scheduler.Schedule(now, events);  // empty: nothing to do
 //   runner.Submit(batch);
-//   scheduler.PrepareNext();                            // while it runs: admits what waits
+//   scheduler.PrepareNext();                            // while it runs: admits what waits,
+//   scheduler.FillMasks();                              // and says which tokens may follow
 //   scheduler.Commit(runner.Collect(), events);
 #ifndef QUIRE_ENGINE_SCHEDULER_H_
 #define QUIRE_ENGINE_SCHEDULER_H_
@@ -112,6 +113,10 @@ class Scheduler {
   StepBatch Schedule(EngineClock::time_point now, std::vector<TokenEvent>& events);
   // While a step runs: finds cached prefixes and pages for requests that wait.
   void PrepareNext();
+  // While a step runs, before Commit: writes the masks that the batch borrows. Unlike the other functions it
+  // may run beside Add, Cancel, StopAnswer, counters and Snapshot on other threads: it touches nothing
+  // that these do.
+  void FillMasks();
   // Takes the step's tokens. A sequence that has a fault ends as kFailed, and nothing of it is kept.
   void Commit(const StepResult& result, std::vector<TokenEvent>& events);
   // The step failed, and with it whatever was in the cache: every running answer ends as kFailed, and
@@ -141,6 +146,7 @@ class Scheduler {
   };
 
   void CheckRequest(const Request& request) const;
+  void Constrain(Sequence& seq) const;
   void EndMarked(EngineClock::time_point now, std::vector<TokenEvent>& events);
   void EndRequest(RequestId id, FinishReason reason, std::vector<TokenEvent>& events);
   void EndAnswer(RequestId id, int32_t sample, std::vector<TokenEvent>& events);
@@ -168,6 +174,7 @@ class Scheduler {
   void TakeTokens(Sequence& seq, std::span<const StepToken> tokens,
                   std::vector<TokenEvent>& events);
   bool TakeToken(Sequence& seq, const StepToken& token, std::vector<TokenEvent>& events);
+  static bool TakeConstrained(Sequence& seq, int32_t token);
   TokenEvent FirstEvent(Sequence& seq);
   void Finish(Sequence& seq, FinishReason reason, std::vector<TokenEvent>& events);
   void Fail(Sequence& seq, const std::string& error, std::vector<TokenEvent>& events);

@@ -93,6 +93,11 @@ PageCount CheckSequence(size_t index, const StepSequence& seq, const RunnerLimit
   CheckTree(index, seq, limits);
   CheckLengths(index, seq, limits);
   const PageCount looked_at = CheckPages(index, seq, limits);
+  const int64_t words = MaskWords(limits.vocab_size);
+  Require(seq.mask.empty() || std::ssize(seq.mask) == words,
+          "step: sequence {}: mask: expected {} words, got {}", index, words, seq.mask.size());
+  Require(seq.mask.empty() || (seq.tree_parents.empty() && seq.lookahead == TokenCount(0)),
+          "step: sequence {}: mask: expected none with a tree or a lookahead", index);
   if (seq.want == Want::kNothing) return looked_at;
   Validate(seq.sampling, limits.vocab_size);
   Require(seq.want != Want::kNextToken || seq.num_samples >= 1,

@@ -88,6 +88,12 @@ void ModelRunner::Start(const StepBatch& batch) {
     book_.Set(work_.uses[i].row, work_.uses[i].unchanged, work_.seqs[i].pages);
   }
   device_->Run(work_);
+  // Masks are the caller's to write until Collect.
+  if (!memory_.results.has_masks()) device_->Sample(work_);
+}
+
+void ModelRunner::SampleMasked() {
+  memory_.results.TakeMasks(*memory_.buckets[work_.bucket].next);
   device_->Sample(work_);
 }
 
@@ -172,6 +178,7 @@ const StepResult& ModelRunner::Collect() {
   QUIRE_CHECK(is_running_, "no step was submitted");
   is_running_ = false;
   try {
+    if (memory_.results.has_masks()) SampleMasked();
     device_->Wait();
   } catch (...) {
     book_.ForgetPages();  // the step may not have come as far as its pages

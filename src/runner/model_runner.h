@@ -49,6 +49,7 @@ class ModelRunner : public MeteredRunner {
   void Start(const StepBatch& batch);
   void PackBucket(size_t number);
   void PackCopies();
+  void SampleMasked();
   void AssignRows();
   void BringMany(std::span<const SequenceStep> seqs, std::span<RowUse> uses);
   void CountExperts();

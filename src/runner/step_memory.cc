@@ -76,7 +76,8 @@ BucketInputs LayOutInputs(const Bucket& bucket, const RunnerLimits& limits, cons
           .sampling = {.counts = carver.Take<SampleCounts>(1),
                        .items = carver.Take<SampleItem>(MaxNextItems(limits)),
                        .biases = rare.biases,
-                       .text = rare.text}};
+                       .text = rare.text,
+                       .masks = rare.masks}};
 }
 
 void LayOutInputs(const RunnerLimits& limits, const RareInputs& rare, BucketInputs Bucket::*where,
@@ -100,6 +101,7 @@ RareInputs LayOutRare(const RunnerLimits& limits, Carver& carver) {
   rare.copy_to = carver.Take<Slot>(rows);
   rare.biases = carver.Take<LogitBias>(next.biases);
   rare.text = carver.Take<int32_t>(next.text);
+  rare.masks = carver.Take<uint32_t>(next.masks * MaskWords(next.vocab_size));
   for (int64_t i = 0; i < MaxScoreBlocks(limits); ++i) {
     ScoreInputs block;
     block.bytes = TakeLaidOut(carver, [&](Carver& region) {

@@ -54,6 +54,7 @@ struct RareInputs {
   std::span<Slot> copy_to = {};
   std::span<LogitBias> biases = {};
   std::span<int32_t> text = {};
+  std::span<uint32_t> masks = {};
   std::vector<ScoreInputs> scores;  // [score blocks]
 };
 

@@ -23,7 +23,8 @@ SampleCapacity NextCapacity(const RunnerLimits& limits) {
           .items = static_cast<int32_t>(MaxNextItems(limits)),
           .adjusted = limits.max_samples,
           .biases = kMaxStepBiases * limits.max_seqs,
-          .text = std::min<int64_t>((limits.context * limits.max_seqs).raw(), INT32_MAX)};
+          .text = std::min<int64_t>((limits.context * limits.max_seqs).raw(), INT32_MAX),
+          .masks = limits.max_seqs};
 }
 
 SampleCapacity ScoreCapacity(const RunnerLimits& limits) {
@@ -61,6 +62,7 @@ void StepResults::Pick(const StepBatch& batch, SampledRows& next, std::span<Samp
   }
   num_next_rows_ = 0;
   num_score_rows_ = 0;
+  has_masks_ = false;
   for (const LogitRow& row : rows) is_score(row) ? AddScore(row, scores) : AddNext(row, next);
 }
 
@@ -75,9 +77,21 @@ void StepResults::AddNext(const LogitRow& row, SampledRows& next) {
                      .output = seq.output,
                      .position = row.next_position,
                      .first_sample = seq.first_sample,
-                     .num_samples = seq.num_samples});
+                     .num_samples = seq.num_samples,
+                     .masked = !seq.mask.empty()});
+    has_masks_ = has_masks_ || !seq.mask.empty();
   }
   next.rows[static_cast<size_t>(num_next_rows_++)] = row.row;
+}
+
+void StepResults::TakeMasks(SampledRows& next) const {
+  int32_t number = 0;
+  for (const StepSequence& seq : batch_.sequences) {
+    if (seq.want != Want::kNextToken || seq.mask.empty()) continue;
+    std::ranges::copy(seq.mask, next.packer.Mask(number++).begin());
+  }
+  QUIRE_CHECK(number == next.packer.num_masks(), "{} masks for {}", number,
+              next.packer.num_masks());
 }
 
 void StepResults::AddScore(const LogitRow& row, std::span<SampledRows> scores) {

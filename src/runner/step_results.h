@@ -41,8 +41,12 @@ class StepResults {
   // until Fill. Throws as SamplePacker does; then there is nothing to fill.
   void Pick(const StepBatch& batch, SampledRows& next, std::span<SampledRows> scores);
 
+  // The batch's masks, as they are now, for the tokens to draw of `next`, as Pick left it.
+  void TakeMasks(SampledRows& next) const;
+
   // What was picked.
   int32_t num_rows() const { return num_next_rows_ + num_score_rows_; }
+  bool has_masks() const { return has_masks_; }
   size_t num_score_blocks() const;
 
   // The batch's result, from those of its items: `scores` are of one block each. It refers to their
@@ -60,6 +64,7 @@ class StepResults {
   StepBatch batch_;
   int32_t num_next_rows_ = 0;
   int32_t num_score_rows_ = 0;
+  bool has_masks_ = false;
   StepResult result_;
 };
 

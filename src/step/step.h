@@ -11,6 +11,7 @@
 
 #include "base/units.h"
 #include "step/sampling_params.h"
+#include "step/token_constraint.h"
 
 namespace quire {
 
@@ -61,6 +62,10 @@ struct StepSequence {
   // kNextToken with penalties: prompt and output so far, `tokens` included.
   std::span<const int32_t> prompt = {};
   std::span<const int32_t> output = {};
+  // kNextToken: only tokens whose bits are set are drawn, by all samples. Empty: any. MaskWords of the
+  // vocabulary; not with a tree or a lookahead. It is read by Collect, so that a caller may write it
+  // while the step runs.
+  std::span<const uint32_t> mask = {};
   // kScores: the token behind the last one, or kNoToken if only its alternatives are wanted. In a
   // tree kNoToken.
   int32_t next_token = kNoToken;
@@ -94,7 +99,7 @@ struct StepAnswer {
 enum class RowFault {
   kNone,
   // NaN among the logits that were asked for, or with kNothing among those of the last token, which
-  // has seen all before it; kNextToken: or none above -inf.
+  // has seen all before it; kNextToken: or none above -inf that the mask allows.
   kLogitsNotFinite,
 };
 
@@ -138,7 +143,8 @@ class Runner {
 
   virtual const RunnerLimits& limits() const = 0;
 
-  // Starts a step. The batch and all it borrows must stay as they are until Collect returns. Throws
+  // Starts a step. The batch and all it borrows, but for masks, must stay as they are until Collect
+  // returns. Throws
   // Error(kInvalidArgument) or Error(kCapacityExceeded), naming the sequence, if the batch breaks a
   // limit; then nothing was started or written.
   virtual void Submit(const StepBatch& batch) = 0;

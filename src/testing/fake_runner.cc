@@ -24,12 +24,19 @@ uint64_t HashOf(std::span<const int32_t> tokens) {
   return hash;
 }
 
-int32_t Draw(uint64_t hash, int32_t sample, int64_t vocab_size, std::span<const int32_t> held) {
+// `is_held` is not true of all tokens.
+template <class IsHeld>
+int32_t Draw(uint64_t hash, int32_t sample, int64_t vocab_size, IsHeld is_held) {
   auto token = static_cast<int32_t>(Mix(hash, sample) % static_cast<uint64_t>(vocab_size));
-  while (std::ranges::find(held, token) != held.end()) {
+  for (int64_t i = 0; is_held(token); ++i) {
+    QUIRE_CHECK(i < vocab_size, "no token can be drawn");
     token = static_cast<int32_t>((token + 1) % vocab_size);
   }
   return token;
+}
+
+bool IsIn(std::span<const int32_t> tokens, int32_t token) {
+  return std::ranges::find(tokens, token) != tokens.end();
 }
 
 // -10 .. 0
@@ -45,6 +52,10 @@ std::vector<int32_t> HeldTokens(const SamplingParams& sampling) {
     if (bias <= kFakeLowBias) held.push_back(token);
   }
   return held;
+}
+
+bool IsAllowed(const StepSequence& seq, int32_t token) {
+  return seq.mask.empty() || (seq.mask[Size(token / 32)] >> (token % 32) & 1u) != 0;
 }
 
 // A number that changes with whatever the batch borrows.
@@ -71,7 +82,7 @@ uint64_t Digest(const StepBatch& batch) {
 
 int32_t ExpectedToken(std::span<const int32_t> tokens, int32_t sample, int64_t vocab_size,
                       std::span<const int32_t> held) {
-  return Draw(HashOf(tokens), sample, vocab_size, held);
+  return Draw(HashOf(tokens), sample, vocab_size, [&](int32_t token) { return IsIn(held, token); });
 }
 
 float ExpectedLogprob(std::span<const int32_t> tokens, int32_t token) {
@@ -197,6 +208,9 @@ void FakeRunner::CheckSequence(size_t index, const StepSequence& seq) const {
             "step: sequence {}: page: expected 1..{}, got {}", index, limits_.pool_pages.raw() - 1,
             page);
   }
+  QUIRE_CHECK(seq.mask.empty() || (std::ssize(seq.mask) == MaskWords(limits_.vocab_size) &&
+                                   seq.lookahead == TokenCount(0)),
+              "sequence {}: a mask of {} words", index, seq.mask.size());
   if (seq.want == Want::kNothing) return;
   Validate(seq.sampling, limits_.vocab_size);
   Require(seq.want != Want::kNextToken || seq.num_samples >= 1,
@@ -323,7 +337,9 @@ void FakeRunner::AddAnswer(const StepSequence& seq, uint64_t hash, int32_t sampl
   const size_t first = tokens_.size();
   TokenCount position = seq.position + TokenCount(seq.tokens.size());
   for (uint64_t left = hash % (static_cast<uint64_t>(seq.lookahead.raw()) + 1);; --left) {
-    const int32_t token = Draw(hash, sample, limits_.vocab_size, held);
+    const int32_t token = Draw(hash, sample, limits_.vocab_size, [&](int32_t drawn) {
+      return !IsAllowed(seq, drawn) || IsIn(held, drawn);
+    });
     AddToken(hash, token, seq.sampling.top_logprobs);
     if (left == 0) break;
     rows_[SlotIndex(seq, position)] = {.token = token, .position = position};
@@ -336,7 +352,7 @@ void FakeRunner::AddAnswer(const StepSequence& seq, uint64_t hash, int32_t sampl
 void FakeRunner::AddToken(uint64_t hash, int32_t token, int32_t num_top) {
   const size_t first = top_.size();
   for (int32_t i = 0; i < num_top; ++i) {
-    top_.push_back({.token = Draw(hash, -1 - i, limits_.vocab_size, {}),
+    top_.push_back({.token = Draw(hash, -1 - i, limits_.vocab_size, [](int32_t) { return false; }),
                     .logprob = -0.5f * static_cast<float>(i)});
   }
   tokens_.push_back({.chosen = {.token = token, .logprob = Logprob(hash, token)},

@@ -20,7 +20,7 @@
 
 namespace quire::testing {
 
-// Tokens whose biases add up to this or less are not drawn.
+// Tokens whose biases add up to this or less are not drawn, nor are those that a mask leaves out.
 inline constexpr float kFakeLowBias = -100.0f;
 
 // What a FakeRunner draws behind `tokens` as sample number `sample`. Tokens in `held` are those

@@ -43,6 +43,7 @@ void Validate(const SampleArgs& args) {
   RequireSize("items", args.inputs.items.size(), capacity.items);
   RequireSize("biases", args.inputs.biases.size(), capacity.biases);
   RequireSize("text", args.inputs.text.size(), capacity.text);
+  RequireSize("masks", args.inputs.masks.size(), capacity.masks * MaskWords(capacity.vocab_size));
   RequireSize("parts", args.scratch.parts.size(), capacity.rows * NumChunks(capacity));
   RequireSize("adjusted", args.scratch.adjusted.size(), capacity.adjusted * capacity.vocab_size);
   RequireSize("occurrences", args.scratch.occurrences.size(),

@@ -19,6 +19,7 @@ struct SampleView {
   const SampleItem* items;
   const LogitBias* biases;
   const int32_t* text;
+  const uint32_t* masks;
   ScanPart* parts;
   float* adjusted;
   uint32_t* occurrences;
@@ -45,7 +46,12 @@ struct SampleView {
            item.num_top <= most_top && item.adjusted >= -1 && item.adjusted < capacity.adjusted &&
            within(item.first_bias, item.num_biases, capacity.biases) && item.num_prompt >= 0 &&
            within(item.first_text, int64_t{item.num_prompt} + item.num_output, capacity.text) &&
-           item.num_output >= 0;
+           item.num_output >= 0 && item.mask >= -1 && item.mask < capacity.masks &&
+           (item.mask < 0 || item.adjusted >= 0);
+  }
+  // The words of an item's mask; null: every token may be drawn.
+  __device__ const uint32_t* MaskOf(const SampleItem& item) const {
+    return item.mask < 0 ? nullptr : masks + item.mask * MaskWords(capacity.vocab_size);
   }
 };
 
@@ -202,14 +208,16 @@ __global__ void __launch_bounds__(kFinishWarps * 32) FinishKernel(SampleView vie
 
 // ---- Draws ----
 
-// The row with bias and penalties, written by the whole CTA.
+// The row with mask, bias and penalties, written by the whole CTA.
 __device__ RowValues Adjusted(const SampleView& view, const SampleItem& item) {
   const RowValues row = view.Row(item.row);
   float* const values = view.adjusted + int64_t{item.adjusted} * view.capacity.vocab_size;
   uint32_t* const occurrences =
       view.occurrences + int64_t{item.adjusted} * view.capacity.vocab_size;
+  const uint32_t* const mask = view.MaskOf(item);
   ForTokens(row, [&](int token, float value) {
-    values[token] = value;
+    const bool allowed = mask == nullptr || (mask[token / 32] >> (token % 32) & 1u) != 0;
+    values[token] = allowed ? value : -INFINITY;
     occurrences[token] = 0;
   });
   __syncthreads();  // all is copied before any of it is changed
@@ -363,9 +371,11 @@ __global__ void __launch_bounds__(kSearchThreads, 1) SearchKernel(SampleView vie
       key = static_cast<uint32_t>(best >> 32);
       token = static_cast<int32_t>(best & 0xffffffffu);
     }
-    if (item.kind == SampleKind::kDraw) token = Draw(row, item, key, s);
+    const bool decides = key < kLastKey;  // not where a mask has ruled out all there is
+    if (decides && item.kind == SampleKind::kDraw) token = Draw(row, item, key, s);
     if (ThreadId() == 0) {
-      view.chosen[at] = ChosenOf(view.Row(item.row), token, summary.log_sum_exp);
+      view.chosen[at] = decides ? ChosenOf(view.Row(item.row), token, summary.log_sum_exp)
+                                : FaultyToken(kNoToken);
     }
     __syncthreads();  // the storage is free for what follows
   }
@@ -387,6 +397,7 @@ void Sample(const SampleArgs& args, const Stream& stream) {
                            .items = args.inputs.items.data(),
                            .biases = args.inputs.biases.data(),
                            .text = args.inputs.text.data(),
+                           .masks = args.inputs.masks.data(),
                            .parts = args.scratch.parts.data(),
                            .adjusted = args.scratch.adjusted.data(),
                            .occurrences = args.scratch.occurrences.data(),

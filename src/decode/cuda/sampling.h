@@ -1,7 +1,7 @@
 // Tokens from logits, on the device: the items of decode/sample_items.h by the rules of
 // decode/sampling.h.
 //
-// What is exactly the CPU's: greedy choices, ties included; bias and penalties, bit for bit; every
+// What is exactly the CPU's: greedy choices, ties included; masks, bias and penalties, bit for bit; every
 // token's weight (exp of its distance to the highest, over the temperature), bit for bit; the order of
 // candidates; the draw u of (seed, sample, position); which tokens top-k and min-p keep; which tokens
 // TopLogprobs lists.

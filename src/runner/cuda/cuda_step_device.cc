@@ -313,6 +313,7 @@ void CudaStepDevice::Run(const StepWork& work) {
 }
 
 void CudaStepDevice::Sample(const StepWork& work) {
+  UploadMasks(memory_.buckets[work.bucket]);
   SampleNext(memory_.buckets[work.bucket]);
   SampleScores(work);
   if (timing_) timing_->sampled.Record(stream_);
@@ -356,6 +357,13 @@ void CudaStepDevice::Upload(const Bucket& bucket) {
   CopyFirst(memory_.device_rare.biases, memory_.host_rare.biases, Index(num_biases),
             "a step's biases", stream_);
   CopyFirst(memory_.device_rare.text, memory_.host_rare.text, Index(num_text), "a step's text",
+            stream_);
+}
+
+// Behind the forward pass: they may have been written while it ran.
+void CudaStepDevice::UploadMasks(const Bucket& bucket) {
+  const int64_t words = bucket.next->packer.num_masks() * MaskWords(limits_.vocab_size);
+  CopyFirst(memory_.device_rare.masks, memory_.host_rare.masks, Index(words), "a step's masks",
             stream_);
 }
 

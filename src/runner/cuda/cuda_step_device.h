@@ -104,6 +104,7 @@ class CudaStepDevice final : public StepDevice {
   void CopyPages(size_t num_rows);
   void Poison();
   void Upload(const Bucket& bucket);
+  void UploadMasks(const Bucket& bucket);
   void LaunchBucket(size_t number, PartMarks* marks = nullptr);
   void LaunchTimed(size_t number);
   void SampleNext(const Bucket& bucket);
