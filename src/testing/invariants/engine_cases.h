@@ -58,8 +58,10 @@ inline std::vector<EngineCase> EngineCases() {
   for (const KvFormat format : TrueSizeFormats()) {
     cases.push_back({{kTrueModel, Weights::kDummy, format}, 64, StepMode::kGraph});
   }
+  // Index keys move with their pages, in both layouts: preshuffled ones have pages of whole tiles.
   for (const ModelCase& model : SparseModels()) {
-    cases.push_back({model, 1, StepMode::kEager});
+    const bool is_preshuffled = model.index_layout == IndexKeyLayout::kPreshuffled;
+    cases.push_back({model, is_preshuffled ? 64 : 1, StepMode::kEager});
     cases.push_back({model, 16, StepMode::kGraph});
   }
   return cases;

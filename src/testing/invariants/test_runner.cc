@@ -7,6 +7,7 @@ namespace quire::testing {
 std::unique_ptr<MeteredRunner> MakeTestRunner(const ModelCase& model, RunnerOptions options) {
   options.context = TokenCount(kTestContext);
   options.kv_format = model.kv_format;
+  options.index_layout = model.index_layout;
   return MakeRunner(std::filesystem::path(QUIRE_RUNNER_TESTDATA) / model.folder, options,
                     model.weights);
 }
@@ -15,6 +16,7 @@ std::span<const ModelCase> SparseModels() {
   static constexpr ModelCase kModels[] = {
       {"hf/glm_dsa_types", Weights::kFiles, KvFormat::kLatentBf16},
       {"dummy/sparse", Weights::kDummy, KvFormat::kLatentBf16},
+      {"dummy/sparse", Weights::kDummy, KvFormat::kLatentBf16, IndexKeyLayout::kPreshuffled},
   };
   return kModels;
 }

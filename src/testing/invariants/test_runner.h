@@ -21,10 +21,12 @@ struct ModelCase {
   const char* folder;  // "hf/v3_groups"
   Weights weights;
   KvFormat kv_format;
+  IndexKeyLayout index_layout = IndexKeyLayout::kAuto;  // of a sparse model
 
   // Fit for the name of a test.
   std::string Name() const {
-    return std::filesystem::path(folder).filename().string() + "_" + KvFormatName(kv_format);
+    return std::filesystem::path(folder).filename().string() + "_" + KvFormatName(kv_format) +
+           (index_layout == IndexKeyLayout::kPreshuffled ? "_preshuffled" : "");
   }
 };
 
