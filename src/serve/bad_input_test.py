@@ -197,14 +197,13 @@ class BodyTest(BadInputTest):
     def test_fields_that_are_not_supported_are_named(self):
         for field, value in (("tools", [{"type": "function", "function": {"name": "f"}}]),
                              ("tool_choice", "auto"), ("functions", [{"name": "f"}]),
-                             ("response_format", {"type": "json_object"}),
                              ("modalities", ["audio"]), ("audio", {"voice": "x"}),
                              ("reasoning_effort", "high"), ("store", True),
                              ("web_search_options", {}), ("prediction", {"type": "content"})):
             with self.subTest(field=field):
                 self.assert_refused(CHAT, {"messages": HELLO, field: value}, field, param=field)
         for field, value in (("suffix", "x"), ("best_of", 3), ("use_beam_search", True),
-                             ("response_format", {"type": "json_schema"})):
+                             ("logprobs", True)):
             with self.subTest(field=field):
                 self.assert_refused(COMPLETIONS, {"prompt": "x", field: value}, field, param=field)
 

@@ -237,9 +237,11 @@ class ErrorTest(ClientCase):
         self.assert_raises(openai.BadRequestError, lambda: self.chat(max_tokens=0), "max_tokens")
         tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
         self.assert_raises(openai.BadRequestError, lambda: self.chat(tools=tools), "tools")
+        schema = {"name": "n", "schema": {"type": "object", "not": {}}}
         self.assert_raises(openai.BadRequestError,
-                           lambda: self.chat(response_format={"type": "json_object"}),
-                           "response_format")
+                           lambda: self.chat(response_format={"type": "json_schema",
+                                                              "json_schema": schema}),
+                           "response_format.json_schema.schema", "not")
         # A stream is refused before it begins.
         self.assert_raises(openai.BadRequestError, lambda: self.chat(stream=True, top_p=7), "top_p")
 

@@ -90,6 +90,8 @@ Completions::Completions(asio::io_context& io, Workers& workers, TextEngine& eng
       engine_(engine),
       metrics_(metrics),
       options_(std::move(options)),
+      constraints_(std::make_unique<ConstraintCompiler>(*engine.model().tokenizer,
+                                                        engine.engine().limits().vocab_size)),
       random_(std::random_device()()) {}
 
 void Completions::CancelAll() {
@@ -129,6 +131,17 @@ void Completions::CheckContext(size_t prompt_tokens) const {
   if (prompt >= context) throw ContextExceeded(prompt.raw(), context.raw());
 }
 
+// Null where a request has none. Throws ApiError, with the field, for one that is not supported.
+std::shared_ptr<const TokenGrammar> Completions::CompileConstraint(
+    const GenerationFields& fields) const {
+  if (!fields.constraint) return nullptr;
+  try {
+    return constraints_->Compile(*fields.constraint);
+  } catch (const Error& error) {
+    throw BadField(fields.constraint->source, error.what());
+  }
+}
+
 Completions::Job Completions::Prepare(Endpoint endpoint, const std::string& body,
                                       const Arrival& arrival, const std::stop_token& stop) const {
   Job job = endpoint == Endpoint::kChat         ? PrepareChat(body, arrival, stop)
@@ -155,6 +168,7 @@ Completions::Job Completions::PrepareChat(const std::string& body, const Arrival
   job.shape.prompts = {{.tokens = prompt.tokens}};
   job.requests.push_back(
       MakeTextRequest(request.generation, std::move(prompt.tokens), prompt.reasoning, arrival));
+  job.requests.back().grammar = CompileConstraint(request.generation);
   return job;
 }
 
@@ -181,6 +195,7 @@ void Completions::AddPrompts(const std::vector<CompletionPrompt>& prompts,
                              const GenerationFields& generation, const Arrival& arrival,
                              const std::stop_token& stop, Job& job) const {
   const TextModel& model = engine_.model();
+  const std::shared_ptr<const TokenGrammar> grammar = CompileConstraint(generation);
   for (const CompletionPrompt& prompt : prompts) {
     // Equal prompts are drawn apart: seeds that differ by one have nothing in common.
     const Arrival of_prompt{.now = arrival.now, .seed = arrival.seed + job.requests.size()};
@@ -197,6 +212,7 @@ void Completions::AddPrompts(const std::vector<CompletionPrompt>& prompts,
     }
     job.requests.push_back(
         MakeTextRequest(generation, answer_prompt.tokens, std::nullopt, of_prompt));
+    job.requests.back().grammar = grammar;
     job.shape.prompts.push_back(std::move(answer_prompt));
   }
 }

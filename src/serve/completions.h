@@ -21,6 +21,7 @@
 #include "serve/on_workers.h"
 #include "serve/openai_request.h"
 #include "serve/openai_response.h"
+#include "textgen/text_constraint.h"
 #include "textgen/text_engine.h"
 
 namespace quire {
@@ -63,6 +64,7 @@ class Completions {
   class Numbers;
 
   void CheckContext(size_t prompt_tokens) const;
+  std::shared_ptr<const TokenGrammar> CompileConstraint(const GenerationFields& fields) const;
   Job Prepare(Endpoint endpoint, const std::string& body, const Arrival& arrival,
               const std::stop_token& stop) const;
   Job PrepareChat(const std::string& body, const Arrival& arrival,
@@ -85,6 +87,7 @@ class Completions {
   TextEngine& engine_;
   Metrics& metrics_;
   const CompletionsOptions options_;
+  const std::unique_ptr<ConstraintCompiler> constraints_;
   std::mt19937_64 random_;
   std::set<Submission*> open_;
   // Shared with the engine's thread.

@@ -31,15 +31,9 @@ bool IsEmptyString(const OrderedJson& value) { return value == ""; }
 bool IsNone(const OrderedJson& value) { return value == "none"; }
 bool IsOrdinaryTier(const OrderedJson& value) { return value == "auto" || value == "default"; }
 bool IsTextOnly(const OrderedJson& value) { return value == OrderedJson::array({"text"}); }
-bool IsTextFormat(const OrderedJson& value) {
-  return value.is_object() && value.size() == 1 && value.contains("type") &&
-         value["type"] == "text";
-}
 
 constexpr NeutralField kCommon[] = {
     {"user", "a string", IsString, R"({"type": "string"})"},
-    {"response_format", "{\"type\": \"text\"} (others are not supported)", IsTextFormat,
-     R"({"const": {"type": "text"}})"},
     {"prompt_logprobs", "null (not supported; echo with logprobs of /v1/completions is)", Never,
      R"({"type": "null"})"},
     {"use_beam_search", "false (not supported)", IsFalse, R"({"const": false})"},
@@ -82,9 +76,6 @@ constexpr NeutralField kGenerate[] = {
 
 constexpr NeutralField kSamplingParams[] = {
     {"spaces_between_special_tokens", "true", IsTrue, R"({"const": true})"},
-    {"json_schema", "null (not supported)", Never, R"({"type": "null"})"},
-    {"regex", "null (not supported)", Never, R"({"type": "null"})"},
-    {"ebnf", "null (not supported)", Never, R"({"type": "null"})"},
     {"structural_tag", "null (not supported)", Never, R"({"type": "null"})"},
     {"stop_regex", "null (not supported)", Never, R"({"type": "null"})"},
     {"custom_params", "null (not supported)", Never, R"({"type": "null"})"},

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "io/json.h"
+#include "serve/constraint_fields.h"
 #include "serve/neutral_fields.h"
 
 namespace quire {
@@ -191,6 +192,7 @@ GenerationFields ReadGeneration(RequestFields& body, const GenerationConfig& def
   ReadLogitBias(body, out);
   ReadStops(body, out);
   ReadScheduling(body, out);
+  out.constraint = ReadConstraint(body);
   RequireNeutralFields(body);
   return out;
 }
@@ -304,6 +306,7 @@ void ReadSamplingParams(RequestFields params, const RequestLimits& limits, Gener
   const int64_t most = limits.max_output_tokens.value_or(kMostTokens);
   out.max_tokens = params.Int("max_new_tokens", 1, most, std::min(kGenerateTokens, most));
   out.min_tokens = params.Int("min_new_tokens", 0, *out.max_tokens, 0);
+  out.constraint = ReadSamplingConstraint(params);
   RequireNeutralSamplingFields(params);
   params.RefuseUnknown();
 }
@@ -380,6 +383,7 @@ OrderedJson TokensSchema() {
 
 OrderedJson GenerationSchemas(const RequestLimits& limits) {
   OrderedJson fields = NeutralSchemas(NeutralFor::kBoth);
+  fields.update(ConstraintSchemas());
   for (const SamplingField& field : kSamplingFields) {
     fields[field.name] = {{"type", "number"}, {"minimum", field.min}, {"maximum", field.max}};
   }
@@ -460,6 +464,7 @@ OrderedJson CompletionSchema(const RequestLimits& limits) {
 OrderedJson GenerateSchema(const RequestLimits& limits) {
   const OrderedJson all = GenerationSchemas(limits);
   OrderedJson params = NeutralSchemas(NeutralFor::kSamplingParams);
+  params.update(SamplingConstraintSchemas());
   for (const SamplingField& field : kSamplingFields) params[field.name] = all[field.name];
   for (const char* name : {"n", "top_p", "top_k", "logit_bias", "stop", "stop_token_ids",
                            "ignore_eos", "skip_special_tokens"}) {

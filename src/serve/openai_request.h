@@ -2,10 +2,10 @@
 //
 // Every refusal is an ApiError of status 400 whose message names the field, the expected and the
 // actual. null counts as absent. A field that we do not know is refused by name; one that we know of
-// and do not do (tools, response_format, ...) is accepted only with the value that asks for nothing:
+// and do not do (tools, ...) is accepted only with the value that asks for nothing:
 //
 //   tools, functions []              tool_choice, function_call "none"   parallel_tool_calls any
-//   response_format {"type":"text"}  modalities ["text"]                 store false
+//   modalities ["text"]              store false
 //   service_tier "auto", "default"   suffix ""                           use_beam_search false
 //   audio, prediction, reasoning_effort, verbosity, web_search_options, prompt_logprobs   only null
 //   user, safety_identifier, prompt_cache_key: any text, metadata: any object, since they change no answer
@@ -43,6 +43,7 @@
 #include "step/sampling_params.h"
 #include "text/reasoning.h"
 #include "textgen/generation_config.h"
+#include "textgen/text_constraint.h"
 #include "textgen/text_engine.h"
 
 namespace quire {
@@ -72,6 +73,7 @@ struct GenerationFields {
   int32_t priority = 0;
   std::string cache_salt = {};
   std::optional<std::chrono::microseconds> timeout = {};
+  std::optional<TextConstraint> constraint = {};  // constraint_fields.h
 };
 
 struct ChatCompletionRequest {
@@ -90,9 +92,9 @@ struct CompletionRequest {
 // SGLang's /generate: {"text": a text or texts} or {"input_ids": tokens or lists of them};
 // "sampling_params": {max_new_tokens (128), min_new_tokens, n, temperature, top_p, top_k, min_p, the
 // penalties, logit_bias, stop, stop_token_ids, no_stop_trim, ignore_eos, skip_special_tokens,
-// sampling_seed}; stream, rid, priority; return_logprob, not of a stream, which would send all of them
-// again with every token, with top_logprobs_num 0..20 and return_text_in_logprobs. What else SGLang has
-// is accepted only with the value that asks for nothing.
+// sampling_seed, json_schema, regex, ebnf}; stream, rid, priority; return_logprob, not of a stream,
+// which would send all of them again with every token, with top_logprobs_num 0..20 and
+// return_text_in_logprobs. What else SGLang has is accepted only with the value that asks for nothing.
 struct GenerateRequest {
   GenerationFields generation = {};
   std::vector<CompletionPrompt> prompts = {};  // at least one

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "textgen/answer_text.h"
 #include "textgen/stop_strings.h"
+#include "textgen/text_constraint.h"
 
 namespace quire {
 namespace {
@@ -90,6 +91,15 @@ std::optional<RequestId> TextEngine::Submit(TextRequest request, Listener listen
   Require(
       request.tokens.num_samples >= 1 && request.tokens.num_samples <= engine_.limits().max_seqs,
       "n: expected 1..{}, got {}", engine_.limits().max_seqs, request.tokens.num_samples);
+  if (request.grammar) {
+    const AnswerConstraintOptions options{
+        .end_tokens = request.tokens.stop_tokens,
+        .start = request.reasoning.value_or(ReasoningStart::kContent)};
+    request.tokens.constraint = [grammar = request.grammar, options,
+                                 tokenizer = model_.tokenizer.get()] {
+      return MakeAnswerConstraint(grammar, *tokenizer, options);
+    };
+  }
   auto answers =
       std::make_shared<TextAnswers>(engine_, *model_.tokenizer, request, std::move(listener));
   return engine_.Submit(std::move(request.tokens),

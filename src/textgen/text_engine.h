@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "base/units.h"
 #include "engine/engine.h"
 #include "engine/request.h"
+#include "text/grammar/token_grammar.h"
 #include "text/reasoning.h"
 #include "textgen/text_model.h"
 
@@ -27,6 +29,9 @@ struct TextRequest {
   bool include_stop = false;           // what ended an answer, stop token or text, is part of it
   bool skip_special_tokens = true;     // of the answer's text
   std::optional<ReasoningStart> reasoning = {};  // as in AnswerTextOptions
+  // What the answer's text is held to, behind its reasoning; null: nothing. It may end with the tokens
+  // that end an answer, and ends by itself where nothing can follow.
+  std::shared_ptr<const TokenGrammar> grammar = {};
 };
 
 // A token of an answer, with what was asked for about it.

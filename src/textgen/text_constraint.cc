@@ -1,0 +1,167 @@
+#include "textgen/text_constraint.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "base/error.h"
+#include "io/json.h"
+#include "text/grammar/ebnf.h"
+#include "text/grammar/json_schema.h"
+#include "text/grammar/regex_grammar.h"
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kReasoningEnd = "</think>";
+
+Grammar OneRule(const std::function<Grammar::Expr(Grammar&)>& write) {
+  Grammar grammar;
+  const Grammar::Rule root = grammar.AddRule("root");
+  grammar.Define(root, write(grammar));
+  grammar.SetRoot(root);
+  return grammar;
+}
+
+Grammar::Expr AddChoice(Grammar& grammar, const TextConstraint& constraint) {
+  std::vector<Grammar::Expr> texts;
+  for (const std::string& text : constraint.texts) texts.push_back(grammar.Literal(text));
+  return grammar.Choice(std::move(texts));
+}
+
+// What tells two constraints apart: texts with their lengths.
+std::string ConstraintKey(const TextConstraint& constraint) {
+  std::string key = std::to_string(static_cast<int>(constraint.kind));
+  for (const std::string& text : constraint.texts) {
+    key += fmt::format(":{}:", text.size());
+    key += text;
+  }
+  return key;
+}
+
+class AnswerConstraint : public TokenConstraint {
+ public:
+  AnswerConstraint(std::shared_ptr<const TokenGrammar> grammar, const Tokenizer& tokenizer,
+                   AnswerConstraintOptions options)
+      : matcher_(std::move(grammar)),
+        tokenizer_(tokenizer),
+        end_tokens_(std::move(options.end_tokens)),
+        thinks_(options.start == ReasoningStart::kReasoning) {}
+
+  bool Fill(std::span<uint32_t> mask) override {
+    if (thinks_) {
+      std::ranges::fill(mask, ~0u);
+      return true;
+    }
+    bool any = matcher_.Fill(mask);
+    if (!matcher_.is_complete()) return any;
+    for (const int32_t token : end_tokens_) {
+      mask[static_cast<size_t>(token / 32)] |= 1u << (token % 32);
+      any = true;
+    }
+    return any;
+  }
+
+  bool Accept(int32_t token) override {
+    if (thinks_) {
+      std::string tail = tails_.empty() ? "" : tails_.back();
+      tail += tokenizer_.TokenBytes(token);
+      thinks_ = tail.find(kReasoningEnd) == std::string::npos;
+      // As much as a tag that goes on in the next token needs.
+      tails_.push_back(tail.size() < kReasoningEnd.size()
+                           ? tail
+                           : tail.substr(tail.size() - kReasoningEnd.size()));
+      return true;
+    }
+    if (num_ends_ == 0 && matcher_.Accept(token)) return true;
+    const bool ends =
+        matcher_.is_complete() && std::ranges::find(end_tokens_, token) != end_tokens_.end();
+    if (ends) ++num_ends_;
+    return ends;
+  }
+
+  void Rollback(int64_t num_tokens) override {
+    const auto take = [&](int64_t most) {
+      const int64_t taken = std::min(num_tokens, most);
+      num_tokens -= taken;
+      return taken;
+    };
+    num_ends_ -= take(num_ends_);
+    matcher_.Rollback(take(matcher_.num_accepted()));
+    const int64_t thoughts = take(std::ssize(tails_));
+    QUIRE_CHECK(num_tokens == 0, "{} tokens more than were accepted", num_tokens);
+    if (thoughts == 0) return;
+    tails_.resize(tails_.size() - static_cast<size_t>(thoughts));
+    thinks_ = true;  // the token that ended it is gone
+  }
+
+  bool IsFinished() const override {
+    if (thinks_) return false;
+    return num_ends_ > 0 || (matcher_.is_complete() && !matcher_.can_continue());
+  }
+
+ private:
+  GrammarMatcher matcher_;
+  const Tokenizer& tokenizer_;
+  std::vector<int32_t> end_tokens_;
+  bool thinks_;
+  std::vector<std::string> tails_;  // of the text, behind every token of the reasoning
+  int64_t num_ends_ = 0;            // end tokens that did not end the answer
+};
+
+}  // namespace
+
+Grammar MakeGrammar(const TextConstraint& constraint) {
+  using Kind = TextConstraint::Kind;
+  const std::string first = constraint.texts.empty() ? "" : constraint.texts.front();
+  switch (constraint.kind) {
+    case Kind::kJsonObject:
+      return JsonObjectGrammar();
+    case Kind::kJsonSchema:
+      return JsonSchemaGrammar(ParseOrderedJson(first, constraint.source), constraint.source);
+    case Kind::kRegex:
+      return OneRule([&](Grammar& grammar) { return AddRegex(grammar, first, constraint.source); });
+    case Kind::kChoice:
+      return OneRule([&](Grammar& grammar) { return AddChoice(grammar, constraint); });
+    case Kind::kEbnf:
+      return ParseEbnf(first, constraint.source);
+  }
+  throw InternalError("a constraint of an unknown kind");
+}
+
+std::shared_ptr<const TokenTrie> ConstraintCompiler::Trie() {
+  const std::lock_guard lock(mutex_);
+  if (!trie_) trie_ = std::make_shared<const TokenTrie>(MakeTokenTrie(tokenizer_, vocab_size_));
+  return trie_;
+}
+
+std::shared_ptr<const TokenGrammar> ConstraintCompiler::Compile(const TextConstraint& constraint) {
+  std::string key = ConstraintKey(constraint);
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = by_key_.find(key); found != by_key_.end()) {
+      kept_.splice(kept_.begin(), kept_, found->second);
+      return found->second->second;
+    }
+  }
+  // Outside the lock: two threads that compile the same both do it.
+  auto grammar =
+      std::make_shared<const TokenGrammar>(CompileGrammar(MakeGrammar(constraint)), Trie());
+  const std::lock_guard lock(mutex_);
+  if (by_key_.contains(key)) return by_key_.at(key)->second;
+  kept_.emplace_front(key, grammar);
+  by_key_.emplace(std::move(key), kept_.begin());
+  if (kept_.size() > kMaxKept) {
+    by_key_.erase(kept_.back().first);
+    kept_.pop_back();
+  }
+  return grammar;
+}
+
+std::unique_ptr<TokenConstraint> MakeAnswerConstraint(std::shared_ptr<const TokenGrammar> grammar,
+                                                      const Tokenizer& tokenizer,
+                                                      AnswerConstraintOptions options) {
+  return std::make_unique<AnswerConstraint>(std::move(grammar), tokenizer, std::move(options));
+}
+
+}  // namespace quire

@@ -1,0 +1,78 @@
+// What the text of an answer is held to - a JSON Schema, a regular expression, a choice, a grammar - and
+// the constraint on its tokens that this becomes.
+#ifndef QUIRE_TEXTGEN_TEXT_CONSTRAINT_H_
+#define QUIRE_TEXTGEN_TEXT_CONSTRAINT_H_
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "step/token_constraint.h"
+#include "text/grammar/token_grammar.h"
+#include "text/reasoning.h"
+#include "text/tokenizer.h"
+
+namespace quire {
+
+struct TextConstraint {
+  enum class Kind {
+    kJsonObject,  // any
+    kJsonSchema,  // texts[0] is one
+    kRegex,       // texts[0] is one, of the whole answer
+    kChoice,      // one of the texts
+    kEbnf,        // texts[0] is a grammar: text/grammar/ebnf.h
+  };
+  Kind kind = Kind::kJsonObject;
+  std::vector<std::string> texts = {};
+  std::string source = {};  // in messages: the field it came from
+};
+
+// The grammar of a constraint. Throws Error(kInvalidArgument), naming the source.
+Grammar MakeGrammar(const TextConstraint& constraint);
+
+// Constraints, compiled for one vocabulary. The last of them are kept, with what they have learned.
+// Any thread may use it.
+class ConstraintCompiler {
+ public:
+  // `tokenizer` outlives this. `vocab_size` is the model's.
+  ConstraintCompiler(const Tokenizer& tokenizer, int64_t vocab_size)
+      : tokenizer_(tokenizer), vocab_size_(vocab_size) {}
+
+  // Throws Error(kInvalidArgument), naming the constraint's source.
+  std::shared_ptr<const TokenGrammar> Compile(const TextConstraint& constraint);
+
+  static constexpr size_t kMaxKept = 64;
+
+ private:
+  std::shared_ptr<const TokenTrie> Trie();
+
+  const Tokenizer& tokenizer_;
+  const int64_t vocab_size_;
+
+  std::mutex mutex_;                       // over all below
+  std::shared_ptr<const TokenTrie> trie_;  // made with the first constraint
+  using Kept = std::list<std::pair<std::string, std::shared_ptr<const TokenGrammar>>>;
+  Kept kept_;  // the last used first
+  std::unordered_map<std::string, Kept::iterator> by_key_;
+};
+
+struct AnswerConstraintOptions {
+  std::vector<int32_t> end_tokens = {};  // may follow where the grammar's text may end
+  // kReasoning: what comes before "</think>", and white space behind it in the same token, is free.
+  ReasoningStart start = ReasoningStart::kContent;
+};
+
+// `tokenizer` must outlive what is made.
+std::unique_ptr<TokenConstraint> MakeAnswerConstraint(std::shared_ptr<const TokenGrammar> grammar,
+                                                      const Tokenizer& tokenizer,
+                                                      AnswerConstraintOptions options);
+
+}  // namespace quire
+
+#endif  // QUIRE_TEXTGEN_TEXT_CONSTRAINT_H_

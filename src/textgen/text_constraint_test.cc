@@ -1,0 +1,230 @@
+// Answers that are held to something, drawn by a fake runner: whatever else runs beside them, they are
+// of the grammar, and the same text.
+#include "textgen/text_constraint.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "testing/error_message.h"
+#include "testing/fake_runner.h"
+#include "text/grammar/random_schema.h"
+#include "text/grammar/schema_validator.h"
+#include "textgen/text_engine.h"
+
+namespace quire::testing {
+namespace {
+
+using Kind = TextConstraint::Kind;
+
+// An engine with little room: answers preempt each other.
+struct Machine {
+  explicit Machine(const TextModel& model, SchedulerOptions options = {}, int64_t pages = 60)
+      : runner({.page_size = PageSize(4),
+                .pool_pages = PageCount(pages + 1),
+                .context = TokenCount(230),
+                .max_seqs = 8,
+                .max_step_tokens = TokenCount(32),
+                .max_samples = 8,
+                .vocab_size = model.tokenizer->vocab_size()}),
+        tokens(runner, options),
+        engine(tokens, model) {}
+
+  FakeRunner runner;
+  Engine tokens;
+  TextEngine engine;
+};
+
+class TextConstraintTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<const TokenGrammar> Compile(Kind kind, std::vector<std::string> texts) {
+    return compiler_.Compile({.kind = kind, .texts = std::move(texts), .source = "test"});
+  }
+
+  TextRequest MakeRequest(std::shared_ptr<const TokenGrammar> grammar,
+                          const std::string& prompt = "Once upon a time") const {
+    TextRequest request;
+    request.tokens.prompt = EncodePrompt(model_, prompt);
+    request.tokens.max_tokens = 200;
+    request.grammar = std::move(grammar);
+    return request;
+  }
+
+  std::string Answer(TextRequest request) {
+    Machine machine(model_);
+    return GenerateText(machine.engine, std::move(request))[0].text.content;
+  }
+
+  const TextModel model_ = OpenTextModel(QUIRE_TOKENIZERS "/deepseek_v3");
+  ConstraintCompiler compiler_{*model_.tokenizer, model_.tokenizer->vocab_size()};
+};
+
+TEST_F(TextConstraintTest, AnAnswerEndsWhereNothingCanFollow) {
+  for (const bool ignore_eos : {false, true}) {
+    Machine machine(model_);
+    TextRequest request = MakeRequest(Compile(Kind::kChoice, {"yes, of course", "no"}));
+    request.ignore_eos = ignore_eos;
+    const TextAnswer answer = GenerateText(machine.engine, request)[0];
+    EXPECT_TRUE(answer.text.content == "yes, of course" || answer.text.content == "no")
+        << answer.text.content;
+    EXPECT_EQ(answer.finish, FinishReason::kStop);
+  }
+}
+
+TEST_F(TextConstraintTest, EveryKindIsKeptTo) {
+  EXPECT_TRUE(Json::parse(Answer(MakeRequest(
+                              Compile(Kind::kJsonSchema, {R"({"type": "array", "items": {"type":
+                              "boolean"}, "maxItems": 4})"}))))
+                  .is_array());
+  const std::string digits = Answer(MakeRequest(Compile(Kind::kRegex, {"[0-9]{3}-[0-9]{4}"})));
+  ASSERT_EQ(digits.size(), 8u) << digits;
+  EXPECT_EQ(digits[3], '-');
+  const std::string sum =
+      Answer(MakeRequest(Compile(Kind::kEbnf, {"root ::= [0-9]{1,3} (\"+\" [0-9]{1,3}){1,3}"})));
+  EXPECT_NE(sum.find('+'), std::string::npos) << sum;
+}
+
+TEST_F(TextConstraintTest, AnswersOfRandomSchemasParseAndValidateWhateverRunsBesideThem) {
+  constexpr uint32_t kSchemas = 40;
+  std::vector<TextRequest> requests;
+  std::vector<OrderedJson> schemas;
+  for (uint32_t seed = 0; seed < kSchemas; ++seed) {
+    schemas.push_back(RandomSchema(seed).Object(2));
+    TextRequest request = MakeRequest(Compile(Kind::kJsonSchema, {schemas.back().dump()}),
+                                      "Once upon a time " + std::to_string(seed % 7));
+    request.tokens.num_samples = 3;
+    requests.push_back(request);
+  }
+  // Alone, and then all at once with little room.
+  std::vector<std::vector<TextAnswer>> alone;
+  for (const TextRequest& request : requests) {
+    Machine machine(model_, {.prefix_cache = PrefixCache::kOff}, 200);
+    alone.push_back(GenerateText(machine.engine, request));
+  }
+  Machine machine(model_);
+  std::vector<std::future<std::vector<TextAnswer>>> together;
+  for (const TextRequest& request : requests) {
+    together.push_back(std::async(
+        std::launch::async, [&machine, request] { return GenerateText(machine.engine, request); }));
+  }
+  int whole = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const std::vector<TextAnswer> answers = together[i].get();
+    for (size_t n = 0; n < answers.size(); ++n) {
+      EXPECT_EQ(answers[n].text.content, alone[i][n].text.content) << i << " answer " << n;
+      if (answers[n].finish != FinishReason::kStop) continue;  // no room in the context
+      ++whole;
+      EXPECT_EQ(SchemaValidator(schemas[i]).Check(OrderedJson::parse(answers[n].text.content)), "")
+          << answers[n].text.content;
+    }
+  }
+  EXPECT_GT(whole, 60);
+  EXPECT_GT(machine.tokens.counters().preemptions, 0);
+  const SchedulerSnapshot after = machine.tokens.Snapshot();
+  EXPECT_EQ(after.pages_in_use, PageCount(0));
+}
+
+TEST_F(TextConstraintTest, AStopStringStillEndsTheAnswer) {
+  TextRequest request = MakeRequest(Compile(Kind::kRegex, {"[ab]{20}x"}));
+  const std::string whole = Answer(request);
+  ASSERT_EQ(whole.size(), 21u);
+  request.stop = {whole.substr(5, 3)};
+  Machine machine(model_);
+  const TextAnswer answer = GenerateText(machine.engine, request)[0];
+  EXPECT_EQ(answer.text.content, whole.substr(0, whole.find(request.stop[0])));
+  EXPECT_EQ(answer.finish, FinishReason::kStop);
+}
+
+TEST_F(TextConstraintTest, ReasoningIsFreeAndWhatFollowsItIsNot) {
+  const auto grammar = Compile(Kind::kChoice, {"yes", "no"});
+  const auto constraint = MakeAnswerConstraint(
+      grammar, *model_.tokenizer, {.end_tokens = {1}, .start = ReasoningStart::kReasoning});
+  std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(model_.tokenizer->vocab_size())));
+  // How many tokens it has.
+  const auto accept = [&](const std::string& text) {
+    const std::vector<int32_t> tokens = model_.tokenizer->Encode(text);
+    for (const int32_t token : tokens) EXPECT_TRUE(constraint->Accept(token));
+    return std::ssize(tokens);
+  };
+  const auto count = [&] {
+    EXPECT_TRUE(constraint->Fill(mask));
+    int64_t bits = 0;
+    for (const uint32_t word : mask) bits += std::popcount(word);
+    return bits;
+  };
+  accept("I wonder. yes");
+  EXPECT_GE(count(), model_.tokenizer->vocab_size());
+  EXPECT_FALSE(constraint->IsFinished());
+  const int64_t tag = accept("</think>");
+  const int64_t few = count();
+  EXPECT_LE(few, 6);  // n, no, y, ye, yes
+  const int64_t no = accept("no");
+  EXPECT_TRUE(constraint->IsFinished());
+  constraint->Rollback(no);
+  EXPECT_FALSE(constraint->IsFinished());
+  EXPECT_EQ(count(), few);
+  constraint->Rollback(tag);
+  EXPECT_GE(count(), model_.tokenizer->vocab_size());
+  accept("</think>");
+  EXPECT_EQ(count(), few);
+  EXPECT_FALSE(constraint->Accept(model_.tokenizer->Encode("x")[0]));
+}
+
+TEST_F(TextConstraintTest, EndTokensMayFollowWhereTheTextMayEnd) {
+  const auto grammar = Compile(Kind::kRegex, {"a+"});
+  const auto constraint = MakeAnswerConstraint(grammar, *model_.tokenizer, {.end_tokens = {1, 7}});
+  std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(model_.tokenizer->vocab_size())));
+  const auto is_set = [&](int32_t token) {
+    EXPECT_TRUE(constraint->Fill(mask));
+    return (mask[static_cast<size_t>(token / 32)] >> (token % 32) & 1u) != 0;
+  };
+  EXPECT_FALSE(is_set(1));
+  ASSERT_TRUE(constraint->Accept(model_.tokenizer->Encode("a")[0]));
+  EXPECT_TRUE(is_set(1));
+  EXPECT_TRUE(is_set(7));
+  ASSERT_TRUE(constraint->Accept(1));
+  EXPECT_TRUE(constraint->IsFinished());
+  constraint->Rollback(1);
+  EXPECT_FALSE(constraint->IsFinished());
+}
+
+TEST_F(TextConstraintTest, AnAnswerThatCannotGoOnFailsAloneAndSaysWhy) {
+  // The vocabulary of the model has no token for what is asked: it ends behind its tokenizer's.
+  const std::vector<std::string_view> letters = {"a", "b"};
+  const auto grammar = std::make_shared<const TokenGrammar>(
+      CompileGrammar(MakeGrammar({.kind = Kind::kChoice, .texts = {"ac"}, .source = "test"})),
+      std::make_shared<const TokenTrie>(letters));
+  Machine machine(model_);
+  std::string error;
+  try {
+    GenerateText(machine.engine, MakeRequest(grammar));
+  } catch (const InternalError& thrown) {
+    error = thrown.what();
+  }
+  EXPECT_NE(error.find("no token of the vocabulary can follow what was asked for"),
+            std::string::npos)
+      << error;
+  TextRequest request = MakeRequest(nullptr);
+  request.tokens.max_tokens = 3;
+  EXPECT_EQ(GenerateText(machine.engine, request).size(), 1u);
+}
+
+TEST_F(TextConstraintTest, CompiledGrammarsAreKeptAndTheOldestAreForgotten) {
+  const auto first = Compile(Kind::kRegex, {"a"});
+  EXPECT_EQ(Compile(Kind::kRegex, {"a"}), first);
+  EXPECT_NE(Compile(Kind::kEbnf, {"root ::= \"a\""}), first);
+  for (size_t i = 0; i < ConstraintCompiler::kMaxKept; ++i) {
+    Compile(Kind::kChoice, {"a", std::to_string(i)});
+  }
+  EXPECT_NE(Compile(Kind::kRegex, {"a"}), first);
+  EXPECT_EQ(ErrorMessage([&] { Compile(Kind::kRegex, {"("}); }), "test: at byte 2: expected \")\"");
+}
+
+}  // namespace
+}  // namespace quire::testing
