@@ -103,6 +103,14 @@ TEST(CpuRunnerTest, SeveralSamplesOfOneDistributionAreThoseOfSeveralSteps) {
   }
 }
 
+TEST(CpuRunnerTest, MasksAreReadByCollect) {
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    RunnerOptions options = kOptions;
+    options.mode = mode;
+    ExpectMasksAreReadByCollect(*Make(options));
+  }
+}
+
 TEST(CpuRunnerTest, MoreSequencesThanABlockOfLogitsDrawWhatEachDrawsAlone) {
   RunnerOptions options = kOptions;
   options.max_seqs = 150;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -141,6 +142,49 @@ inline void ExpectARowWithNaNNamesItself(ModelRunner& runner, int32_t faulty_id)
     const StepResult& again = run(3);
     for (size_t i = 0; i < 3; ++i) EXPECT_EQ(said_of(again.sequences[i]), expected[i]);
   }
+}
+
+// Masks are read by Collect: what is written while a step runs counts, of each sequence its own, for all
+// its samples; and one without a mask draws what it draws alone.
+inline void ExpectMasksAreReadByCollect(Runner& runner) {
+  const int64_t vocab_size = runner.limits().vocab_size;
+  const std::vector<int32_t> tokens = testing::RandomTokens(20, vocab_size, 2);
+  const std::vector<PageId> pages = FirstPages(6);
+  std::vector<uint32_t> masks[2];
+  for (std::vector<uint32_t>& mask : masks) mask.resize(static_cast<size_t>(MaskWords(vocab_size)));
+  StepSequence seqs[3];
+  for (size_t i = 0; i < 3; ++i) {
+    seqs[i] = {.id = i + 1,
+               .tokens = tokens,
+               .pages = std::span(pages).subspan(2 * i, 2),
+               .want = Want::kNextToken,
+               .sampling = {.temperature = 2.0f, .seed = i}};
+  }
+  const int32_t alone =
+      runner.Step({.sequences = {&seqs[1], 1}}).sequences[0].answers[0].tokens[0].chosen.token;
+  seqs[0].mask = masks[0];
+  seqs[0].num_samples = 2;
+  seqs[2].mask = masks[1];
+  for (const int32_t token : {0, 33, static_cast<int32_t>(vocab_size) - 1}) {
+    const int32_t other = 1;
+    runner.Submit({.sequences = seqs});
+    for (std::vector<uint32_t>& mask : masks) std::ranges::fill(mask, 0u);
+    masks[0][static_cast<size_t>(token / 32)] = 1u << (token % 32);
+    masks[1][static_cast<size_t>(other / 32)] = 1u << (other % 32);
+    const StepResult& result = runner.Collect();
+    ASSERT_EQ(result.sequences[0].answers.size(), 2u);
+    for (const StepAnswer& answer : result.sequences[0].answers) {
+      EXPECT_EQ(answer.tokens[0].chosen.token, token);
+    }
+    EXPECT_EQ(result.sequences[1].answers[0].tokens[0].chosen.token, alone);
+    EXPECT_EQ(result.sequences[2].answers[0].tokens[0].chosen.token, other);
+  }
+  // One that leaves nothing is its sequence's fault alone.
+  runner.Submit({.sequences = seqs});
+  std::ranges::fill(masks[0], 0u);
+  const StepResult& result = runner.Collect();
+  EXPECT_EQ(result.sequences[0].fault, RowFault::kLogitsNotFinite);
+  EXPECT_EQ(result.sequences[1].answers[0].tokens[0].chosen.token, alone);
 }
 
 }  // namespace quire

@@ -105,6 +105,14 @@ TEST_F(CudaRunnerTest, AStepTakesNoMemoryAndWaitsOnce) {
   }
 }
 
+TEST_F(CudaRunnerTest, MasksAreReadByCollect) {
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    RunnerOptions options = kOptions;
+    options.mode = mode;
+    ExpectMasksAreReadByCollect(*Make(options));
+  }
+}
+
 TEST_F(CudaRunnerTest, TheDevicesMemoryIsWithinOnePercentOfThePlan) {
   for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
     RunnerOptions options = kOptions;
