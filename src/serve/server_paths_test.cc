@@ -186,9 +186,10 @@ TEST_F(ServerTest, GenerateAnswersAsSglangDoes) {
   EXPECT_EQ(last["text"], one["text"]);  // all of it so far
   EXPECT_EQ(last["meta_info"]["finish_reason"]["type"], "length");
   EXPECT_EQ(json::parse(data[0])["meta_info"]["finish_reason"], nullptr);
-  EXPECT_EQ(ErrorOf(Post("/generate", {{"text", "a"}, {"sampling_params", {{"regex", "a*"}}}})),
-            "400 invalid_request_error null: sampling_params.regex: expected null (not supported), "
-            "got \"a*\"");
+  EXPECT_EQ(
+      ErrorOf(Post("/generate", {{"text", "a"}, {"sampling_params", {{"stop_regex", "a*"}}}})),
+      "400 invalid_request_error null: sampling_params.stop_regex: expected null (not supported), "
+      "got \"a*\"");
   EXPECT_EQ(json::parse(Ask("GET", "/get_model_info").body)["is_generation"], true);
   EXPECT_EQ(json::parse(Ask("GET", "/get_server_info").body)["limits"]["pages"], 400);
 }
