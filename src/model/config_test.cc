@@ -22,7 +22,8 @@ namespace {
 
 using quire::testing::ErrorMessage;
 
-// The config.json of published models, by file name.
+// The config.json of published models, by file name. Those of the sparse two, deepseek_v32 and
+// glm_5_2_transformers5, are not copies: they are made of V3's and of what transformers has by default.
 const std::filesystem::path kConfigs = QUIRE_MODEL_CONFIGS;
 
 Json ReadConfig(const std::string& name) { return ReadJsonFile(kConfigs / (name + ".json")); }
