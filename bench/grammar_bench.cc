@@ -1,5 +1,5 @@
-// quire_grammar_bench: what a constraint costs a token of one answer, on one core: filling its mask over a
-// vocabulary of 100,000 tokens, and taking the token that was drawn.
+// quire_grammar_bench: what a constraint costs a token of one answer, on one core: filling its mask over
+// a vocabulary of 100,000 tokens, and taking the token that was drawn.
 //
 // Answers are drawn before anything is timed, each token that a mask allows being as likely as any
 // other, so that the timed ones find what earlier answers of the same grammar have left. The first answer

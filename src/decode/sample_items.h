@@ -75,7 +75,8 @@ struct SampleInputs {
 
 // What comes back, in one piece of memory. `top` is written as far as an item wants it. Of a row that
 // has NaN, and of one that has nothing above -inf (that its mask allows) where a token is to be chosen,
-// the log-probability is NaN, and a token to be chosen is kNoToken: that is the row's fault alone, and nothing is thrown.
+// the log-probability is NaN, and a token to be chosen is kNoToken: that is the row's fault alone, and
+// nothing is thrown.
 struct SampleResults {
   std::span<TokenLogprob> chosen = {};  // [items]
   std::span<TokenLogprob> top = {};     // [items, kMaxTopLogprobs], highest first

@@ -40,8 +40,8 @@ struct SampleArgs {
 };
 
 // The token drawn. Throws Error(kInvalidArgument) if the parameters are not valid for the
-// vocabulary, every logit that may be drawn is -inf, or one is NaN (naming its token). +inf counts as the largest
-// finite number; what has less than e^-87 of the highest probability is never drawn.
+// vocabulary, every logit that may be drawn is -inf, or one is NaN (naming its token). +inf counts as
+// the largest finite number; what has less than e^-87 of the highest probability is never drawn.
 int32_t Sample(const SampleArgs& args);
 
 // Uniform in [0, 1), a multiple of 2^-53, from its three arguments alone: each is mixed in by a

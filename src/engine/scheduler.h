@@ -113,9 +113,9 @@ class Scheduler {
   StepBatch Schedule(EngineClock::time_point now, std::vector<TokenEvent>& events);
   // While a step runs: finds cached prefixes and pages for requests that wait.
   void PrepareNext();
-  // While a step runs, before Commit: writes the masks that the batch borrows. Unlike the other functions it
-  // may run beside Add, Cancel, StopAnswer, counters and Snapshot on other threads: it touches nothing
-  // that these do.
+  // While a step runs, before Commit: writes the masks that the batch borrows. Unlike the other
+  // functions it may run beside Add, Cancel, StopAnswer, counters and Snapshot on other threads: it
+  // touches nothing that these do.
   void FillMasks();
   // Takes the step's tokens. A sequence that has a fault ends as kFailed, and nothing of it is kept.
   void Commit(const StepResult& result, std::vector<TokenEvent>& events);

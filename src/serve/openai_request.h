@@ -112,7 +112,8 @@ GenerateRequest ParseGenerateRequest(std::string_view body, const GenerationConf
                                      const RequestLimits& limits = {});
 
 // JSON Schemas of the bodies, made from the tables and limits that the functions above check with.
-// Nothing that they allow is refused for its type or range alone, but what needs the model, or other fields.
+// Nothing that they allow is refused for its type or range alone, but what needs the model, or other
+// fields.
 OrderedJson ChatCompletionSchema(const RequestLimits& limits = {});
 OrderedJson CompletionSchema(const RequestLimits& limits = {});
 OrderedJson GenerateSchema(const RequestLimits& limits = {});

@@ -28,8 +28,8 @@ struct TokenizeRequest {
   std::optional<std::string> model = {};
 };
 TokenizeRequest ParseTokenizeRequest(std::string_view body, const RequestLimits& limits = {});
-// {"tokens": [1, 2], "count": 2, "max_model_len": 4096}; with pieces {"tokens": [{"id": 1, "piece": "a"}, ...]}, where a piece
-// that is not UTF-8 by itself is an array of its bytes.
+// {"tokens": [1, 2], "count": 2, "max_model_len": 4096}; with pieces {"tokens": [{"id": 1, "piece": "a"},
+// ...]}, where a piece that is not UTF-8 by itself is an array of its bytes.
 ReplyPieces TokenizeReply(std::vector<int32_t> tokens, const Tokenizer& tokenizer, bool with_pieces,
                           int64_t context);
 

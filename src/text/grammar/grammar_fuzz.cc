@@ -1,5 +1,5 @@
-// Bytes -> a regular expression, a grammar or a schema, by the first byte: an automaton whose masks are what it
-// accepts, or an Error that says why not.
+// Bytes -> a regular expression, a grammar or a schema, by the first byte: an automaton whose masks are
+// what it accepts, or an Error that says why not.
 #include <cstddef>
 #include <cstdint>
 #include <memory>

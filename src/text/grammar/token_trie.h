@@ -45,8 +45,8 @@ class TokenTrie {
   int32_t max_depth_ = 0;
 };
 
-// Of all tokens that may be a part of text: those of a tokenizer but the special ones. `vocab_size` as the model
-// has it, which may have more rows.
+// Of all tokens that may be a part of text: those of a tokenizer but the special ones. `vocab_size` as
+// the model has it, which may have more rows.
 TokenTrie MakeTokenTrie(const Tokenizer& tokenizer, int64_t vocab_size);
 
 }  // namespace quire
