@@ -254,8 +254,6 @@ constexpr size_t kMaxTokens = 64;
 struct SelectStart {
   int64_t tile = 0;
   int64_t key_tile = 0;
-
-  friend bool operator==(const SelectStart&, const SelectStart&) = default;
 };
 
 // The step's query tiles, those that need scores dealt to workers in equal parts of one line.
