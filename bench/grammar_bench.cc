@@ -19,7 +19,7 @@
 #include "text/grammar/automaton.h"
 #include "text/grammar/json_schema.h"
 #include "text/grammar/token_grammar.h"
-#include "text/grammar/token_trie.h"
+#include "text/grammar/vocabulary_trie.h"
 
 namespace quire::bench {
 namespace {
@@ -28,7 +28,7 @@ constexpr size_t kVocabSize = 100'000;
 
 // Bytes, words with and without a space before them, numbers, runs of spaces, and punctuation as JSON
 // and code have it: the mixture of the tokenizers that models of this kind have.
-std::shared_ptr<const TokenTrie> Vocabulary() {
+std::shared_ptr<const VocabularyTrie> Vocabulary() {
   std::mt19937 random(7);
   const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
   std::set<std::string> seen;
@@ -59,7 +59,7 @@ std::shared_ptr<const TokenTrie> Vocabulary() {
     }
     add(std::move(token));
   }
-  return std::make_shared<const TokenTrie>(
+  return std::make_shared<const VocabularyTrie>(
       std::vector<std::string_view>(tokens.begin(), tokens.end()));
 }
 
@@ -111,7 +111,7 @@ void Replay(const std::shared_ptr<const TokenGrammar>& grammar, const Answer& an
 
 enum class Cache { kFirst, kKept };
 
-void Run(const Shape& shape, Cache cache, const std::shared_ptr<const TokenTrie>& trie,
+void Run(const Shape& shape, Cache cache, const std::shared_ptr<const VocabularyTrie>& trie,
          benchmark::State& state) {
   const OrderedJson schema = OrderedJson::parse(shape.schema);
   const auto compile = [&] {

@@ -129,9 +129,10 @@ Grammar MakeGrammar(const TextConstraint& constraint) {
   throw InternalError("a constraint of an unknown kind");
 }
 
-std::shared_ptr<const TokenTrie> ConstraintCompiler::Trie() {
+std::shared_ptr<const VocabularyTrie> ConstraintCompiler::Trie() {
   const std::lock_guard lock(mutex_);
-  if (!trie_) trie_ = std::make_shared<const TokenTrie>(MakeTokenTrie(tokenizer_, vocab_size_));
+  if (!trie_)
+    trie_ = std::make_shared<const VocabularyTrie>(MakeVocabularyTrie(tokenizer_, vocab_size_));
   return trie_;
 }
 

@@ -50,13 +50,13 @@ class ConstraintCompiler {
   static constexpr size_t kMaxKept = 64;
 
  private:
-  std::shared_ptr<const TokenTrie> Trie();
+  std::shared_ptr<const VocabularyTrie> Trie();
 
   const Tokenizer& tokenizer_;
   const int64_t vocab_size_;
 
-  std::mutex mutex_;                       // over all below
-  std::shared_ptr<const TokenTrie> trie_;  // made with the first constraint
+  std::mutex mutex_;                            // over all below
+  std::shared_ptr<const VocabularyTrie> trie_;  // made with the first constraint
   using Kept = std::list<std::pair<std::string, std::shared_ptr<const TokenGrammar>>>;
   Kept kept_;  // the last used first
   std::unordered_map<std::string, Kept::iterator> by_key_;

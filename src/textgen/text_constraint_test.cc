@@ -199,7 +199,7 @@ TEST_F(TextConstraintTest, AnAnswerThatCannotGoOnFailsAloneAndSaysWhy) {
   const std::vector<std::string_view> letters = {"a", "b"};
   const auto grammar = std::make_shared<const TokenGrammar>(
       CompileGrammar(MakeGrammar({.kind = Kind::kChoice, .texts = {"ac"}, .source = "test"})),
-      std::make_shared<const TokenTrie>(letters));
+      std::make_shared<const VocabularyTrie>(letters));
   Machine machine(model_);
   std::string error;
   try {

@@ -52,7 +52,7 @@ void Follow(const std::shared_ptr<const TokenGrammar>& grammar, std::string_view
 }
 
 void Fuzz(uint8_t kind, std::string_view text) {
-  static const std::shared_ptr<const TokenTrie> trie = testing::JsonTrie();
+  static const std::shared_ptr<const VocabularyTrie> trie = testing::JsonTrie();
   try {
     const GrammarAutomaton probe = CompileGrammar(Parse(kind, text));
     if (probe.states.size() > 2000) return;  // to be fast

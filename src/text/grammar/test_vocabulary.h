@@ -12,21 +12,21 @@
 
 #include "text/grammar/automaton.h"
 #include "text/grammar/token_grammar.h"
-#include "text/grammar/token_trie.h"
+#include "text/grammar/vocabulary_trie.h"
 
 namespace quire::testing {
 
 // All bytes, and then these.
-inline std::shared_ptr<const TokenTrie> ByteTrie(const std::vector<std::string>& more = {}) {
+inline std::shared_ptr<const VocabularyTrie> ByteTrie(const std::vector<std::string>& more = {}) {
   std::vector<std::string> bytes;
   for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
   bytes.insert(bytes.end(), more.begin(), more.end());
-  return std::make_shared<const TokenTrie>(
+  return std::make_shared<const VocabularyTrie>(
       std::vector<std::string_view>(bytes.begin(), bytes.end()));
 }
 
 // Pieces that end strings, nest, cut characters and cross from one rule to the next.
-inline std::shared_ptr<const TokenTrie> JsonTrie() {
+inline std::shared_ptr<const VocabularyTrie> JsonTrie() {
   return ByteTrie({"{\"",  "\":",     "\": ",     "\",",      "\"}",       "\"]",    "}]",
                    "}}",   "},",      "[[",       "]]",       "[{",        "{}",     "[]",
                    "\"\"", "true",    "fal",      "se,",      "null}",     "null",   "12",
@@ -38,7 +38,7 @@ inline std::shared_ptr<const TokenTrie> JsonTrie() {
 }
 
 inline std::shared_ptr<const TokenGrammar> MakeTokenGrammar(
-    const Grammar& grammar, std::shared_ptr<const TokenTrie> trie = ByteTrie()) {
+    const Grammar& grammar, std::shared_ptr<const VocabularyTrie> trie = ByteTrie()) {
   return std::make_shared<const TokenGrammar>(CompileGrammar(grammar), std::move(trie));
 }
 

@@ -31,7 +31,7 @@ struct TokenGrammar::Walk {
   bool any() const { return !tokens.empty() || !mask.empty(); }
 };
 
-TokenGrammar::TokenGrammar(GrammarAutomaton automaton, std::shared_ptr<const TokenTrie> trie)
+TokenGrammar::TokenGrammar(GrammarAutomaton automaton, std::shared_ptr<const VocabularyTrie> trie)
     : automaton_(std::move(automaton)),
       trie_(std::move(trie)),
       path_(MaskIndex(trie_->max_depth()) + 1) {}
@@ -80,7 +80,7 @@ int32_t TokenGrammar::Next(int32_t config, uint8_t byte) const {
 std::unique_ptr<TokenGrammar::Walk> TokenGrammar::MakeWalk(int32_t state,
                                                            std::span<const int32_t> from) const {
   auto walk = std::make_unique<Walk>();
-  const std::span<const TokenTrie::Node> nodes = trie_->nodes();
+  const std::span<const VocabularyTrie::Node> nodes = trie_->nodes();
   const int32_t first = Intern({{.state = state, .stack = StackPool::kBottom}});
   const auto end_at = [&](int32_t config, int32_t node) {
     // Below a leaf there is nothing to go on with; at the root it says that the text may end.
@@ -89,11 +89,11 @@ std::unique_ptr<TokenGrammar::Walk> TokenGrammar::MakeWalk(int32_t state,
     }
   };
   for (const int32_t start : from) {
-    const TokenTrie::Node& root = nodes[MaskIndex(start)];
+    const VocabularyTrie::Node& root = nodes[MaskIndex(start)];
     path_[root.depth] = first;
     end_at(first, start);
     for (int32_t i = start + 1; i < root.end;) {
-      const TokenTrie::Node& node = nodes[MaskIndex(i)];
+      const VocabularyTrie::Node& node = nodes[MaskIndex(i)];
       const int32_t config = Next(path_[node.depth - 1u], node.byte);
       if (config == kDead) {
         i = node.end;

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "text/grammar/automaton.h"
-#include "text/grammar/token_trie.h"
+#include "text/grammar/vocabulary_trie.h"
 
 namespace quire {
 
@@ -29,11 +29,11 @@ constexpr int64_t TokenMaskWords(int64_t vocab_size) { return (vocab_size + 31) 
 // Any number of threads may use it.
 class TokenGrammar {
  public:
-  TokenGrammar(GrammarAutomaton automaton, std::shared_ptr<const TokenTrie> trie);
+  TokenGrammar(GrammarAutomaton automaton, std::shared_ptr<const VocabularyTrie> trie);
   ~TokenGrammar();
 
   const GrammarAutomaton& automaton() const { return automaton_; }
-  const TokenTrie& trie() const { return *trie_; }
+  const VocabularyTrie& trie() const { return *trie_; }
 
   // Sets the bits of the tokens that one of the threads can read. Returns whether there is any.
   // Throws Error(kCapacityExceeded) as GrammarClosure.
@@ -56,7 +56,7 @@ class TokenGrammar {
   void Forget() const;
 
   const GrammarAutomaton automaton_;
-  const std::shared_ptr<const TokenTrie> trie_;
+  const std::shared_ptr<const VocabularyTrie> trie_;
 
   mutable std::mutex mutex_;  // over all below
   mutable StackPool pool_;    // of stacks above the walk's own rule

@@ -24,7 +24,7 @@ using testing::MakeTokenGrammar;
 using testing::Matches;
 
 std::shared_ptr<const TokenGrammar> Ebnf(std::string_view text,
-                                         std::shared_ptr<const TokenTrie> trie = ByteTrie()) {
+                                         std::shared_ptr<const VocabularyTrie> trie = ByteTrie()) {
   return MakeTokenGrammar(ParseEbnf(text, "ebnf"), std::move(trie));
 }
 
@@ -50,9 +50,9 @@ std::string EbnfError(std::string_view text) {
 
 // ---- The trie ----
 
-TEST(TokenTrieTest, NodesAreDepthFirstAndTokensOfTheSameBytesShareOne) {
+TEST(VocabularyTrieTest, NodesAreDepthFirstAndTokensOfTheSameBytesShareOne) {
   const std::vector<std::string_view> tokens = {"ab", "", "a", "b", "ab", "abc"};
-  const TokenTrie trie(tokens);
+  const VocabularyTrie trie(tokens);
   ASSERT_EQ(trie.nodes().size(), 5u);  // root, a, ab, abc, b
   EXPECT_EQ(trie.nodes()[0].end, 5);
   EXPECT_EQ(trie.nodes()[1].end, 4);

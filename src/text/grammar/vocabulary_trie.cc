@@ -1,4 +1,4 @@
-#include "text/grammar/token_trie.h"
+#include "text/grammar/vocabulary_trie.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,7 +8,7 @@
 
 namespace quire {
 
-TokenTrie::TokenTrie(std::span<const std::string_view> tokens)
+VocabularyTrie::VocabularyTrie(std::span<const std::string_view> tokens)
     : bytes_(tokens.begin(), tokens.end()) {
   std::vector<int32_t> order(tokens.size());
   std::iota(order.begin(), order.end(), 0);
@@ -45,18 +45,18 @@ TokenTrie::TokenTrie(std::span<const std::string_view> tokens)
   nodes_.push_back({.first_token = static_cast<int32_t>(tokens_.size())});
 }
 
-std::string_view TokenTrie::Bytes(int32_t token) const {
+std::string_view VocabularyTrie::Bytes(int32_t token) const {
   if (token < 0 || token >= vocab_size()) return {};
   return bytes_[static_cast<size_t>(token)];
 }
 
-TokenTrie MakeTokenTrie(const Tokenizer& tokenizer, int64_t vocab_size) {
+VocabularyTrie MakeVocabularyTrie(const Tokenizer& tokenizer, int64_t vocab_size) {
   std::vector<std::string_view> tokens(static_cast<size_t>(vocab_size));
   const int64_t known = std::min<int64_t>(vocab_size, tokenizer.vocab_size());
   for (int32_t id = 0; id < known; ++id) {
     if (!tokenizer.IsSpecial(id)) tokens[static_cast<size_t>(id)] = tokenizer.TokenBytes(id);
   }
-  return TokenTrie(tokens);
+  return VocabularyTrie(tokens);
 }
 
 }  // namespace quire

@@ -1,6 +1,6 @@
-// A TokenTrie is a vocabulary as a tree of bytes: tokens that begin alike are looked at together.
-#ifndef QUIRE_TEXT_GRAMMAR_TOKEN_TRIE_H_
-#define QUIRE_TEXT_GRAMMAR_TOKEN_TRIE_H_
+// A VocabularyTrie is a vocabulary as a tree of bytes: tokens that begin alike are looked at together.
+#ifndef QUIRE_TEXT_GRAMMAR_VOCABULARY_TRIE_H_
+#define QUIRE_TEXT_GRAMMAR_VOCABULARY_TRIE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace quire {
 
 // Nodes are numbered depth first: what is below node n are the nodes n + 1 to n's end. Node 0 is the
 // root, which stands for no bytes. Immutable.
-class TokenTrie {
+class VocabularyTrie {
  public:
   struct Node {
     int32_t end = 0;          // behind the last node below
@@ -25,7 +25,7 @@ class TokenTrie {
   };
 
   // Tokens by id; an empty text is a token that nothing spells.
-  explicit TokenTrie(std::span<const std::string_view> tokens);
+  explicit VocabularyTrie(std::span<const std::string_view> tokens);
 
   std::span<const Node> nodes() const { return {nodes_.data(), nodes_.size() - 1}; }
   std::span<const int32_t> TokensAt(int32_t node) const {
@@ -47,8 +47,8 @@ class TokenTrie {
 
 // Of all tokens that may be a part of text: those of a tokenizer but the special ones. `vocab_size` as
 // the model has it, which may have more rows.
-TokenTrie MakeTokenTrie(const Tokenizer& tokenizer, int64_t vocab_size);
+VocabularyTrie MakeVocabularyTrie(const Tokenizer& tokenizer, int64_t vocab_size);
 
 }  // namespace quire
 
-#endif  // QUIRE_TEXT_GRAMMAR_TOKEN_TRIE_H_
+#endif  // QUIRE_TEXT_GRAMMAR_VOCABULARY_TRIE_H_
