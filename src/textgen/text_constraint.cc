@@ -51,12 +51,13 @@ class AnswerConstraint : public TokenConstraint {
   bool Fill(std::span<uint32_t> mask) override {
     if (thinks_) {
       std::ranges::fill(mask, ~0u);
+      for (const int32_t token : end_tokens_) WordOf(mask, token) &= ~BitOf(token);
       return true;
     }
     bool any = matcher_.Fill(mask);
     if (!matcher_.is_complete()) return any;
     for (const int32_t token : end_tokens_) {
-      mask[static_cast<size_t>(token / 32)] |= 1u << (token % 32);
+      WordOf(mask, token) |= BitOf(token);
       any = true;
     }
     return any;
@@ -64,6 +65,7 @@ class AnswerConstraint : public TokenConstraint {
 
   bool Accept(int32_t token) override {
     if (thinks_) {
+      if (IsEnd(token)) return false;
       std::string tail = tails_.empty() ? "" : tails_.back();
       tail += tokenizer_.TokenBytes(token);
       thinks_ = tail.find(kReasoningEnd) == std::string::npos;
@@ -74,8 +76,7 @@ class AnswerConstraint : public TokenConstraint {
       return true;
     }
     if (num_ends_ == 0 && matcher_.Accept(token)) return true;
-    const bool ends =
-        matcher_.is_complete() && std::ranges::find(end_tokens_, token) != end_tokens_.end();
+    const bool ends = matcher_.is_complete() && IsEnd(token);
     if (ends) ++num_ends_;
     return ends;
   }
@@ -101,6 +102,14 @@ class AnswerConstraint : public TokenConstraint {
   }
 
  private:
+  static uint32_t& WordOf(std::span<uint32_t> mask, int32_t token) {
+    return mask[static_cast<size_t>(token / 32)];
+  }
+  static uint32_t BitOf(int32_t token) { return 1u << (token % 32); }
+  bool IsEnd(int32_t token) const {
+    return std::ranges::find(end_tokens_, token) != end_tokens_.end();
+  }
+
   GrammarMatcher matcher_;
   const Tokenizer& tokenizer_;
   std::vector<int32_t> end_tokens_;

@@ -64,7 +64,8 @@ class ConstraintCompiler {
 
 struct AnswerConstraintOptions {
   std::vector<int32_t> end_tokens = {};  // may follow where the grammar's text may end
-  // kReasoning: what comes before "</think>", and white space behind it in the same token, is free.
+  // kReasoning: what comes before "</think>", and white space behind it in the same token, is free; but
+  // the answer cannot end there, without a text of the grammar.
   ReasoningStart start = ReasoningStart::kContent;
 };
 
