@@ -2,13 +2,12 @@
 //
 // A launch costs a few microseconds in which the device is idle: the last CTAs of one kernel leave, the
 // first of the next are placed. In a stream that overlaps, a kernel launched by LaunchAhead is placed as
-// soon as every CTA of the kernel before has called LetNextBegin, or has ended. Until it calls
-// WaitForBefore it may touch only what no kernel of the stream writes, such as weights, and what it alone
-// has.
+// soon as every CTA of the kernel before has taken its turn, or has ended. Until it takes its own it may
+// touch only what no kernel of the stream writes, such as weights, and what it alone has.
 //
-// Every thread of such a kernel calls WaitForBefore before it does anything else with memory, and no CTA
-// ends without it: so a kernel that has ended has waited for all before it, and the order of the stream
-// is kept for whoever comes next, overlapped or not.
+// Every thread of such a kernel calls TakeTurn before it does anything else with memory, and no CTA ends
+// without it: so a kernel that has ended has waited for all before it, and the order of the stream is
+// kept for whoever comes next, overlapped or not.
 //
 // It pays where kernels are short and small: waiting CTAs take room, and a large grid of them is placed
 // late. docs/kernels/README.md has the figures.
@@ -52,16 +51,10 @@ void LaunchAhead(const char* name, void (*kernel)(Params...), const LaunchShape&
 }
 
 #ifdef __CUDACC__
-// All that kernels before this one have written is there.
-__device__ inline void WaitForBefore() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-// The next kernel may be placed, once every CTA has said so.
-__device__ inline void LetNextBegin() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-// Both: what a kernel that has nothing to do ahead begins with.
+// Waits until all that kernels before this one have written is there; then the next one may be placed,
+// once every CTA has come so far.
 __device__ inline void TakeTurn() {
-  WaitForBefore();
-  LetNextBegin();
+  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
 }
 #endif
 

@@ -82,18 +82,6 @@ struct SharedStages {
   ExpertTiles experts;
 };
 
-// Which stage of the ring, and how often it was used.
-struct RingPosition {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void Advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
 // The tiles of a launch, in the order in which CTAs take them.
 class Tiles {
  public:
@@ -209,7 +197,7 @@ class Producer {
   const WeightBoxes& boxes_;
   SharedStages<kOutputs>& shared_;
   const int thread_, chunk_, row_;
-  RingPosition ring_;
+  RingPosition<kStages> ring_;
 };
 
 template <int kOutputs, bool kHasRanges>
@@ -316,7 +304,7 @@ class Consumer {
   SharedStages<kOutputs>& shared_;
   const int number_;
   const int thread_;
-  RingPosition ring_;
+  RingPosition<kStages> ring_;
 };
 
 // The outputs of y that a tile has: of gate and up, half of its rows of w each.

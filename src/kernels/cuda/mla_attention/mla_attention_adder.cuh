@@ -238,7 +238,7 @@ class Adder : Participant {
   float o_[2][kSums / 2];
   float m_[2], l_[2];                // of our rows, when a split has ended
   float folded_m_[2], folded_l_[2];  // of the splits before
-  RingPosition ring_;
+  RingPosition<kStages> ring_;
   uint32_t ended_parity_ = 0;
 };
 

@@ -11,18 +11,6 @@ enum Role : int { kScorer = 0, kAdders = 1, kProducer = 3 };
 inline constexpr int kRoles = 4;
 constexpr int BarrierOf(int role) { return 1 + role; }
 
-// Which stage of the ring, and how often it was used.
-struct RingPosition {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void Advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
 // What every role has: the order at hand.
 class Participant {
  public:
@@ -76,7 +64,7 @@ class Participant {
   SharedTiles& shared_;
   const int role_;
   const int thread_;
-  RingPosition orders_;
+  RingPosition<kOrders> orders_;
 };
 
 }  // namespace quire::cuda::mla

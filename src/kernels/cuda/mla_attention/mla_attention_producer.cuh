@@ -219,7 +219,7 @@ class Producer : Participant {
   const KeyBoxes& boxes_;
   int32_t least_visible_ = 0;
   int64_t slot_ = -1;  // of the next pass
-  RingPosition ring_;
+  RingPosition<kStages> ring_;
   uint32_t slots_parity_ = 0;
 };
 

@@ -158,7 +158,7 @@ class Scorer : Participant {
 
   const float scale_;
   float m_[2], l_[2];  // of our rows; m not scaled, l of our keys until the split ends
-  RingPosition ring_;
+  RingPosition<kStages> ring_;
   uint32_t ended_parity_ = 0;
 };
 

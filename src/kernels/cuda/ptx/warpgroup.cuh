@@ -208,6 +208,20 @@ struct PhaseBarrier {
   }
 };
 
+// Where a role is in a ring of stages that are filled and emptied again and again, each with barriers
+// whose phases `parity` counts.
+template <int kStages>
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void Advance() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
 // Begins to copy a box of a tensor (device/cuda/tensor_map.h) to a panel, first row `row`; `barrier`, of
 // this CTA, counts its bytes.
 __device__ inline void CopyBox(uint32_t to, const void* tensor_map, int32_t column, int32_t row,
