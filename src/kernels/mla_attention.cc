@@ -1,8 +1,5 @@
 #include "kernels/mla_attention.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "base/error.h"
 #include "kernels/attention_checks.h"
 
@@ -16,19 +13,11 @@ void Validate(const MlaShape& shape) {
 }
 
 void Validate(const MlaAttentionArgs& args, ByteOffset workspace_bytes) {
-  const KvDims dims = args.store.layout().dims();
-  RequireLatentStore(args.plan, args.store);
-  const int64_t num_tokens = args.plan.num_query_tokens.raw();
-  const int64_t num_heads = std::max<int64_t>(1, args.q.dim(1));
-  RequireShape("q", args.q, {num_tokens, num_heads, dims.values()});
-  RequireShape("out", args.out, {num_tokens, num_heads, dims.latent_dim});
-  RequireLse(args.lse, num_tokens, num_heads);
-  // Kernels look for the highest score before they scale it.
-  Require(args.scale > 0 && std::isfinite(args.scale), "scale: expected > 0 and finite, got {}",
-          args.scale);
+  RequireLatentAttention(args);
   RequireWorkspace(args.workspace, workspace_bytes, [&] {
+    const KvDims dims = args.store.layout().dims();
     return fmt::format("{} workers, {} heads, {} + {} values, {} partials",
-                       args.plan.work.num_workers, num_heads, dims.latent_dim, dims.rope_dim,
+                       args.plan.work.num_workers, args.q.dim(1), dims.latent_dim, dims.rope_dim,
                        args.plan.num_partials);
   });
 }

@@ -1,4 +1,4 @@
-// UTF-8: reading it, and what to make of bytes that are not it.
+// Characters: UTF-8, what to make of bytes that are not it, and digits that spell one.
 #ifndef QUIRE_TEXT_UTF8_H_
 #define QUIRE_TEXT_UTF8_H_
 
@@ -37,6 +37,9 @@ std::string ReplaceIllFormed(std::string_view bytes);
 std::string TakeSettled(std::string& bytes);
 
 void AppendUtf8(char32_t character, std::string& out);
+
+// The value of a hexadecimal digit; -1 of anything else.
+int HexDigit(char c);
 
 // Unicode's White_Space, which regular expressions call \s.
 bool IsWhiteSpace(char32_t character);

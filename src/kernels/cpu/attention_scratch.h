@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "attn/capacity.h"
+#include "attn/kv_layout.h"
 #include "base/maths.h"
 #include "base/units.h"
 
@@ -43,6 +44,10 @@ struct TileShape {
     shape.o_stride = RoundUp(value_dim, kColumnPad);
     shape.key_columns = std::max(shape.dim, shape.o_stride);
     return shape;
+  }
+  // Of rows of latent attention.
+  static TileShape Of(int64_t rows, const KvDims& dims) {
+    return Of(rows, dims.values(), dims.latent_dim);
   }
   int64_t num_blocks() const { return rows / kBlockRows; }
   TileShape OneBlock() const {

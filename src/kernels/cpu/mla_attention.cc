@@ -17,18 +17,6 @@
 #include "kernels/cpu/softmax_output-inl.h"
 #include "kernels/cpu/tile_ops-inl.h"
 
-// Outside the per-target part: the same for every SIMD target.
-#ifndef QUIRE_KERNELS_CPU_MLA_ATTENTION_SHAPE_
-#define QUIRE_KERNELS_CPU_MLA_ATTENTION_SHAPE_
-namespace quire::cpu {
-
-inline TileShape ShapeOf(int64_t rows, const KvDims& dims) {
-  return TileShape::Of(rows, dims.values(), dims.latent_dim);
-}
-
-}  // namespace quire::cpu
-#endif
-
 HWY_BEFORE_NAMESPACE();
 namespace quire {
 namespace cpu {
@@ -43,7 +31,7 @@ class TileRun {
         plan_(args.plan),
         tile_(tile),
         num_heads_(args.q.dim(1)),
-        shape_(ShapeOf(tile.q_count * num_heads_, args.store.layout().dims())),
+        shape_(TileShape::Of(tile.q_count * num_heads_, args.store.layout().dims())),
         scratch_(scratch) {}
 
   void PackQueries() {
@@ -292,14 +280,14 @@ ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& 
   Validate(work);
   Validate(shape);
   return WorkspaceFor(work.num_workers, MaxPartials(capacity, work),
-                      ShapeOf(work.query_tile.raw() * shape.num_heads, shape.dims));
+                      TileShape::Of(work.query_tile.raw() * shape.num_heads, shape.dims));
 }
 
 void MlaAttention(const MlaAttentionArgs& args, Executor& executor) {
   const Plan& plan = args.plan;
   const int64_t query_tile = plan.work.query_tile.raw();
   const int64_t num_heads = args.q.rank() == 3 ? args.q.dim(1) : 0;
-  const TileShape full = ShapeOf(query_tile * num_heads, args.store.layout().dims());
+  const TileShape full = TileShape::Of(query_tile * num_heads, args.store.layout().dims());
   Validate(args, WorkspaceFor(plan.work.num_workers, plan.num_partials, full));
   float* memory = reinterpret_cast<float*>(args.workspace.data());
   const int64_t worker_floats = WorkerScratch::Floats(full);

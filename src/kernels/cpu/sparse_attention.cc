@@ -34,10 +34,6 @@ struct HeadGroup {
 // Heads that share a decoded tile of keys: as many as the rows of dense attention's tiles.
 inline constexpr int64_t kMaxGroupHeads = 64;
 
-inline TileShape ShapeOfGroup(int64_t num_heads, const KvDims& dims) {
-  return TileShape::Of(num_heads, dims.values(), dims.latent_dim);
-}
-
 }  // namespace quire::cpu
 #endif
 
@@ -53,7 +49,7 @@ class GroupRun {
         group_(group),
         chosen_(args.chosen.subspan(static_cast<size_t>(group.query.raw() * args.top_k),
                                     static_cast<size_t>(args.top_k))),
-        shape_(ShapeOfGroup(group.num_heads, args.store.layout().dims())),
+        shape_(TileShape::Of(group.num_heads, args.store.layout().dims())),
         scratch_(WorkerScratch::At(memory, shape_)) {}
 
   void Run() {
@@ -159,7 +155,7 @@ int64_t GroupHeads(int64_t num_tokens, int64_t num_heads, int64_t num_workers) {
 }
 
 ByteOffset WorkspaceFor(int64_t num_workers, int64_t num_heads, const KvDims& dims) {
-  const TileShape full = ShapeOfGroup(std::min(num_heads, kMaxGroupHeads), dims);
+  const TileShape full = TileShape::Of(std::min(num_heads, kMaxGroupHeads), dims);
   return ByteOffset(4 * WorkerScratch::Floats(full)) * num_workers;
 }
 

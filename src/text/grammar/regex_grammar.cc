@@ -197,11 +197,7 @@ class RegexReader {
   char32_t ReadHex(int digits) {
     char32_t value = 0;
     for (int i = 0; i < digits; ++i, ++at_) {
-      const char c = Peek();
-      const int digit = c >= '0' && c <= '9'   ? c - '0'
-                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                               : -1;
+      const int digit = HexDigit(Peek());
       if (digit < 0) Refuse("a hexadecimal digit");
       value = value * 16 + static_cast<char32_t>(digit);
     }
