@@ -1,7 +1,9 @@
 #include "text/grammar/automaton.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -19,9 +21,11 @@ struct Draft {
     std::vector<std::pair<size_t, int32_t>> calls;  // rule, target
     std::vector<int32_t> free;
     bool ends_rule = false;
+    int32_t count = -1;
   };
   std::vector<State> states;
-  std::vector<int32_t> starts;  // of rules
+  std::vector<int32_t> starts;  // of rules: the grammar's, then those of counted parts
+  std::vector<GrammarAutomaton::Count> counts;
 
   int32_t Add() {
     Require(std::ssize(states) < kMaxGrammarStates, "grammar: expected at most {} states, got more",
@@ -122,26 +126,67 @@ class Drafter {
   }
 
   void WriteRepeat(const Grammar::Node& node, int32_t from, int32_t to, int depth) {
+    // A part that is repeated often becomes a rule: then its states are there once, and the repetition
+    // itself can be counted (Count).
+    const int64_t times = node.max.value_or(node.min);
+    std::optional<size_t> rule;
+    if (times >= kCountedTimes) rule = RuleOf(node.parts[0], depth);
+    const auto write_part = [&](int32_t at, int32_t next) {
+      if (rule) {
+        draft_.At(at).calls.emplace_back(*rule, next);
+      } else {
+        Write(node.parts[0], at, next, depth + 1);
+      }
+    };
+    const auto count = [&](int32_t at, int64_t done) {
+      if (!rule) return;
+      draft_.At(at).count = static_cast<int32_t>(draft_.counts.size());
+      draft_.counts.push_back({.start = draft_.starts[*rule],
+                               .after = to,
+                               .min = std::max<int64_t>(0, node.min - done),
+                               .max = node.max ? *node.max - done : kAnyTimes});
+    };
     int32_t at = from;
+    if (rule) {  // a state of its own: `from` may have other ways
+      at = draft_.Add();
+      draft_.At(from).free.push_back(at);
+    }
     for (int64_t i = 0; i < node.min; ++i) {
       const int32_t next = draft_.Add();
-      Write(node.parts[0], at, next, depth + 1);
+      write_part(at, next);
+      count(at, i);
       at = next;
     }
     if (!node.max) {
       const int32_t loop = draft_.Add();
       draft_.At(at).free.push_back(loop);
-      Write(node.parts[0], loop, loop, depth + 1);
+      write_part(loop, loop);
       at = loop;
     }
     for (int64_t i = node.min; node.max && i < *node.max; ++i) {
       const int32_t next = draft_.Add();
       draft_.At(at).free.push_back(to);
-      Write(node.parts[0], at, next, depth + 1);
+      write_part(at, next);
+      count(at, i);
       at = next;
     }
     draft_.At(at).free.push_back(to);
   }
+
+  size_t RuleOf(Grammar::Expr part, int depth) {
+    const Grammar::Node& node = grammar_.node(part);
+    if (node.kind == Grammar::Kind::kCall) return static_cast<size_t>(node.rule);
+    const size_t rule = draft_.starts.size();
+    const int32_t start = draft_.Add();
+    draft_.starts.push_back(start);
+    const int32_t end = draft_.Add();
+    draft_.At(end).ends_rule = true;
+    Write(part, start, end, depth + 1);
+    return rule;
+  }
+
+  static constexpr int64_t kCountedTimes = 8;
+  static constexpr int64_t kAnyTimes = std::numeric_limits<int64_t>::max();
 
   const Grammar& grammar_;
   Draft draft_;
@@ -211,6 +256,9 @@ void Trim(Draft& draft) {
     std::erase_if(state.calls, [&](const auto& call) {
       return leads_nowhere(call.second) || leads_nowhere(draft.starts[call.first]);
     });
+    if (state.count < 0) continue;
+    const GrammarAutomaton::Count& count = draft.counts[StateIndex(state.count)];
+    if (leads_nowhere(count.start) || leads_nowhere(count.after)) state.count = -1;
   }
 }
 
@@ -305,8 +353,10 @@ GrammarAutomaton Flatten(const Draft& draft, int32_t start) {
          .calls = std::span(out.call_edges).subspan(begins[s].call, state.calls.size()),
          .free = std::span(out.free_edges).subspan(begins[s].free, state.free.size()),
          .ends_rule = state.ends_rule,
-         .only_ends_rule = OnlyEnds(draft, static_cast<int32_t>(s))});
+         .only_ends_rule = OnlyEnds(draft, static_cast<int32_t>(s)),
+         .count = state.count});
   }
+  out.counts = draft.counts;
   return out;
 }
 

@@ -39,9 +39,19 @@ struct GrammarAutomaton {
     std::span<const int32_t> free = {};  // states that are reached without a byte
     bool ends_rule = false;
     bool only_ends_rule = false;  // nothing else can be done here: a call to it needs no frame
+    int32_t count = -1;           // place in `counts`, if the state is one of a counted repetition
+  };
+  // What can be done in a state of a repetition with a bound, said without the states that follow it: the
+  // rule from `start` on is read at least `min` times more and at most `max`, and then `after` is next.
+  struct Count {
+    int32_t start = 0;
+    int32_t after = 0;
+    int64_t min = 0;
+    int64_t max = 0;
   };
 
   std::vector<State> states;
+  std::vector<Count> counts;
   int32_t start = 0;
 
   std::vector<ByteEdge> byte_edges;  // what the states' spans are of

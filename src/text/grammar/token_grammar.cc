@@ -29,6 +29,28 @@ struct TokenGrammar::Walk {
   std::vector<int32_t> exits;   // nodes of the trie, ascending
 
   bool any() const { return !tokens.empty() || !mask.empty(); }
+
+  void AddTokens(std::span<uint32_t> to) const {
+    for (const int32_t token : tokens) to[MaskIndex(token / 32)] |= 1u << (token % 32);
+    for (size_t i = 0; i < mask.size(); ++i) to[i] |= mask[i];
+  }
+  int64_t bytes() const {
+    return static_cast<int64_t>(sizeof(Walk) + 64 +
+                                4 * (tokens.size() + mask.size() + exits.size()));
+  }
+};
+
+// A rule, read again and again from some nodes on. Once there is nothing new in another time, the last
+// elements of both lists stand for all that follow.
+struct TokenGrammar::Repetition {
+  struct Times {
+    std::vector<int32_t> nodes;  // where the rule has been read so many times
+    std::vector<uint32_t> mask;  // tokens that end before, or there
+  };
+  std::vector<Times> times;                              // none, once, twice, ...
+  std::unordered_map<int32_t, std::vector<Walk>> after;  // by state: what follows so many times
+  // By state, least and most times.
+  std::map<std::array<int64_t, 3>, const Walk*> windows;
 };
 
 TokenGrammar::TokenGrammar(GrammarAutomaton automaton, std::shared_ptr<const VocabularyTrie> trie)
@@ -49,6 +71,8 @@ void TokenGrammar::Forget() const {
   numbers_.clear();
   walks_.clear();
   continued_.clear();
+  repetitions_.clear();
+  kept_.clear();
   cache_bytes_ = 0;
 }
 
@@ -77,15 +101,14 @@ int32_t TokenGrammar::Next(int32_t config, uint8_t byte) const {
 }
 
 // The tokens below the nodes `from`, read on from a state of a rule.
-std::unique_ptr<TokenGrammar::Walk> TokenGrammar::MakeWalk(int32_t state,
-                                                           std::span<const int32_t> from) const {
-  auto walk = std::make_unique<Walk>();
+TokenGrammar::Walk TokenGrammar::Read(int32_t state, std::span<const int32_t> from) const {
+  Walk walk;
   const std::span<const VocabularyTrie::Node> nodes = trie_->nodes();
   const int32_t first = Intern({{.state = state, .stack = StackPool::kBottom}});
   const auto end_at = [&](int32_t config, int32_t node) {
     // Below a leaf there is nothing to go on with; at the root it says that the text may end.
     if (configs_[MaskIndex(config)]->ends && (node == 0 || nodes[MaskIndex(node)].end > node + 1)) {
-      walk->exits.push_back(node);
+      walk.exits.push_back(node);
     }
   };
   for (const int32_t start : from) {
@@ -101,38 +124,102 @@ std::unique_ptr<TokenGrammar::Walk> TokenGrammar::MakeWalk(int32_t state,
       }
       path_[node.depth] = config;
       const std::span<const int32_t> tokens = trie_->TokensAt(i);
-      walk->tokens.insert(walk->tokens.end(), tokens.begin(), tokens.end());
+      walk.tokens.insert(walk.tokens.end(), tokens.begin(), tokens.end());
       end_at(config, i);
       ++i;
     }
   }
-  std::ranges::sort(walk->exits);  // a start may lie below another
-  walk->exits.erase(std::unique(walk->exits.begin(), walk->exits.end()), walk->exits.end());
+  std::ranges::sort(walk.exits);  // a start may lie below another
+  walk.exits.erase(std::unique(walk.exits.begin(), walk.exits.end()), walk.exits.end());
   // As a mask where that is smaller.
   const int64_t words = TokenMaskWords(trie_->vocab_size());
-  if (std::ssize(walk->tokens) > words) {
-    walk->mask.resize(MaskIndex(words));
-    for (const int32_t token : walk->tokens)
-      walk->mask[MaskIndex(token / 32)] |= 1u << (token % 32);
-    walk->tokens = {};
+  if (std::ssize(walk.tokens) > words) {
+    std::vector<uint32_t> mask(MaskIndex(words));
+    walk.AddTokens(mask);
+    walk.tokens = {};
+    walk.mask = std::move(mask);
   }
-  walk->tokens.shrink_to_fit();
-  walk->exits.shrink_to_fit();
-  cache_bytes_ += static_cast<int64_t>(
-      sizeof(Walk) + 64 + 4 * (walk->tokens.size() + walk->mask.size() + walk->exits.size()));
+  walk.tokens.shrink_to_fit();
+  walk.exits.shrink_to_fit();
   return walk;
 }
 
-const TokenGrammar::Walk& TokenGrammar::WalkFrom(int32_t state) const {
-  std::unique_ptr<Walk>& walk = walks_[state];
+TokenGrammar::Repetition& TokenGrammar::RepetitionOf(int32_t start, const Walk* before) const {
+  std::unique_ptr<Repetition>& known = repetitions_[{before, start}];
+  if (known) return *known;
+  known = std::make_unique<Repetition>();
+  std::vector<Repetition::Times>& times = known->times;
+  const size_t words = MaskIndex(TokenMaskWords(trie_->vocab_size()));
+  times.push_back({.nodes = before ? before->exits : std::vector<int32_t>{0},
+                   .mask = std::vector<uint32_t>(words)});
+  // A rule that reads something gets deeper into the trie each time, and so comes to an end; one that
+  // may be empty comes to stand still.
+  for (bool is_new = true; is_new;) {
+    Walk once = Read(start, times.back().nodes);
+    is_new = !once.exits.empty() && once.exits != times.back().nodes;
+    Repetition::Times next = {.nodes = std::move(once.exits), .mask = times.back().mask};
+    once.AddTokens(next.mask);
+    times.push_back(std::move(next));
+    cache_bytes_ += static_cast<int64_t>(4 * (words + times.back().nodes.size()));
+  }
+  return *known;
+}
+
+const TokenGrammar::Walk* TokenGrammar::CountedWalk(const GrammarAutomaton::Count& count,
+                                                    const Walk* before) const {
+  Repetition& repetition = RepetitionOf(count.start, before);
+  const auto last = std::ssize(repetition.times) - 1;
+  const int64_t least = std::min(count.min, last);
+  const int64_t most = std::min(count.max, last);
+  const Walk*& known = repetition.windows[{count.after, least, most}];
+  if (known) return known;
+  std::vector<Walk>& after = repetition.after[count.after];
+  while (std::ssize(after) <= most) {
+    after.push_back(Read(count.after, repetition.times[after.size()].nodes));
+    cache_bytes_ += after.back().bytes();
+  }
+  Walk walk;
+  walk.mask = repetition.times[MaskIndex(most)].mask;
+  for (int64_t n = least; n <= most; ++n) {
+    const Walk& then = after[MaskIndex(n)];
+    then.AddTokens(walk.mask);
+    walk.exits.insert(walk.exits.end(), then.exits.begin(), then.exits.end());
+  }
+  std::ranges::sort(walk.exits);
+  walk.exits.erase(std::unique(walk.exits.begin(), walk.exits.end()), walk.exits.end());
+  if (std::ranges::none_of(walk.mask, [](uint32_t word) { return word != 0; })) walk.mask = {};
+  return known = Keep(std::move(walk));
+}
+
+const TokenGrammar::Walk* TokenGrammar::Keep(Walk walk) const {
+  kept_.push_back(std::make_unique<const Walk>(std::move(walk)));
+  cache_bytes_ += kept_.back()->bytes();
+  return kept_.back().get();
+}
+
+// What can be read from a state on, from the root of the trie or from where another walk has exits.
+const TokenGrammar::Walk* TokenGrammar::MakeWalk(int32_t state, const Walk* before) const {
+  const auto has_one_way = [&](const GrammarAutomaton::State& from) {
+    return from.bytes.empty() && from.calls.empty() && !from.ends_rule && from.free.size() == 1;
+  };
+  while (has_one_way(automaton_.states[MaskIndex(state)])) {
+    state = automaton_.states[MaskIndex(state)].free[0];
+  }
+  const int32_t count = automaton_.states[MaskIndex(state)].count;
+  if (count >= 0) return CountedWalk(automaton_.counts[MaskIndex(count)], before);
   const int32_t root = 0;
-  if (!walk) walk = MakeWalk(state, {&root, 1});
+  return Keep(Read(state, before ? std::span(before->exits) : std::span(&root, 1)));
+}
+
+const TokenGrammar::Walk& TokenGrammar::WalkFrom(int32_t state) const {
+  const Walk*& walk = walks_[state];
+  if (!walk) walk = MakeWalk(state, nullptr);
   return *walk;
 }
 
 const TokenGrammar::Walk& TokenGrammar::GoOn(const Walk& walk, int32_t return_state) const {
-  std::unique_ptr<Walk>& next = continued_[{&walk, return_state}];
-  if (!next) next = MakeWalk(return_state, walk.exits);
+  const Walk*& next = continued_[{&walk, return_state}];
+  if (!next) next = MakeWalk(return_state, &walk);
   return *next;
 }
 
@@ -142,8 +229,7 @@ bool TokenGrammar::AddTokens(std::span<const GrammarThread> threads, const Stack
   if (cache_bytes_ > kMaxCacheBytes) Forget();
   bool any = false;
   const auto add = [&](const Walk& walk) {
-    for (const int32_t token : walk.tokens) mask[MaskIndex(token / 32)] |= 1u << (token % 32);
-    for (size_t i = 0; i < walk.mask.size(); ++i) mask[i] |= walk.mask[i];
+    walk.AddTokens(mask);
     any = any || walk.any();
   };
   try {

@@ -5,6 +5,9 @@
 // where the rule ends inside a token ("exits"). From these the walk goes on in the state that the rule
 // returns to, and that is kept too, by both. So a text that stands deep in arrays and objects finds
 // what is inside a string where another has left it, and only what depends on the nesting is new.
+//
+// The states of a counted repetition ("maxLength": 40) differ in how often they may go on alone. What
+// reading once, twice, ... gives is found once for all of them (Repetition), and each takes its part.
 #ifndef QUIRE_TEXT_GRAMMAR_TOKEN_GRAMMAR_H_
 #define QUIRE_TEXT_GRAMMAR_TOKEN_GRAMMAR_H_
 
@@ -47,12 +50,17 @@ class TokenGrammar {
  private:
   struct Config;
   struct Walk;
+  struct Repetition;
 
   int32_t Intern(std::vector<GrammarThread> threads) const;
   int32_t Next(int32_t config, uint8_t byte) const;
   const Walk& WalkFrom(int32_t state) const;
   const Walk& GoOn(const Walk& walk, int32_t return_state) const;
-  std::unique_ptr<Walk> MakeWalk(int32_t state, std::span<const int32_t> from) const;
+  const Walk* MakeWalk(int32_t state, const Walk* before) const;
+  Walk Read(int32_t state, std::span<const int32_t> from) const;
+  const Walk* CountedWalk(const GrammarAutomaton::Count& count, const Walk* before) const;
+  Repetition& RepetitionOf(int32_t start, const Walk* before) const;
+  const Walk* Keep(Walk walk) const;
   void Forget() const;
 
   const GrammarAutomaton automaton_;
@@ -63,8 +71,10 @@ class TokenGrammar {
   mutable GrammarClosure closure_;
   mutable std::vector<std::unique_ptr<Config>> configs_;
   mutable std::map<std::vector<GrammarThread>, int32_t> numbers_;  // of configs
-  mutable std::unordered_map<int32_t, std::unique_ptr<Walk>> walks_;
-  mutable std::map<std::pair<const Walk*, int32_t>, std::unique_ptr<Walk>> continued_;
+  mutable std::vector<std::unique_ptr<const Walk>> kept_;
+  mutable std::unordered_map<int32_t, const Walk*> walks_;
+  mutable std::map<std::pair<const Walk*, int32_t>, const Walk*> continued_;
+  mutable std::map<std::pair<const Walk*, int32_t>, std::unique_ptr<Repetition>> repetitions_;
   mutable std::vector<int32_t> path_;  // configs by depth
   mutable int64_t cache_bytes_ = 0;
 };
