@@ -4,8 +4,9 @@ PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 CLANG_FORMAT ?= clang-format-14
 BENCH_FLAGS ?=
-# The tree that `bench` and `install` use: release, or cuda, which is the same with more targets.
-OPTIMISED ?= release
+# The tree that `bench` and `install` use: release; cuda, which is the same with more targets; or dev, to
+# see that they work.
+TREE ?= release
 MODEL ?=
 SERVE_FLAGS ?=
 # Those of Google Benchmark are for quire_bench alone.
@@ -77,12 +78,12 @@ fuzz: build/fuzz/.configured  ## the fuzz targets, for a while each
 	cmake --build --preset fuzz -j $(JOBS) --target quire_fuzzers
 	ctest --preset fuzz -L fuzz -j $(JOBS)
 
-bench: build/$(OPTIMISED)/.configured  ## the benchmarks (BENCH_FLAGS=--quick for a short run)
-	cmake --build --preset $(OPTIMISED) -j $(JOBS) --target quire_bench quire_grammar_bench quire
-	build/$(OPTIMISED)/bench/quire_bench $(BENCH_FLAGS)
-	build/$(OPTIMISED)/bench/quire_grammar_bench $(filter --benchmark_%,$(BENCH_FLAGS))
-	build/$(OPTIMISED)/quire bench bench/models/dense_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
-	build/$(OPTIMISED)/quire bench bench/models/moe_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
+bench: build/$(TREE)/.configured  ## the benchmarks (BENCH_FLAGS=--quick for a short run)
+	cmake --build --preset $(TREE) -j $(JOBS) --target quire_bench quire_grammar_bench quire
+	build/$(TREE)/bench/quire_bench $(BENCH_FLAGS)
+	build/$(TREE)/bench/quire_grammar_bench $(filter --benchmark_%,$(BENCH_FLAGS))
+	build/$(TREE)/quire bench bench/models/dense_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
+	build/$(TREE)/quire bench bench/models/moe_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
 
 eval-matrix: build/release/.configured build/dev/.configured  ## the bundled model's accuracy everywhere: docs/results/eval-matrix.md
 	cmake --build --preset release -j $(JOBS) --target quire
@@ -95,7 +96,6 @@ cuda: build/cuda/.configured  ## build/cuda/quire, and the tests and benchmarks 
 test-cuda: build/cuda/.configured  ## the tests of the CUDA targets (skipped without a Hopper GPU)
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda_tests
 	ctest --preset cuda -L cuda
-	tools/sanitize_cuda.py --list
 
 sanitize-cuda: build/cuda/.configured  ## the same under compute-sanitizer (ten minutes; needs a Hopper GPU)
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda_tests
@@ -108,9 +108,9 @@ bench-cuda: build/cuda/.configured  ## the benchmarks of the CUDA targets (needs
 	for model in v2_lite glm_4_7_flash v3_slice; do \
 	  build/cuda/quire bench bench/models/$$model --load-format dummy --device cuda --batch 1,64 --input-len 1024 --contexts 1024 $(MODEL_BENCH_FLAGS) || exit 1; done
 
-install: build/$(OPTIMISED)/.configured  ## install quire, the libraries and headers (PREFIX=/usr/local)
-	cmake --build --preset $(OPTIMISED) -j $(JOBS) --target quire_installed
-	cmake --install build/$(OPTIMISED) --prefix "$(PREFIX)"
+install: build/$(TREE)/.configured  ## install quire, the libraries and headers (PREFIX=/usr/local)
+	cmake --build --preset $(TREE) -j $(JOBS) --target quire_installed
+	cmake --install build/$(TREE) --prefix "$(PREFIX)"
 
 format: build/packages.installed  ## format the sources in place
 	@$(CLANG_FORMAT) -i $(SOURCES)

@@ -1,5 +1,6 @@
-# Flags every target of ours is built with. Third-party headers come in as system headers, so that
-# our warnings can be errors.
+# Flags every target of ours is built with. Third-party headers come in as system headers, so that our
+# warnings can be errors where we develop: CMAKE_COMPILE_WARNING_AS_ERROR, in the presets. Where Quire is
+# only built, a warning of a compiler that we do not know yet is no reason to stop.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -9,7 +10,7 @@ add_library(quire_flags INTERFACE)
 # -ffp-contract=off: a result must not depend on which expressions a compiler chose to fuse; where
 # we want a fused multiply-add we write one.
 target_compile_options(quire_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wshadow -Wconversion -Wno-sign-conversion
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
     -Wnon-virtual-dtor -Woverloaded-virtual -ffp-contract=off -fno-math-errno>)
 # GCC 12 sees overlapping copies in "literal" + std::string (its bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
@@ -34,6 +35,12 @@ if(QUIRE_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND QUIRE_SANITIZE MATCHES "undefined")
     target_compile_options(quire_flags INTERFACE
       $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=function>)
+  endif()
+  # With AddressSanitizer an access through a null pointer is reported anyway; vptr looks types up at
+  # every call. Together they are an eighth of the time to compile.
+  if(QUIRE_SANITIZE MATCHES "address" AND QUIRE_SANITIZE MATCHES "undefined")
+    target_compile_options(quire_flags INTERFACE
+      $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,vptr>)
   endif()
   target_compile_definitions(quire_flags INTERFACE QUIRE_SANITIZED)
   target_link_options(quire_flags INTERFACE -fsanitize=${QUIRE_SANITIZE})
