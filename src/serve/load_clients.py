@@ -6,6 +6,7 @@ A client asks what was asked before the load, one at a time: answers must be the
 import asyncio
 import json
 import random
+import re
 import socket
 import time
 
@@ -29,6 +30,20 @@ BEHAVIOURS = {
 }
 
 
+# What answers are held to, and who can tell that they are.
+NAME = {"type": "string", "minLength": 1, "maxLength": 12}
+SCHEMA = {"type": "object", "properties": {"name": NAME, "tags": {"type": "array", "items": NAME,
+          "maxItems": 2}, "age": {"type": "integer", "minimum": 0, "maximum": 120}},
+          "required": ["name", "tags", "age"], "additionalProperties": False}
+CONSTRAINTS = (
+    ({"guided_regex": "[a-f]{5,30}"}, re.compile("[a-f]{5,30}").fullmatch),
+    ({"structured_outputs": {"choice": ["a page", "of the book"]}}, {"a page", "of the book"}.__contains__),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "s", "strict": True,
+                                                                 "schema": SCHEMA}}},
+     lambda text: set(json.loads(text)) == set(SCHEMA["required"])),
+)
+
+
 # ---- What is asked ----
 
 def make_text(rng, num_words):
@@ -44,6 +59,8 @@ def make_case(rng, prefixes, lengths):
         body.update(temperature=1, seed=rng.randrange(1000), n=rng.choice((1, 2, 3)))
     if rng.random() < 0.2:
         body["stop"] = [rng.choice(("e", "th", "zz"))]
+    if rng.random() < 0.3:
+        body.update(rng.choice(CONSTRAINTS)[0], max_tokens=max(lengths))
     if rng.random() < 0.5:
         return "/v1/completions", {"prompt": text, **body}
     if rng.random() < 0.3:
@@ -61,6 +78,21 @@ def make_cases(lengths=(1, 2, 7, 20, 50, 100, 200), most_tokens=800):
         "messages": [{"role": "user", "content": "Go on."}], "max_tokens": most_tokens, "temperature": 0,
         "ignore_eos": True, "logprobs": True, "top_logprobs": 20}))
     return cases
+
+
+def check_constraint(case, answer):
+    """Raises Failure where an answer has ended and is not what its request holds it to; how many were."""
+    _, body = case
+    num_held = 0
+    for fields, is_allowed in CONSTRAINTS:
+        if "stop" in body or not fields.items() <= body.items():
+            continue
+        for text, reason, _ in answer.choices.values():
+            if reason == "stop":
+                num_held += 1
+                if not is_allowed(text):
+                    raise Failure(f"{fields}: {text!r}")
+    return num_held
 
 
 # ---- What is answered ----

@@ -11,7 +11,8 @@ import sys
 import unittest
 
 import serve_client
-from load_clients import NUM_CASES, NUM_CLIENTS, Load, ask_one_at_a_time, make_cases
+from load_clients import (NUM_CASES, NUM_CLIENTS, Load, ask_one_at_a_time, check_constraint,
+                          make_cases)
 from serve_client import Server
 
 SECONDS = float(sys.argv[3])
@@ -29,6 +30,7 @@ class LoadTest(unittest.TestCase):
         cases = make_cases()
         answers = ask_one_at_a_time(server, cases)
         self.assertGreater(len({repr(answer) for answer in answers}), NUM_CASES // 2)
+        self.assertGreater(sum(map(check_constraint, cases, answers)), 4)
         load = Load(server, cases, answers).run(seconds)
         self.assertIsNone(server.process.poll(), f"the server has ended:\n{server.log[-5000:]}")
         stats = server.wait_idle()
