@@ -1,6 +1,8 @@
 # quire_library(FOLDER SOURCES...)   one library per folder of src/, linking what src/LAYERS allows
 # quire_test(NAME [COST seconds] [LABELS ...] SOURCES...)   a GoogleTest binary with Quire's test main;
 #   the costly ones, by what they take under a sanitizer, are started first
+# quire_sanitized_share(PARTS NAMES...)   in a sanitized build each of the tests runs one in PARTS of its
+#   cases, spread over all of them: the other builds run every one
 # quire_seed(FAULT BINARY FILTER MESSAGE)   the fault, put back, makes the tests fail with the message
 # quire_fuzz(NAME [CORPUS folder] SOURCES...)   a fuzz target, run as a test from its committed corpus:
 #   by libFuzzer with QUIRE_FUZZ, otherwise by testing/fuzz_replay.cc
@@ -59,6 +61,13 @@ function(quire_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" COST "${arg_COST}")
+endfunction()
+
+function(quire_sanitized_share parts)
+  if(QUIRE_TESTS AND QUIRE_SANITIZE)
+    set_tests_properties(${ARGN} PROPERTIES
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${parts};GTEST_SHARD_INDEX=0")
+  endif()
 endfunction()
 
 function(quire_seed fault binary filter message)
