@@ -1,0 +1,194 @@
+#include "model/layer_pass.h"
+
+#include <array>
+#include <iterator>
+
+namespace quire {
+
+LayerPass::LayerPass(const ModelConfig& config, const ForwardArgs& args, float softmax_scale,
+                     const RopeAngles& rope, Ops& ops)
+    : config_(config),
+      args_(args),
+      num_tokens_(std::ssize(args.tokens)),
+      softmax_scale_(softmax_scale),
+      ops_(ops),
+      hidden_(Rows(args.buffers.hidden)),
+      normed_(Rows(args.buffers.normed)),
+      update_(Rows(args.buffers.update)),
+      angles_{.table_cos = rope.cos,
+              .table_sin = rope.sin,
+              .positions = args.positions,
+              .cos = Rows(args.buffers.cos),
+              .sin = Rows(args.buffers.sin),
+              .pairs = config.rope.pairs} {
+  if (config.indexer) {
+    indexer_.emplace(MakeIndexerStep(config, args.plan, args.slots, angles_, args.buffers.indexer));
+  }
+}
+
+void LayerPass::Embed(const Weight& table) const {
+  ops_.Embed({.table = table,
+              .tokens = args_.tokens,
+              .scale = static_cast<float>(config_.embedding_scale),
+              .hidden = hidden_});
+  ops_.GatherAngles(angles_);
+  ops_.Mark(ForwardPart::kEmbedding);
+}
+
+Update LayerPass::Layer(const LayerWeights& layer, const LayerStores& stores, const Update& before,
+                        int32_t* experts_used) const {
+  AddNorm(before, layer.attention_norm, normed_);
+  Attention(layer.attention, stores);
+  AddNorm(update_, layer.mlp_norm, normed_);
+  ops_.Mark(ForwardPart::kProjections);
+  const Update update =
+      layer.kind == LayerKind::kDense ? Dense(layer) : Experts(layer, experts_used);
+  ops_.Mark(ForwardPart::kMlp);
+  return update;
+}
+
+AddArgs LayerPass::Adding(const Update& update) const {
+  return {.hidden = hidden_,
+          .update = update,
+          .scale = static_cast<float>(config_.residual_scale),
+          .scratch = update_};
+}
+
+void LayerPass::AddNorm(const Update& update, std::span<const float> weight,
+                        TensorView normed) const {
+  ops_.AddNorm({.add = Adding(update),
+                .weight = weight,
+                .eps = static_cast<float>(config_.norm_eps),
+                .normed = normed});
+}
+
+// ---- Attention ----
+
+void LayerPass::Attention(const AttentionWeights& weights, const LayerStores& stores) const {
+  const ForwardBuffers& buffers = args_.buffers;
+  const TensorView q_latent = Rows(buffers.q_latent).Parts(config_.num_heads);
+  const bool chooses = args_.chooses && stores.index_keys != nullptr;
+  Ops& beside = ops_.Fork();
+  KeysAndValues(weights, stores.latent, beside);
+  if (stores.index_keys != nullptr) {
+    WriteIndexKeys(*indexer_, weights.indexer, *stores.index_keys, normed_, beside);
+  }
+  Queries(weights);
+  QueriesToLatent(weights, q_latent);
+  if (chooses) {
+    MakeIndexQueries(*indexer_, weights.indexer, normed_, Rows(buffers.q_down), ops_);
+  }
+  ops_.Join();
+  ops_.Mark(ForwardPart::kProjections);
+  if (chooses) ChooseKeys(*indexer_, *stores.index_keys, ops_);
+  Attend(stores.latent, q_latent);
+  ops_.Mark(ForwardPart::kAttention);
+  const TensorView out = Rows(buffers.out);
+  ops_.Matmul({.x = Rows(buffers.out_latent).Columns(0, config_.latent_dim),
+               .w = weights.value_heads,
+               .y = out.Columns(0, config_.value_dim),
+               .x_step = config_.latent_dim,
+               .y_step = config_.value_dim});
+  ops_.Matmul({.x = out, .w = weights.out, .y = update_, .bias = weights.out_bias});
+}
+
+void LayerPass::Attend(const KvStore& store, const TensorView& q_latent) const {
+  const TensorView out_latent = Rows(args_.buffers.out_latent).Parts(config_.num_heads);
+  if (args_.chooses) {
+    ops_.AttendChosen({.plan = args_.plan,
+                       .store = store,
+                       .q = q_latent,
+                       .chosen = indexer_->chosen,
+                       .top_k = indexer_->shape.top_k,
+                       .out = out_latent,
+                       .scale = softmax_scale_});
+  } else {
+    ops_.Attend({.plan = args_.plan,
+                 .store = store,
+                 .q = q_latent,
+                 .out = out_latent,
+                 .scale = softmax_scale_});
+  }
+}
+
+void LayerPass::KeysAndValues(const AttentionWeights& weights, const KvStore& store,
+                              Ops& ops) const {
+  const TensorView kv = Rows(args_.buffers.kv);
+  ops.Matmul({.x = normed_, .w = weights.kv_down, .y = kv, .bias = weights.kv_down_bias});
+  ops.WriteKv({.store = store,
+               .slots = args_.slots,
+               .kv = kv,
+               .norm_weight = weights.kv_norm,
+               .eps = static_cast<float>(config_.latent_norm_eps),
+               .angles = angles_});
+}
+
+void LayerPass::Queries(const AttentionWeights& weights) const {
+  const TensorView q = Rows(args_.buffers.q);
+  if (weights.q_down.empty()) {
+    ops_.Matmul({.x = normed_, .w = weights.q_up, .y = q});
+    return;
+  }
+  const TensorView q_down = Rows(args_.buffers.q_down);
+  ops_.Matmul({.x = normed_, .w = weights.q_down, .y = q_down, .bias = weights.q_down_bias});
+  ops_.Norm({.x = q_down,
+             .weight = weights.q_norm,
+             .eps = static_cast<float>(config_.latent_norm_eps),
+             .y = q_down});
+  ops_.Matmul({.x = q_down, .w = weights.q_up, .y = q});
+}
+
+void LayerPass::QueriesToLatent(const AttentionWeights& weights, TensorView q_latent) const {
+  const TensorView q = Rows(args_.buffers.q);
+  ops_.Matmul({.x = q.Columns(0, config_.nope_dim),
+               .w = weights.key_heads,
+               .y = Rows(args_.buffers.q_latent).Columns(0, config_.latent_dim),
+               .x_step = config_.head_dim(),
+               .y_step = config_.latent_dim + config_.rope_dim});
+  ops_.Rotate({.x = q.Parts(config_.num_heads).Columns(config_.nope_dim, config_.rope_dim),
+               .angles = angles_,
+               .y = q_latent.Columns(config_.latent_dim, config_.rope_dim)});
+}
+
+// ---- MLPs ----
+
+Update LayerPass::Dense(const LayerWeights& layer) const {
+  Mlp(layer.mlp, config_.dense_width, update_, ops_);
+  return update_;
+}
+
+void LayerPass::Mlp(const MlpWeights& weights, int64_t width, TensorView y, Ops& ops) const {
+  const TensorView gate_up = Rows(args_.buffers.gate_up, 2 * width);
+  const TensorView activated = Rows(args_.buffers.activated, width);
+  const std::array products{
+      ProductArgs{.x = normed_, .w = weights.gate, .y = gate_up.Columns(0, width)},
+      ProductArgs{.x = normed_, .w = weights.up, .y = gate_up.Columns(width, width)}};
+  ops.Matmul(products);
+  ops.SiluMul({.gate_up = gate_up, .y = activated});
+  ops.Matmul({.x = activated, .w = weights.down, .y = y});
+}
+
+Update LayerPass::Experts(const LayerWeights& layer, int32_t* used) const {
+  const bool has_shared = config_.moe.shared_width > 0;
+  const TensorView shared = has_shared ? Rows(args_.buffers.shared) : TensorView();
+  if (has_shared) Mlp(layer.mlp, config_.moe.shared_width, shared, ops_.Fork());
+  ExpertRows rows = ops_.Experts({.x = normed_,
+                                  .shape = config_.moe.route,
+                                  .router = layer.router,
+                                  .router_bias = layer.router_bias,
+                                  .gate = layer.experts.gate,
+                                  .up = layer.experts.up,
+                                  .down = layer.experts.down,
+                                  .used = used});
+  if (has_shared) ops_.Join();
+  rows.shared = shared;
+  if (layer.post_mlp_norm.empty()) return rows;
+  ops_.Combine(rows, update_);
+  ops_.Norm({.x = update_,
+             .weight = layer.post_mlp_norm,
+             .eps = static_cast<float>(config_.norm_eps),
+             .y = update_});
+  return update_;
+}
+
+}  // namespace quire
