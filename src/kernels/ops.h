@@ -153,9 +153,9 @@ struct AddNormArgs {
 
 // y[i] = x[rows[i]]. On a device a row that x does not have is reported, and row 0 stands in.
 struct PickRowsArgs {
-  ConstTensorView x = {};              // [num_tokens, width] f32
+  ConstTensorView x = {};              // [num_tokens, width] f32 or activation()
   std::span<const int32_t> rows = {};  // [num_rows]
-  TensorView y = {};                   // [num_rows, width] f32; not in x
+  TensorView y = {};                   // [num_rows, width] as x; not in x
 };
 
 class Ops {

@@ -7,7 +7,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One CTA per row.
+// One CTA per row; T is an element's bits.
+template <class T>
 __global__ void Pick(const PickRowsParams params) {
   TakeTurn();
   const int32_t wanted = params.rows[blockIdx.x];
@@ -15,15 +16,17 @@ __global__ void Pick(const PickRowsParams params) {
   if (!is_there && threadIdx.x == 0) {
     Report(params.status, DeviceFault::kCapacity, Launch::kPickRows, blockIdx.x);
   }
-  const float* from = params.x + int64_t{is_there ? wanted : 0} * params.x_stride;
-  float* to = params.y + int64_t{blockIdx.x} * params.y_stride;
+  const T* from =
+      reinterpret_cast<const T*>(params.x) + int64_t{is_there ? wanted : 0} * params.x_stride;
+  T* to = reinterpret_cast<T*>(params.y) + int64_t{blockIdx.x} * params.y_stride;
   for (int64_t i = threadIdx.x; i < params.width; i += kThreads) to[i] = from[i];
 }
 
 }  // namespace
 
 void LaunchPickRows(const PickRowsParams& params, const Stream& stream) {
-  LaunchAhead("pick_rows", Pick, {static_cast<unsigned>(params.num_rows), kThreads}, stream,
+  const auto pick = params.element_bytes == 2 ? Pick<uint16_t> : Pick<uint32_t>;
+  LaunchAhead("pick_rows", pick, {static_cast<unsigned>(params.num_rows), kThreads}, stream,
               params);
 }
 
