@@ -3,6 +3,8 @@
 
   python3 tools/make_hf_fixtures.py                 all of src/runner/testdata/hf/
   python3 tools/make_hf_fixtures.py v3_groups ...   these only
+  python3 tools/make_hf_fixtures.py bundled         what the bundled model's draft layer says, to
+                                                    src/model/testdata/drafts/
 
 Needs torch and transformers; expected.json says which versions made it. Each folder is a model as
 it is published, config.json and safetensors with the names and types of real checkpoints, and
@@ -15,11 +17,24 @@ it is published, config.json and safetensors with the names and types of real ch
                  chosen           of a sparse model: [layer that chooses][i], the positions that
                                   token i attends to
                  smallest_key_gap between the last key that is chosen and the next, over all passes
+                 draft            of a model with a layer of multi-token prediction: see below
                  bf16             see below
                  seed, made_with
 
 computed in float32, with eager attention and without a cache, from the stored values. End tokens
 are never the most likely, so nothing stops the 64 greedy tokens.
+
+draft says what that layer makes of the prompt and its first greedy token:
+
+  draft  logprobs        [i]: of token i + 2, given the hidden states of 0..i and tokens 1..i + 1
+         chain           the tokens that it drafts behind the first greedy one, always the most
+                         likely, each but the first from the layer's own state
+         chain_logprobs  theirs
+         smallest_gap    between the two highest logits, over the chain
+
+computed by transformers' MtpModel where that takes the family (it rotates row p by p + 1; we by p),
+and else by a decoder layer of the family in double precision, which agrees with MtpModel where both
+are.
 
 bf16 says how far from these log-probabilities transformers itself is in bf16: a yardstick for
 others who compute in it. Roundings also change places in close choices of experts, and then a
@@ -40,7 +55,8 @@ A seed is taken if a correct implementation in float32 must agree and a wrong on
   2. the double-precision model agrees to 2e-5 (transformers keeps norms, angles and routing in
      float32 even there);
   3. log-probabilities vary, and the greedy tokens are not a short cycle;
-  4. every misreading of the config that the fixture lists changes the log-probabilities.
+  4. every misreading of the config that the fixture lists changes the log-probabilities;
+  5. so do a draft layer's inputs before their last norms, or in the other order.
 """
 
 import contextlib
@@ -60,6 +76,8 @@ import zlib
 import safetensors.torch
 import torch
 import transformers
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_layers import MtpModel
 
 HF = pathlib.Path(__file__).resolve().parent.parent / "src/runner/testdata/hf"
 PROMPT_TOKENS = 72  # passes the original context of every fixture that has one
@@ -73,6 +91,8 @@ MISREADING = 1e-2  # a log-probability, at least
 # score does: three standard deviations.
 NEAR_TIE = 6
 
+DRAFT_TOLERANCE = 5e-5  # of double precision, a layer further on
+DRAFT_STEPS = 4
 CLOSEST_KEYS = 2e-5  # index scores, of which docs/numerics.md bounds the error below 1e-5 here
 
 # transformers has one class for both.
@@ -274,6 +294,13 @@ FIXTURES = {
     "v3_mtp": Fixture(
         V3 | {"num_nextn_predict_layers": 1, "num_hidden_layers": 2},
         ({"rope_interleave": False},)),
+    "glm_flash_mtp": Fixture(
+        GLM | {"num_nextn_predict_layers": 1, "num_hidden_layers": 2},
+        ({"rope_interleave": False},)),
+    # A draft layer that chooses keys by itself.
+    "v32_mtp": Fixture(
+        V32 | {"num_nextn_predict_layers": 1, "n_routed_experts": 4, "rope_scaling": YARN},
+        (DENSE, NO_SCALING)),
     # A.X-K1: a norm of what routed and shared experts give together. The files have one for dense
     # layers too, which is not computed. YaRN's mscale_all_dim of 0 leaves the softmax alone.
     "axk1": Fixture(
@@ -705,6 +732,167 @@ def greedy(model, tokens):
     return tokens[-GREEDY_TOKENS:], smallest_gap
 
 
+# ---- Draft layers ----
+
+# MtpModel makes no mask for sparse attention.
+MTP_CLASSES = ("deepseek_v3", "glm4_moe_lite")
+
+
+class DraftLayer:
+    """The layer of multi-token prediction behind the last, whose decoder layer is one more of the
+    trunk's. `misreading` is one of MISREADINGS."""
+
+    MISREADINGS = ("raw trunk states", "raw own states", "halves swapped")
+
+    def __init__(self, config, tensors, dtype, misreading=None):
+        number = config["num_hidden_layers"]
+        prefix = f"model.layers.{number}."
+        own = re.compile(re.escape(prefix) + r"(enorm|hnorm|eh_proj|embed_tokens|shared_head)\.")
+        self.deep = load_model(config | {"num_hidden_layers": number + 1},
+                               {name: tensor for name, tensor in tensors.items()
+                                if not own.match(name)}, dtype)
+        self.layer = self.deep.model.layers[number]
+        self.trunk = load_model(config, tensors, dtype)
+        self.weights = {name: tensors[f"{prefix}{name}.weight"].to(dtype)
+                        for name in ("enorm", "hnorm", "eh_proj", "shared_head.norm")}
+        self.eps = config["rms_norm_eps"]
+        self.misreading = misreading
+
+    def norm(self, name, x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weights[name]
+
+    def trunk_states(self, tokens):
+        raw = []
+        hook = self.trunk.model.norm.register_forward_hook(lambda _, args, __: raw.append(args[0]))
+        states = self.trunk.model(torch.tensor([tokens]), use_cache=False).last_hidden_state
+        hook.remove()
+        return raw[0] if self.misreading == "raw trunk states" else states
+
+    def rows(self, states, tokens):
+        """(what the next row takes, what the head takes)"""
+        halves = [self.norm("enorm", self.trunk.model.embed_tokens(tokens)),
+                  self.norm("hnorm", states)]
+        if self.misreading == "halves swapped":
+            halves.reverse()
+        x = torch.cat(halves, -1) @ self.weights["eh_proj"].T
+        positions = torch.arange(x.shape[1])[None]
+        mask = create_causal_mask(config=self.deep.config, inputs_embeds=x, attention_mask=None,
+                                  past_key_values=None, position_ids=positions)
+        x = self.layer(x, attention_mask=mask, position_ids=positions,
+                       position_embeddings=self.deep.model.rotary_emb(x, positions),
+                       past_key_values=None)
+        x = x[0] if isinstance(x, tuple) else x
+        normed = self.norm("shared_head.norm", x)
+        return x if self.misreading == "raw own states" else normed, normed
+
+    def logits(self, normed):
+        return self.trunk.lm_head(normed).double()
+
+
+class MtpLayer:
+    """The same as transformers has it, in float32."""
+
+    def __init__(self, config, tensors):
+        number = config["num_hidden_layers"]
+        with tempfile.TemporaryDirectory() as folder:
+            write_folder(pathlib.Path(folder), config, tensors)
+            self.trunk = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, attn_implementation="eager").eval()
+            # What its classes say of published checkpoints.
+            self.trunk._keys_to_ignore_on_load_unexpected = [rf"model\.layers\.{number}\."]
+            if not hasattr(self.trunk.config, "num_mtp_layers"):
+                self.trunk.config.num_mtp_layers = 1
+            if getattr(self.trunk.config, "mlp_layer_types", None):
+                self.trunk.config.mtp_mlp_layer_types = ["sparse"]
+            self.layer = MtpModel.from_pretrained(self.trunk).eval()
+
+    def trunk_states(self, tokens):
+        return self.trunk.model(torch.tensor([tokens]), use_cache=False).last_hidden_state
+
+    def rows(self, states, tokens):
+        positions = torch.arange(1, tokens.shape[1] + 1)[None]
+        normed = self.layer.forward_layer(0, states, positions, None, input_ids=tokens)
+        return normed, normed
+
+    def logits(self, normed):
+        return self.trunk.lm_head(normed).double()
+
+
+@torch.no_grad()
+def draft(layer, tokens, chain=None):
+    """(log-probabilities of tokens[2:], the chain, its log-probabilities, its smallest gap). A chain
+    that is given is followed."""
+    states = layer.trunk_states(tokens[:-1])
+    rows = torch.tensor([tokens[1:]])
+    logprobs, found, found_logprobs, smallest_gap = None, [], [], math.inf
+    for step in range(DRAFT_STEPS):
+        own, normed = layer.rows(states, rows)
+        logits = layer.logits(normed)[0]
+        if logprobs is None:
+            following = torch.tensor(tokens[2:])
+            logprobs = logits[:-1].log_softmax(-1)[torch.arange(len(following)), following]
+        best = logits[-1].topk(2)
+        smallest_gap = min(smallest_gap, (best.values[0] - best.values[1]).item())
+        found.append(best.indices[0].item() if chain is None else chain[step])
+        found_logprobs.append(logits[-1].log_softmax(-1)[found[-1]].item())
+        states = torch.cat([states, own[:, -1:]], 1)
+        rows = torch.cat([rows, torch.tensor([[found[-1]]])], 1)
+    return logprobs, found, torch.tensor(found_logprobs, dtype=torch.double), smallest_gap
+
+
+def expect_draft(config, values, tokens):
+    """What expected.json says of the draft layer, or why this seed is not taken."""
+    double = DraftLayer(config, values, torch.float64)
+    routing, indexing = Routing(double.deep), Indexing(double.deep)
+    exact = draft(double, tokens)
+    if exact[3] < CLOSEST_TOKENS:
+        return f"two drafted tokens are within {exact[3]:.1e}"
+    if routing.smallest_gap < CLOSEST_EXPERTS:
+        return f"two experts of the draft layer are within {routing.smallest_gap:.1e}"
+    if indexing.smallest_gap < CLOSEST_KEYS:
+        return f"two keys of the draft layer are within {indexing.smallest_gap:.1e}"
+
+    def difference(other):
+        return max((a - b).abs().max().item() for a, b in zip(other[0::2], exact[0::2]))
+
+    logprobs, chain, chain_logprobs, gap = exact
+    if config["model_type"] in MTP_CLASSES:
+        published = draft(MtpLayer(config, values), tokens, chain)[:3]
+        if difference(published) > DRAFT_TOLERANCE:
+            return f"double precision differs by {difference(published):.1e} in the draft layer"
+        logprobs, _, chain_logprobs = published
+    for misreading in DraftLayer.MISREADINGS:
+        wrong = draft(DraftLayer(config, values, torch.float64, misreading), tokens, chain)[:3]
+        if difference(wrong) < MISREADING:
+            return f"{misreading}: makes no difference"
+    return {"logprobs": [round(value, 6) for value in logprobs.tolist()], "chain": chain,
+            "chain_logprobs": [round(value, 6) for value in chain_logprobs.tolist()],
+            "smallest_gap": round(gap, 6)}
+
+
+def make_bundled():
+    """What the draft layer of the bundled model makes of an answer of its own."""
+    root = pathlib.Path(__file__).resolve().parent.parent
+    folder = root / "models/quire-grade-school"
+    config = json.loads((folder / "config.json").read_text())
+    tensors = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors |= safetensors.torch.load_file(file)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    prompt = tokenizer("Tom has 12 apples and gives 5 of them to Ann. How many apples does Tom have "
+                       "left?")["input_ids"]
+    continuation, _ = greedy(load_model(config, tensors), prompt)
+    tokens = prompt + continuation[:PROMPT_TOKENS - len(prompt)]
+    expected = expect_draft(config, tensors, tokens)
+    if not isinstance(expected, dict):
+        sys.exit(f"bundled: {expected}")
+    path = root / "src/model/testdata/drafts/quire-grade-school.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_expected(path, {"tokens": tokens[:-1], "greedy": tokens[-1:], "draft": expected,
+                          "made_with": made_with()})
+    print(f"bundled: gap {expected['smallest_gap']:.3f}", flush=True)
+
+
 def measure_bf16(config, values, tokens, logprobs):
     """What expected.json says of bf16."""
     model = load_model(config, values)
@@ -776,6 +964,13 @@ def expect(fixture, values, seed):
         if (wrong - logprobs).abs().max() < MISREADING:
             return f"{misreading} makes no difference"
 
+    drafted = {}
+    if config.get("num_nextn_predict_layers"):
+        drafted = expect_draft(config, values, prompt + continuation[:1])
+        if isinstance(drafted, str):
+            return drafted
+        drafted = {"draft": drafted}
+
     rounded = [round(value, 6) for value in logprobs.tolist()]
     chosen = {}
     if indexing.chosen:
@@ -788,11 +983,20 @@ def expect(fixture, values, seed):
         "greedy": continuation, "greedy_logprobs": rounded[len(prompt) - 1:],
         "smallest_gap": round(smallest_gap, 6),
         **chosen,
+        **drafted,
         "bf16": measure_bf16(config, values, prompt, logprobs[:len(prompt) - 1]),
         "seed": seed,
-        "made_with": {"torch": torch.__version__.split("+")[0],
-                      "transformers": transformers.__version__},
+        "made_with": made_with(),
     }
+
+
+def made_with():
+    return {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
+
+
+def write_expected(path, expected):
+    lines = ",\n".join(f'  "{key}": {json.dumps(value)}' for key, value in expected.items())
+    path.write_text("{\n" + lines + "\n}\n")
 
 
 def published_config(fixture, values):
@@ -818,8 +1022,7 @@ def make(name, fixture):
     shutil.rmtree(folder, ignore_errors=True)
     config = published_config(fixture, values)
     write_folder(folder, config, stored, fixture.num_files)
-    lines = ",\n".join(f'  "{key}": {json.dumps(value)}' for key, value in expected.items())
-    (folder / "expected.json").write_text("{\n" + lines + "\n}\n")
+    write_expected(folder / "expected.json", expected)
 
     # What is on disk is what was computed with.
     again = logprobs_of(load_model(config, values), expected["tokens"])
@@ -833,8 +1036,11 @@ def main():
     torch.set_num_threads(1)  # sums in one order
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    for name in sys.argv[1:] or FIXTURES:
-        make(name, FIXTURES[name])
+    for name in sys.argv[1:] or [*FIXTURES, "bundled"]:
+        if name == "bundled":
+            make_bundled()
+        else:
+            make(name, FIXTURES[name])
 
 
 if __name__ == "__main__":

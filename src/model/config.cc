@@ -647,6 +647,20 @@ ModelConfig ReadModelConfig(const std::filesystem::path& model_dir) {
   return config;
 }
 
+ModelConfig WithDraftLayer(ModelConfig config) {
+  Require(config.num_draft_layers == 1,
+          "{}: drafting: expected a model with one draft layer, got num_nextn_predict_layers {}",
+          config.family, config.num_draft_layers);
+  const bool is_scaled =
+      config.embedding_scale != 1 || config.residual_scale != 1 || config.logit_scale != 1;
+  Require(!is_scaled,
+          "{}: drafting: expected a model without scale_emb, scale_depth and dim_model_base: none "
+          "that has them is published with a draft layer",
+          config.family);
+  config.drafts = true;
+  return config;
+}
+
 ParameterCounts CountParameters(const ModelConfig& config) {
   const int64_t hidden = config.hidden_size;
   const int64_t vocabulary = config.vocab_size * hidden;

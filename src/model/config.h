@@ -108,8 +108,9 @@ struct ModelConfig {
   int64_t dense_width = 0;  // hidden units of a dense layer
   MoeConfig moe;
   std::vector<LayerKind> layers;  // one per layer
-  // Multi-token-prediction layers that follow in the file; not computed yet.
-  int32_t num_draft_layers = 0;
+  int32_t num_draft_layers = 0;   // of multi-token prediction, which follow in the file
+  // Whether the draft layer is loaded and computed. Not the file's to say: WithDraftLayer.
+  bool drafts = false;
   RopeConfig rope;
   std::optional<BlockQuantization> fp8_blocks = {};
   std::optional<IndexerConfig> indexer = {};  // of a sparse model
@@ -122,9 +123,15 @@ struct ModelConfig {
 
   int32_t num_layers() const { return static_cast<int32_t>(layers.size()); }
   int32_t head_dim() const { return nope_dim + rope_dim; }
-  // Whether layer i has an indexer of its own.
+  // Whether layer i has an indexer of its own. The draft layer, number num_layers(), has one in every
+  // sparse model.
   bool HasIndexer(int32_t i) const {
-    return indexer && indexer->layers[static_cast<size_t>(i)] == IndexerKind::kFull;
+    return indexer &&
+           (i == num_layers() || indexer->layers[static_cast<size_t>(i)] == IndexerKind::kFull);
+  }
+  // A draft layer has experts where the model has any.
+  LayerKind draft_kind() const {
+    return moe.expert_width > 0 ? LayerKind::kMoe : LayerKind::kDense;
   }
 };
 
@@ -135,6 +142,10 @@ ModelConfig ParseModelConfig(const JsonRef& config);
 // The folder's config.json. Tokens that end a text are those of config.json and, where there is
 // one, of generation_config.json. Throws as ParseModelConfig does.
 ModelConfig ReadModelConfig(const std::filesystem::path& model_dir);
+
+// The same model, drafting. Throws Error(kInvalidArgument) by the model's name if it has no draft layer,
+// or several, or one that no published model has.
+ModelConfig WithDraftLayer(ModelConfig config);
 
 // Parameters of the model, and those that one token uses: one row of the embedding, and of the
 // experts those that it chooses. Without draft layers.

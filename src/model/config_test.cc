@@ -318,6 +318,35 @@ TEST(ConfigTest, ExpertsAndDraftLayersByTheirOtherNames) {
   EXPECT_EQ(config.num_draft_layers, 2);
 }
 
+TEST(ConfigTest, AModelDraftsWithItsOneDraftLayer) {
+  const ModelConfig config = Parse(ReadConfig("deepseek_v3"));
+  EXPECT_FALSE(config.drafts);
+  EXPECT_TRUE(WithDraftLayer(config).drafts);
+  EXPECT_EQ(config.draft_kind(), LayerKind::kMoe);
+  EXPECT_FALSE(config.HasIndexer(config.num_layers()));
+  // It chooses for itself, whatever the trunk's last layers do.
+  const ModelConfig sparse = Parse(ReadConfig("glm_5_2_transformers5"));
+  EXPECT_FALSE(sparse.HasIndexer(sparse.num_layers() - 1));
+  EXPECT_TRUE(sparse.HasIndexer(sparse.num_layers()));
+}
+
+TEST(ConfigTest, AModelWithoutADraftLayerOrWithSeveralIsRefusedByNameWhenAskedToDraft) {
+  const auto refusal = [](const char* name, int32_t num_draft_layers) {
+    ModelConfig config = Parse(ReadConfig(name));
+    config.num_draft_layers = num_draft_layers;
+    return ErrorMessage([&] { (void)WithDraftLayer(config); });
+  };
+  EXPECT_EQ(refusal("deepseek_v2_lite", 0),
+            "deepseek_v2: drafting: expected a model with one draft layer, got "
+            "num_nextn_predict_layers 0");
+  EXPECT_EQ(refusal("deepseek_v3", 3),
+            "deepseek_v3: drafting: expected a model with one draft layer, got "
+            "num_nextn_predict_layers 3");
+  EXPECT_NE(
+      refusal("minicpm3_4b", 1).find("minicpm3: drafting: expected a model without scale_emb"),
+      std::string::npos);
+}
+
 TEST(ConfigTest, RopeParametersWithoutATypeAreUnscaled) {
   const ModelConfig config = ParseChanged("moonlight", [](Json& json) {
     json.erase("rope_theta");

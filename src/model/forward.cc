@@ -28,7 +28,7 @@ OpLimits OpLimitsOf(const ModelConfig& config, const StepCapacity& capacity,
           .attention = AttentionShape(config),
           .hidden_size = config.hidden_size,
           .widest_input =
-              std::max<int64_t>({config.hidden_size, config.q_lora_rank,
+              std::max<int64_t>({config.hidden_size * (config.drafts ? 2 : 1), config.q_lora_rank,
                                  int64_t{config.num_heads} * config.value_dim, MlpWidth(config)}),
           // kv_down's, and the shared experts'.
           .widest_side_input = std::max<int64_t>(config.hidden_size, config.moe.shared_width),
@@ -36,6 +36,16 @@ OpLimits OpLimitsOf(const ModelConfig& config, const StepCapacity& capacity,
           .route = config.moe.route,
           .expert_width = config.moe.expert_width,
           .index = IndexShapeOf(config)};
+}
+
+size_t NumTrunkStores(const ModelConfig& config) {
+  const int32_t index_stores = config.indexer ? config.indexer->num_full() : 0;
+  return static_cast<size_t>(config.num_layers() + index_stores);
+}
+
+size_t NumDraftStores(const ModelConfig& config) {
+  if (!config.drafts) return 0;
+  return config.indexer ? 2 : 1;
 }
 
 ForwardBuffers LayOutForward(const ModelConfig& config, const StepCapacity& capacity,
@@ -61,6 +71,7 @@ ForwardBuffers LayOutForward(const ModelConfig& config, const StepCapacity& capa
   buffers.activated = take(activation, MlpWidth(config));
   buffers.shared = take(activation, config.moe.shared_width > 0 ? config.hidden_size : 0);
   buffers.indexer = LayOutIndexer(config, capacity, activation, carver);
+  if (config.drafts) buffers.joined = take(activation, 2 * config.hidden_size);
   return buffers;
 }
 
@@ -76,9 +87,9 @@ void Model::Forward(const ForwardArgs& args, Ops& ops) const {
       "{} tokens, {} positions, {} slots", args.tokens.size(), args.positions.size(),
       args.slots.size());
   const size_t num_layers = weights_.layers.size();
-  const size_t num_full = config_.indexer ? static_cast<size_t>(config_.indexer->num_full()) : 0;
-  QUIRE_CHECK(args.stores.size() == num_layers + num_full);
-  QUIRE_CHECK(!args.chooses || num_full > 0);
+  QUIRE_CHECK(args.stores.size() == NumTrunkStores(config_), "{} stores for {} layers",
+              args.stores.size(), num_layers);
+  QUIRE_CHECK(!args.chooses || config_.indexer);
   const LayerPass pass(config_, args, softmax_scale_, rope_, ops);
   pass.Embed(weights_.embedding);
   Update update;
@@ -90,7 +101,11 @@ void Model::Forward(const ForwardArgs& args, Ops& ops) const {
     int32_t* const experts_used = args.experts_used.empty() ? nullptr : &args.experts_used[i];
     update = pass.Layer(weights_.layers[i], stores, update, experts_used);
   }
-  pass.Add(update);
+  if (args.states.empty()) {
+    pass.Add(update);
+  } else {
+    pass.AddNorm(update, weights_.final_norm, args.states);
+  }
 }
 
 void Model::Logits(const LogitsArgs& args, Ops& ops) const {

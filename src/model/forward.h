@@ -6,6 +6,7 @@
 #ifndef QUIRE_MODEL_FORWARD_H_
 #define QUIRE_MODEL_FORWARD_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -48,7 +49,12 @@ struct ForwardBuffers {
   TensorView activated = {};   // [tokens, width] act
   TensorView shared = {};      // [tokens, hidden] act, of the shared experts
   IndexerBuffers indexer = {};
+  TensorView joined = {};  // [tokens, 2 * hidden] act: what a draft layer begins with; or empty
 };
+
+// How many stores the layers of the model have, and its draft layer besides: 0 where it does not draft.
+size_t NumTrunkStores(const ModelConfig& config);
+size_t NumDraftStores(const ModelConfig& config);
 
 // Sizes and takes the buffers of steps of this capacity.
 ForwardBuffers LayOutForward(const ModelConfig& config, const StepCapacity& capacity,
@@ -59,13 +65,16 @@ struct ForwardArgs {
   std::span<const TokenCount> positions;  // [num_tokens]
   std::span<const Slot> slots;            // [num_tokens]: where each token's rows go
   const Plan& plan;                       // of these tokens
-  // [num_layers], and behind them one of index keys for each layer that chooses.
+  // [NumTrunkStores]: of every layer, and behind them one of index keys for each layer that chooses.
   std::span<const KvStore> stores;
   const ForwardBuffers& buffers;
   std::span<int32_t> experts_used = {};  // [num_layers] or none: how many had rows
   // Of a sparse model: whether some query may see more keys than it can choose. If not, all attend to
   // all that they see, with the same bits and without scores.
   bool chooses = false;
+  // [num_tokens, hidden] act, or none: the hidden state of all rows after the last norm, which a draft
+  // layer takes.
+  TensorView states = {};
 };
 
 // Rows of the hidden state to the logits that follow them.
@@ -84,6 +93,8 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   const ModelWeights& weights() const { return weights_; }
+  const RopeAngles& rope() const { return rope_; }
+  float softmax_scale() const { return softmax_scale_; }
 
   // The last layer's output is in args.buffers.hidden; the tokens' rows are in the stores.
   void Forward(const ForwardArgs& args, Ops& ops) const;

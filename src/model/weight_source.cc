@@ -201,11 +201,12 @@ class FileWeights final : public WeightSource {
     }
   }
 
-  void RequireNoOthers(const std::unordered_set<std::string>& names) const override {
+  void RequireNoOthers(const std::unordered_set<std::string>& names,
+                       int32_t num_layers) const override {
     const StoredTensor* first = nullptr;
     int64_t count = 0;
     for (const StoredTensor& tensor : tensors_.tensors()) {
-      if (IsOneOf(names, tensor.name) || IsNoPart(tensor)) continue;
+      if (IsOneOf(names, tensor.name) || IsNoPart(tensor, num_layers)) continue;
       if (first == nullptr) first = &tensor;
       ++count;
     }
@@ -229,13 +230,13 @@ class FileWeights final : public WeightSource {
   }
 
   // Whether the model is whole without it.
-  bool IsNoPart(const StoredTensor& tensor) const {
+  bool IsNoPart(const StoredTensor& tensor, int32_t num_layers) const {
     std::string_view name = tensor.name;
     if (!name.starts_with(prefix_)) return true;  // of the vision part
     name.remove_prefix(prefix_.size());
     if (name.ends_with(".rotary_emb.inv_freq")) return true;
     if (name == "lm_head.weight") return config_.tied_embeddings && IsEmbedding(tensor);
-    return IsOfDraftLayer(name);
+    return IsOfDraftLayer(name, num_layers);
   }
 
   bool IsEmbedding(const StoredTensor& tensor) const {
@@ -244,15 +245,15 @@ class FileWeights final : public WeightSource {
            std::ranges::equal(tensor.bytes, embedding.bytes);
   }
 
-  // A layer behind the last that joins a token's embedding with the hidden state before it. Not every
-  // layer there is one: config.json may have fewer layers than the file.
-  bool IsOfDraftLayer(std::string_view name) const {
+  // A layer behind those that are read which joins a token's embedding with the hidden state before it.
+  // Not every layer there is one: config.json may have fewer layers than the file.
+  bool IsOfDraftLayer(std::string_view name, int32_t num_layers) const {
     constexpr std::string_view kLayers = "model.layers.";
     if (!name.starts_with(kLayers)) return false;
     int64_t layer = 0;
     const char* const end = name.data() + name.size();
     const auto [dot, error] = std::from_chars(name.data() + kLayers.size(), end, layer);
-    if (error != std::errc() || dot == end || *dot != '.' || layer < config_.num_layers()) {
+    if (error != std::errc() || dot == end || *dot != '.' || layer < num_layers) {
       return false;
     }
     return tensors_.Find(fmt::format("{}{}{}.eh_proj.weight", prefix_, kLayers, layer)) != nullptr;
@@ -379,7 +380,7 @@ class DummyWeights final : public WeightSource {
   }
 
   void CheckVector(const std::string&, int64_t) const override {}
-  void RequireNoOthers(const std::unordered_set<std::string>&) const override {}
+  void RequireNoOthers(const std::unordered_set<std::string>&, int32_t) const override {}
 
   void ReadVector(const std::string& name, std::span<float> values) override {
     const bool is_norm = name.ends_with("norm.weight");
@@ -391,10 +392,11 @@ class DummyWeights final : public WeightSource {
   }
 
  private:
-  // What DeepSeek quantises: the projections, not the embeddings, the router, an indexer's gate or the
-  // head.
+  // What DeepSeek quantises: the projections, not the embeddings, the router, an indexer's gate, what
+  // joins the inputs of a draft layer or the head.
   static bool IsQuantized(std::string_view name) {
     if (name.ends_with("indexer.weights_proj.weight")) return false;
+    if (name.ends_with(".eh_proj.weight")) return false;
     return name.ends_with("indexer.wq_b.weight") || name.ends_with("indexer.wk.weight") ||
            name.ends_with("_proj.weight") || name.ends_with("_proj_with_mqa.weight");
   }

@@ -32,10 +32,11 @@ class WeightSource {
   virtual void ReadVector(const std::string& name, std::span<float> values) = 0;
   // That there are no tensors but these, `names`, which are all that a model is computed from: others
   // would belong to a part that is left out. Allowed besides are the scales of these, layers of
-  // multi-token prediction, what a vision-language model has beside its language model, a table of
-  // rotary frequencies, and a head that is the tied embedding once more. Throws with the first by name
-  // and how many there are. Reads no data but that of such a head.
-  virtual void RequireNoOthers(const std::unordered_set<std::string>& names) const = 0;
+  // multi-token prediction from number `num_layers` on, what a vision-language model has beside its
+  // language model, a table of rotary frequencies, and a head that is the tied embedding once more.
+  // Throws with the first by name and how many there are. Reads no data but that of such a head.
+  virtual void RequireNoOthers(const std::unordered_set<std::string>& names,
+                               int32_t num_layers) const = 0;
 };
 
 // The safetensors files of the folder, mapped: opening reads their headers only.

@@ -43,20 +43,36 @@ class Loader {
     const MatrixShape vocabulary{config_.vocab_size, config_.hidden_size};
     weights.embedding = Matrix("model.embed_tokens.weight", vocabulary, WeightUse::kTable);
     for (int32_t i = 0; i < config_.num_layers(); ++i) {
-      weights.layers.push_back(Layer(i));
+      weights.layers.push_back(Layer(i, config_.layers[static_cast<size_t>(i)]));
     }
     weights.final_norm = Vector("model.norm.weight", config_.hidden_size);
     weights.head =
         config_.tied_embeddings ? weights.embedding : Matrix("lm_head.weight", vocabulary);
-    source_.RequireNoOthers(names_);
+    if (config_.drafts) weights.draft = Draft();
+    source_.RequireNoOthers(names_, config_.num_layers() + (config_.drafts ? 1 : 0));
     packer_.Finish();
     return weights;
   }
 
  private:
-  LayerWeights Layer(int32_t number) {
-    const std::string prefix = fmt::format("model.layers.{}.", number);
-    const LayerKind kind = config_.layers[static_cast<size_t>(number)];
+  DraftWeights Draft() {
+    const int32_t number = config_.num_layers();
+    const std::string prefix = LayerPrefix(number);
+    const int64_t hidden = config_.hidden_size;
+    for (const char* copy : {"embed_tokens.weight", "shared_head.head.weight"}) {
+      names_.insert(prefix + copy);
+    }
+    return {.embedding_norm = Vector(prefix + "enorm.weight", hidden),
+            .hidden_norm = Vector(prefix + "hnorm.weight", hidden),
+            .join = Matrix(prefix + "eh_proj.weight", {hidden, 2 * hidden}),
+            .layer = Layer(number, config_.draft_kind()),
+            .head_norm = Vector(prefix + "shared_head.norm.weight", hidden)};
+  }
+
+  static std::string LayerPrefix(int32_t number) { return fmt::format("model.layers.{}.", number); }
+
+  LayerWeights Layer(int32_t number, LayerKind kind) {
+    const std::string prefix = LayerPrefix(number);
     LayerWeights layer{.kind = kind};
     layer.attention_norm = Vector(prefix + "input_layernorm.weight", config_.hidden_size);
     layer.attention = Attention(prefix + "self_attn.");

@@ -2,6 +2,7 @@
 #ifndef QUIRE_MODEL_WEIGHTS_H_
 #define QUIRE_MODEL_WEIGHTS_H_
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -60,12 +61,24 @@ struct LayerWeights {
   MlpWeights experts = {};
 };
 
+// The layer of multi-token prediction. Embedding and head are the trunk's: the file's own are copies of
+// them.
+struct DraftWeights {
+  std::span<const float> embedding_norm = {};
+  std::span<const float> hidden_norm = {};
+  Weight join =
+      {};  // 2 * hidden -> hidden: of the normed embedding and, behind it, the hidden state
+  LayerWeights layer = {};
+  std::span<const float> head_norm = {};
+};
+
 // Views into the memory that they were loaded to.
 struct ModelWeights {
   Weight embedding = {};  // [vocab, hidden]: row t is token t
   std::vector<LayerWeights> layers = {};
   std::span<const float> final_norm = {};
   Weight head = {};  // [vocab, hidden]; the embedding again where they are tied
+  std::optional<DraftWeights> draft = {};  // of a config that drafts
 };
 
 // Brings all of a model's weights through `packer`. Where that only counts, everything is checked and

@@ -96,12 +96,18 @@ class Checkpoint {
     Write();
     return InvalidArgument([&] { Check(); }, dir_.path());
   }
+  // The same of a load that drafts.
+  std::string RefusalToDraft() {
+    Write();
+    return InvalidArgument([&] { Check(WithDraftLayer(ReadModelConfig(dir_.path()))); },
+                           dir_.path());
+  }
   void Write() {
     dir_.Write("config.json", config_.dump());
     WriteSafetensors(dir_.path() / "model.safetensors", tensors_);
   }
-  void Check() const {
-    const ModelConfig config = ReadModelConfig(dir_.path());
+  void Check() const { Check(ReadModelConfig(dir_.path())); }
+  void Check(const ModelConfig& config) const {
     SerialExecutor serial;
     Carver counter;
     cpu::CpuWeightPacker packer(counter, serial);
@@ -285,6 +291,63 @@ TEST(WeightsTest, PartsThatAModelIsWholeWithoutMayBeThere) {
   tied.Check();
   tied.Change<uint16_t>("lm_head.weight", 3, 0x3f81);
   EXPECT_EQ(tied.Refusal(), NothingReads("lm_head.weight", 1));
+}
+
+// ---- The draft layer ----
+
+TEST(WeightsTest, TheDraftLayerIsReadOnlyWhereItDrafts) {
+  SerialExecutor serial;
+  const ModelConfig config = ReadModelConfig(kFixtures / "v3_mtp");
+  const auto source = OpenWeightFiles(kFixtures / "v3_mtp", config);
+  const Loaded plain(config, *source, serial);
+  EXPECT_FALSE(plain.weights.draft.has_value());
+  const Loaded drafting(WithDraftLayer(config), *source, serial);
+  ASSERT_TRUE(drafting.weights.draft.has_value());
+  EXPECT_GT(drafting.memory.size(), plain.memory.size());
+  const DraftWeights& draft = *drafting.weights.draft;
+  EXPECT_EQ(draft.layer.kind, LayerKind::kMoe);
+  EXPECT_EQ(draft.join.shape.outputs, config.hidden_size);
+  EXPECT_EQ(draft.join.shape.inputs, 2 * config.hidden_size);
+  // What the trunk is made of lies where it lay.
+  EXPECT_EQ(std::memcmp(plain.memory.bytes().data(), drafting.memory.bytes().data(),
+                        static_cast<size_t>(plain.memory.size().raw())),
+            0);
+}
+
+TEST(WeightsTest, AMissingOrMisshapenDraftTensorIsRefusedByName) {
+  const std::string prefix = "model.layers.2.";
+  for (const char* name :
+       {"enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight",
+        "input_layernorm.weight", "self_attn.kv_b_proj.weight", "mlp.gate.weight",
+        "mlp.experts.7.up_proj.weight", "mlp.shared_experts.down_proj.weight"}) {
+    Checkpoint missing("v3_mtp");
+    missing.Remove(prefix + name);
+    EXPECT_NE(missing.RefusalToDraft().find(prefix + name), std::string::npos) << name;
+  }
+  Checkpoint misshapen("v3_mtp");
+  misshapen.Tensor(prefix + "eh_proj.weight").shape = {64, 32};
+  EXPECT_EQ(
+      misshapen.RefusalToDraft(),
+      "DIR/model.safetensors: tensor 'model.layers.2.eh_proj.weight': expected shape [32, 64], "
+      "got [64, 32]");
+}
+
+TEST(WeightsTest, OfTheDraftLayerItsCopiesOfEmbeddingAndHeadAloneAreNotRead) {
+  Checkpoint copies("v3_mtp");
+  copies.Change<uint16_t>("model.layers.2.shared_head.head.weight", 3, 0x7fc0);  // NaN
+  copies.Remove("model.layers.2.embed_tokens.weight");
+  copies.Write();
+  copies.Check(WithDraftLayer(ReadModelConfig(copies.dir().path())));
+  Checkpoint more("v3_mtp");
+  more.Add("model.layers.2.shared_head.norm.bias", "model.layers.0.input_layernorm.weight");
+  EXPECT_EQ(more.RefusalToDraft(), NothingReads("model.layers.2.shared_head.norm.bias", 1));
+  // Of a sparse model it has an indexer.
+  Checkpoint sparse("v32_mtp");
+  sparse.Write();
+  sparse.Check(WithDraftLayer(ReadModelConfig(sparse.dir().path())));
+  sparse.Remove("model.layers.2.self_attn.indexer.wk.weight");
+  EXPECT_NE(sparse.RefusalToDraft().find("model.layers.2.self_attn.indexer.wk.weight"),
+            std::string::npos);
 }
 
 TEST(WeightsTest, OfAVisionLanguageModelOnlyTheLanguageModelIsRead) {

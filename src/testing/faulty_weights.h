@@ -42,8 +42,9 @@ class FaultyWeights final : public WeightSource {
   void ReadVector(const std::string& name, std::span<float> values) override {
     source_.ReadVector(name, values);
   }
-  void RequireNoOthers(const std::unordered_set<std::string>& names) const override {
-    source_.RequireNoOthers(names);
+  void RequireNoOthers(const std::unordered_set<std::string>& names,
+                       int32_t num_layers) const override {
+    source_.RequireNoOthers(names, num_layers);
   }
 
  private:
