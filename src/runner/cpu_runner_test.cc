@@ -454,6 +454,22 @@ TEST_F(BadStep, PageCopiesOutsideThePoolAreRefused) {
             "step: page copy from 1 to 2: tokens: expected 1..16, got 17");
 }
 
+TEST(CpuRunnerTest, ALoadedDraftLayerChangesNoBit) {
+  for (const std::filesystem::path& folder : {kTrueGeometry, kSparse}) {
+    ModelConfig config = ReadModelConfig(folder);
+    config.num_draft_layers = 1;
+    const auto source = MakeDummyWeights(config);
+    const auto run = [&](bool draft_layer) {
+      RunnerOptions options = kOptions;
+      options.draft_layer = draft_layer;
+      options.checks = StepChecks::kPoison;
+      CpuRunner runner(config, *source, options, MakeMemoryPlan(config, *source, options));
+      return RunJob(runner, {.prompt = RandomTokens(70, 320, 3), .chunk = 33, .num_output = 4});
+    };
+    EXPECT_EQ(Difference(run(true), run(false)), "");
+  }
+}
+
 TEST(CpuRunnerTest, SubmitAndCollectGoTogether) {
   const auto runner = Make(kOptions);
   EXPECT_THROW(runner->Collect(), InternalError);

@@ -32,10 +32,14 @@ KvFormat IndexKeyFormat(const ModelConfig& config, const RunnerOptions& options)
 std::vector<KvLayout> StoreLayouts(const ModelConfig& config, const RunnerOptions& options) {
   const KvLayout latent(options.kv_format, AttentionShape(config).dims, options.page_size);
   std::vector<KvLayout> layouts(static_cast<size_t>(config.num_layers()), latent);
-  if (!config.indexer) return layouts;
+  if (!config.indexer) {
+    if (config.drafts) layouts.push_back(latent);
+    return layouts;
+  }
   const KvLayout keys(IndexKeyFormat(config, options),
                       {.latent_dim = config.indexer->head_dim, .rope_dim = 0}, options.page_size);
   layouts.insert(layouts.end(), static_cast<size_t>(config.indexer->num_full()), keys);
+  if (config.drafts) layouts.insert(layouts.end(), {latent, keys});
   return layouts;
 }
 

@@ -18,7 +18,8 @@ namespace quire {
 // or the page size cannot have.
 KvFormat IndexKeyFormat(const ModelConfig& config, const RunnerOptions& options);
 
-// The layouts of a model's stores: of every layer, and behind them of each layer that has index keys.
+// The layouts of a model's stores: of every layer, and behind them of each layer that has index keys:
+// NumTrunkStores. Then those of the draft layer, in the same order, where the model drafts.
 std::vector<KvLayout> StoreLayouts(const ModelConfig& config, const RunnerOptions& options);
 
 // Sizes, or takes, the KV stores of all layers, in that order.

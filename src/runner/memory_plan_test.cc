@@ -93,6 +93,40 @@ TEST(MemoryPlanTest, IndexKeysThatCannotBeAreRefused) {
             "index top-k: expected a model with sparse attention, got deepseek_v3");
 }
 
+// ---- Drafting ----
+
+TEST(MemoryPlanTest, ADraftLayerHasRowsInThePagesAndStatesInTheWorkspace) {
+  ModelConfig config = ReadModelConfig(kTrueGeometry);
+  config.num_draft_layers = 1;
+  RunnerOptions options{.page_size = PageSize(64), .context = TokenCount(1000)};
+  const MemoryPlan plain = MakeMemoryPlan(config, *MakeDummyWeights(config), options);
+  EXPECT_EQ(plain.total(), PlanOf(options).total()) << "what is not asked for takes nothing";
+  options.draft_layer = true;
+  const MemoryPlan drafting = MakeMemoryPlan(config, *MakeDummyWeights(config), options);
+  EXPECT_EQ(drafting.kv_per_token, plain.kv_per_token + ByteOffset(576 * 2));
+  EXPECT_EQ(drafting.step_tables, plain.step_tables);
+  // Of each of 512 tokens the state, and what the layer joins.
+  EXPECT_EQ(drafting.workspace, plain.workspace + ByteOffset(512 * 3 * 128 * 4));
+  EXPECT_GT(drafting.weights, plain.weights);
+}
+
+TEST(MemoryPlanTest, TheDraftLayerOfASparseModelHasIndexKeysToo) {
+  ModelConfig config = ReadModelConfig(kSparse);
+  config.num_draft_layers = 1;
+  RunnerOptions options{.context = TokenCount(1000), .index_type = IndexKeyType::kFp8};
+  const MemoryPlan plain = MakeMemoryPlan(config, *MakeDummyWeights(config), options);
+  options.draft_layer = true;
+  const MemoryPlan drafting = MakeMemoryPlan(config, *MakeDummyWeights(config), options);
+  EXPECT_EQ(drafting.kv_per_token, plain.kv_per_token + ByteOffset(576 * 2 + 132));
+  EXPECT_EQ(drafting.index_per_token, plain.index_per_token + ByteOffset(132));
+}
+
+TEST(MemoryPlanTest, AModelThatCannotDraftIsRefusedByName) {
+  EXPECT_EQ(ErrorMessage([] { PlanOf({.draft_layer = true}); }),
+            "deepseek_v3: drafting: expected a model with one draft layer, got "
+            "num_nextn_predict_layers 0");
+}
+
 TEST(MemoryPlanTest, DefaultsComeFromTheModel) {
   const MemoryPlan plan = PlanOf({.max_seqs = 1});
   EXPECT_EQ(plan.limits.context, TokenCount(4096));

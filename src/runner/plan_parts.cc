@@ -78,7 +78,7 @@ PageCount PagesThatFit(const MemoryPlan& plan, const RunnerOptions& options, Pag
 }  // namespace
 
 ModelConfig ConfigFor(const ModelConfig& model, const RunnerOptions& options) {
-  ModelConfig config = model;
+  ModelConfig config = options.draft_layer ? WithDraftLayer(model) : model;
   if (options.index_top_k == 0) return config;
   Require(config.indexer.has_value(), "index top-k: expected a model with sparse attention, got {}",
           config.family);

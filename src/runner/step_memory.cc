@@ -191,6 +191,13 @@ void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
     move_bytes = Max(move_bytes, StoreMoveWorkspace(kv, most_rows));
   }
   memory.copy_rows = device.TakeBytes(move_bytes);
+  if (config.drafts) {
+    int64_t most_tokens = 0;
+    for (const Bucket& bucket : memory.buckets) {
+      most_tokens = std::max(most_tokens, bucket.size.num_tokens.raw());
+    }
+    memory.states = device.TakeTensor(layout.activation, {most_tokens, config.hidden_size});
+  }
   layout.more(device);
 }
 

@@ -97,6 +97,9 @@ struct StepMemory {
   TensorView normed = {};                 // [logit rows, hidden] of activations' type
   TensorView logits = {};                 // [logit rows, vocab] f32
   std::span<std::byte> copy_rows = {};    // of moved pages
+  // [tokens of the largest bucket, hidden] of activations' type, of a model that drafts: the states of
+  // the last step's tokens (ForwardArgs::states). No bucket's activations lie there.
+  TensorView states = {};
 
   // Of the memory where the backend computes:
   ByteOffset table_bytes = {};      // page rows, plans and inputs

@@ -153,15 +153,17 @@ void CpuStepDevice::BringNow(const StepWork& work) {
 
 void CpuStepDevice::RunNow(const StepWork& work) {
   const Bucket& bucket = memory_.buckets[work.bucket];
+  const auto num_tokens = static_cast<int64_t>(work.num_tokens);
   clock_.Restart();
   model_.Forward({.tokens = bucket.device.tokens.first(work.num_tokens),
                   .positions = bucket.device.positions.first(work.num_tokens),
                   .slots = bucket.device.slots.first(work.num_tokens),
                   .plan = *plan_,
-                  .stores = stores_,
+                  .stores = std::span(stores_).first(NumTrunkStores(config_)),
                   .buffers = bucket.forward,
                   .experts_used = memory_.device_outputs.experts_used,
-                  .chooses = Chooses()},
+                  .chooses = Chooses(),
+                  .states = config_.drafts ? memory_.states.FirstRows(num_tokens) : TensorView()},
                  ops_[work.bucket]);
 }
 

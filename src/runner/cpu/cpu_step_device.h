@@ -81,7 +81,7 @@ class CpuStepDevice final : public StepDevice {
   Buffer arena_;
   Carver carver_;  // over the arena: weights, angles, KV, steps
   Model model_;
-  std::vector<KvStore> stores_;  // of every layer, and of each that has index keys
+  std::vector<KvStore> stores_;  // of StoreLayouts
   CpuStepParts parts_;
   StepMemory memory_;
 

@@ -11,6 +11,7 @@
 #include "model/weights.h"
 #include "runner/kv_stores.h"
 #include "runner/logit_rows.h"
+#include "runner/plan_parts.h"
 
 namespace quire::cuda {
 namespace {
@@ -137,21 +138,22 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
   return LayOutSteps(config, limits, options, layout, device, pinned);
 }
 
-CudaStepDevice::CudaStepDevice(const ModelConfig& config, WeightSource& source,
+CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
                                const RunnerOptions& options, const MemoryPlan& plan,
                                const LoadProgress& progress)
     : options_(options),
+      config_(ConfigFor(model, options)),
       limits_(plan.limits),
       properties_(QueryDevice()),
       arena_(ZeroedArena(plan.arena())),
       pinned_("steps, on their way",
-              PinnedBytes(config, plan.limits, options, properties_.num_sms)),
+              PinnedBytes(config_, plan.limits, options, properties_.num_sms)),
       carver_(DeviceCarver(arena_)),
-      model_(LoadModel(config, source, options, plan.limits.context, carver_, progress)),
-      stores_(LayOutStores(config, plan.limits, options, carver_)),
+      model_(LoadModel(config_, source, options, plan.limits.context, carver_, progress)),
+      stores_(LayOutStores(config_, plan.limits, options, carver_)),
       memory_([&] {
         Carver pinned(pinned_.bytes());
-        return LayOutCudaSteps(config, plan.limits, options, properties_.num_sms, parts_, carver_,
+        return LayOutCudaSteps(config_, plan.limits, options, properties_.num_sms, parts_, carver_,
                                pinned);
       }()),
       gemms_(options.deterministic ? GemmBackend::kTiles : GemmBackend::kCublasLt, parts_.gemm,
@@ -234,9 +236,11 @@ ForwardArgs CudaStepDevice::ForwardOf(size_t number) const {
           .positions = bucket.device.positions,
           .slots = bucket.device.slots,
           .plan = parts_.buckets[number].plan->plan(),
-          .stores = stores_,
+          .stores = std::span(stores_).first(NumTrunkStores(config_)),
           .buffers = bucket.forward,
-          .experts_used = memory_.device_outputs.experts_used};
+          .experts_used = memory_.device_outputs.experts_used,
+          .states = config_.drafts ? memory_.states.FirstRows(std::ssize(bucket.device.tokens))
+                                   : TensorView()};
 }
 
 LogitsArgs CudaStepDevice::LogitsOf(const Bucket& bucket, std::span<const int32_t> rows) const {

@@ -117,6 +117,7 @@ class CudaStepDevice final : public StepDevice {
                       const SampleResults& results, SampleWork work) const;
 
   const RunnerOptions options_;
+  const ModelConfig config_;  // as the options have it run
   const RunnerLimits limits_;
   const DeviceProperties properties_;
   DeviceBuffer arena_;

@@ -10,8 +10,9 @@
 
 namespace quire::cuda {
 
-MemoryPlan MakeMemoryPlan(const ModelConfig& config, WeightSource& source,
+MemoryPlan MakeMemoryPlan(const ModelConfig& model, WeightSource& source,
                           const RunnerOptions& options) {
+  const ModelConfig config = ConfigFor(model, options);
   Require(
       !config.indexer,
       "{}: sparse attention (index_topk {}) is not computed on a GPU yet; --device cpu serves it",
