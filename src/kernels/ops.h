@@ -187,6 +187,7 @@ class Ops {
   // y = what the experts' rows come to: [num_tokens, hidden] of activation().
   virtual void Combine(const ExpertRows& rows, TensorView y) = 0;
   virtual void PickRows(const PickRowsArgs& args) = 0;
+  virtual void CopyRows(const CopyRowsArgs& args) = 0;
 
   // From Fork to Join, ops of what Fork returns may run beside those of this one: neither writes what
   // the other touches. That changes no bit.

@@ -96,6 +96,13 @@ void Validate(const AddScaledArgs& args) {
   RequireShape("add_scaled.x", args.x, {num_tokens, width});
 }
 
+void Validate(const CopyRowsArgs& args) {
+  const int64_t num_tokens = args.y.dim(0);
+  const int64_t width = args.y.dim(1);
+  RequireShape("copy_rows.y", args.y, {num_tokens, width});
+  RequireShape("copy_rows.x", args.x, {num_tokens, width});
+}
+
 void Validate(const RouteArgs& args) {
   Validate(args.shape);
   const int64_t num_tokens = args.logits.dim(0);

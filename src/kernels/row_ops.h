@@ -7,6 +7,7 @@
 //   Rope       pairs (a, b) of rope_dim values -> (a cos - b sin, b cos + a sin)
 //   SiluMul    y = gate / (1 + exp(-gate)) * up, of rows [gate | up]
 //   AddScaled  y += scale * x
+//   CopyRows   y = x, in y's type
 //   Route      scores -> which experts, with which weights
 //   Combine    y = sum_j weight_j * row_j over a token's experts, in the order of the choice, + shared
 #ifndef QUIRE_KERNELS_ROW_OPS_H_
@@ -57,6 +58,11 @@ struct AddScaledArgs {
   ConstTensorView x = {};  // [num_tokens, width] act
   float scale = 1.0f;
   TensorView y = {};  // [num_tokens, width] f32; may be x
+};
+
+struct CopyRowsArgs {
+  ConstTensorView x = {};  // [num_tokens, width] f32 or act
+  TensorView y = {};       // [num_tokens, width] f32 or act; not in x
 };
 
 // Of an expert's logit: its share of exp over all of them, or 1 / (1 + exp(-logit)).
@@ -119,6 +125,7 @@ void Validate(const LayerNormArgs& args);
 void Validate(const RopeArgs& args);
 void Validate(const SiluMulArgs& args);
 void Validate(const AddScaledArgs& args);
+void Validate(const CopyRowsArgs& args);
 void Validate(const RouteArgs& args);
 void Validate(const CombineArgs& args);
 

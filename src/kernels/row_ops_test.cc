@@ -263,6 +263,17 @@ TEST(RowOpsTest, AddScaledIsNearTheReference) {
   }
 }
 
+TEST(RowOpsTest, CopiedRowsAreTheSame) {
+  SerialExecutor executor;
+  for (int64_t width : kWidths) {
+    const std::vector<float> values = MadeUpRows(8, 4, width);
+    GappedRows x(values, width);
+    GappedRows y(4, width);
+    cpu::CopyRows({.x = x.view(), .y = y.view()}, executor);
+    EXPECT_EQ(BitMismatch(y.values(), values), "") << width;
+  }
+}
+
 TEST(RowOpsTest, CombineIsNearTheReference) {
   SerialExecutor executor;
   constexpr int64_t kTokens = 4;
@@ -775,6 +786,8 @@ TEST(RowOpsTest, WrongArgumentsAreRefusedBeforeAnythingIsWritten) {
             "silu_mul.gate_up: expected shape [3, 8], got [3, 4]");
   EXPECT_EQ(Refusal([&] { cpu::AddScaled({.x = x_view.Columns(0, 3), .y = y_view}, executor); }),
             "add_scaled.x: expected shape [3, 4], got [3, 3]");
+  EXPECT_EQ(Refusal([&] { cpu::CopyRows({.x = x_view.Columns(0, 3), .y = y_view}, executor); }),
+            "copy_rows.x: expected shape [3, 4], got [3, 3]");
   EXPECT_TRUE(y.Untouched());
 }
 

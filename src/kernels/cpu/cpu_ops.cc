@@ -288,4 +288,6 @@ void CpuOps::PickRows(const PickRowsArgs& args) {
   }
 }
 
+void CpuOps::CopyRows(const CopyRowsArgs& args) { cpu::CopyRows(args, executor_); }
+
 }  // namespace quire::cpu

@@ -78,6 +78,7 @@ class CpuOps final : public Ops {
   ExpertRows Experts(const ExpertsArgs& args) override;
   void Combine(const ExpertRows& rows, TensorView y) override;
   void PickRows(const PickRowsArgs& args) override;
+  void CopyRows(const CopyRowsArgs& args) override;
   void Mark(ForwardPart part) override { clock_.Lap(part); }
 
  private:

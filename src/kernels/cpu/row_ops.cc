@@ -479,6 +479,18 @@ void AddScaled(const AddScaledArgs& args, Executor& executor) {
           });
 }
 
+void CopyRows(const CopyRowsArgs& args, Executor& executor) {
+  Validate(args);
+  RequireF32("copy_rows.x", args.x);
+  RequireF32("copy_rows.y", args.y);
+  ForRows(args.y.dim(0), kAddNs * static_cast<double>(args.y.dim(1)), executor,
+          [&](int64_t begin, int64_t end) {
+            for (int64_t t = begin; t < end; ++t) {
+              std::copy_n(args.x.Row<float>(t), args.x.dim(1), args.y.Row<float>(t));
+            }
+          });
+}
+
 void Route(const RouteArgs& args, Executor& executor) {
   Validate(args);
   ForRows(args.logits.dim(0), kRouteNs * args.shape.num_experts, executor,

@@ -13,6 +13,7 @@ void LayerNorm(const LayerNormArgs& args, Executor& executor);
 void Rope(const RopeArgs& args, Executor& executor);
 void SiluMul(const SiluMulArgs& args, Executor& executor);
 void AddScaled(const AddScaledArgs& args, Executor& executor);
+void CopyRows(const CopyRowsArgs& args, Executor& executor);
 void Route(const RouteArgs& args, Executor& executor);
 void Combine(const CombineArgs& args, Executor& executor);
 

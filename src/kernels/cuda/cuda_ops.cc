@@ -295,6 +295,8 @@ void CudaOps::PickRows(const PickRowsArgs& args) {
   cuda::PickRows(args, *lane_.stream, device_.status);
 }
 
+void CudaOps::CopyRows(const CopyRowsArgs& args) { cuda::CopyRows(args, *lane_.stream); }
+
 void ProductPlanningOps::Matmul(std::span<const ProductArgs> products) {
   ForEachJoined(products, [&](const ProductArgs& product) {
     const GemmArgs gemm = GemmOf(product);

@@ -76,6 +76,7 @@ class CudaOps final : public Ops {
   ExpertRows Experts(const ExpertsArgs& args) override;
   void Combine(const ExpertRows& rows, TensorView y) override;
   void PickRows(const PickRowsArgs& args) override;
+  void CopyRows(const CopyRowsArgs& args) override;
   Ops& Fork() override;
   void Join() override;
   void Mark(ForwardPart part) override;
@@ -126,6 +127,7 @@ class ProductPlanningOps final : public Ops {
   ExpertRows Experts(const ExpertsArgs& args) override;
   void Combine(const ExpertRows&, TensorView) override {}
   void PickRows(const PickRowsArgs&) override {}
+  void CopyRows(const CopyRowsArgs&) override {}
 
  private:
   const OpScratch scratch_;

@@ -130,6 +130,18 @@ __global__ void __launch_bounds__(kCutThreads)
 
 template <bool kVector, class TX, class TY>
 __global__ void __launch_bounds__(kCutThreads)
+    CopyKernel(Rows<const TX> x, int64_t width, Rows<TY> y) {
+  TakeTurn();
+  const int64_t row = blockIdx.x;
+  const int64_t begin = CutBegin();
+  if (begin >= width) return;
+  float values[kGroup];
+  LoadGroup<kVector>(x[row], begin, width, values);
+  StoreGroup<kVector>(values, begin, width, y[row]);
+}
+
+template <bool kVector, class TX, class TY>
+__global__ void __launch_bounds__(kCutThreads)
     CombineKernel(CombineParts<TX> parts, int64_t width, Rows<TY> y, LiveRows live) {
   TakeTurn();
   const int64_t row = blockIdx.x;
@@ -215,6 +227,23 @@ void AddScaled(const AddScaledArgs& args, const Stream& stream, RowLaunch launch
       LaunchAhead("add_scaled", AddScaledKernel<decltype(vector)::value, T>,
                   {CutGrid(args.y.dim(0), width), kCutThreads}, stream, RowsOf<const T>(args.x),
                   args.scale, width, RowsOf<float>(args.y), launch.live);
+    });
+  });
+}
+
+void CopyRows(const CopyRowsArgs& args, const Stream& stream) {
+  Validate(args);
+  const int64_t width = args.y.dim(1);
+  if (args.y.dim(0) == 0 || width == 0) return;
+  WithElement(args.x.dtype(), [&](auto x) {
+    WithElement(args.y.dtype(), [&](auto y) {
+      WithVector(InGroups(args.x, width) && InGroups(args.y, width), [&](auto vector) {
+        using TX = decltype(x);
+        using TY = decltype(y);
+        LaunchAhead("copy_rows", CopyKernel<decltype(vector)::value, TX, TY>,
+                    {CutGrid(args.y.dim(0), width), kCutThreads}, stream, RowsOf<const TX>(args.x),
+                    width, RowsOf<TY>(args.y));
+      });
     });
   });
 }

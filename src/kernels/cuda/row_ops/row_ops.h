@@ -8,6 +8,7 @@
 //   Rope        pairs (a, b) of rope_dim values -> (a cos - b sin, b cos + a sin)
 //   SiluMul     y = gate / (1 + exp(-gate)) * up, of rows [gate | up]
 //   AddScaled   y += scale * x
+//   CopyRows    y = x, in y's type
 //   Combine     y = sum_j weight_j * row_j over a token's experts, in the order of the choice, + shared
 //   CombineAddRmsNorm  Combine, then AddRmsNorm of what it gives, in one launch
 //
@@ -82,6 +83,7 @@ void GatherRope(const StepAngles& angles, const Stream& stream, RowLaunch launch
 void Rope(const RopeArgs& args, const Stream& stream, RowLaunch launch = {});
 void SiluMul(const SiluMulArgs& args, const Stream& stream, RowLaunch launch = {});
 void AddScaled(const AddScaledArgs& args, const Stream& stream, RowLaunch launch = {});
+void CopyRows(const CopyRowsArgs& args, const Stream& stream);
 // A row_of outside is reported (kExpert) and adds nothing.
 void Combine(const CombineArgs& args, const Stream& stream, RowLaunch launch = {});
 

@@ -289,6 +289,20 @@ TEST_F(CudaRowOpsTest, AddScaledIsOneFusedMultiplyAdd) {
   }
 }
 
+TEST_F(CudaRowOpsTest, CopiedRowsAreTheSameInEitherType) {
+  for (int64_t width : kWidths) {
+    for (Lie lie : kLies) {
+      const std::vector<float> values = Narrowed(MadeUpRows(8, 4, width));
+      TestRows<float> wide(values, width, lie), to_wide(4, width, lie);
+      TestRows<Bf16> to_narrow(4, width, lie);
+      CopyRows({.x = wide.view(), .y = to_narrow.view()}, stream());
+      CopyRows({.x = to_narrow.view(), .y = to_wide.view()}, stream());
+      EXPECT_EQ(BitMismatch(to_wide.Values(stream()), values), "") << width;
+      EXPECT_EQ(to_narrow.Damage() + to_wide.Damage(), "");
+    }
+  }
+}
+
 TEST_F(CudaRowOpsTest, CombineAddsInTheOrderOfTheChoiceThenTheSharedExpert) {
   constexpr int64_t kTokens = 4;
   for (int64_t width : kWidths) {
