@@ -5,6 +5,7 @@
   python3 tools/make_hf_fixtures.py v3_groups ...   these only
   python3 tools/make_hf_fixtures.py bundled         what the bundled model's draft layer says, to
                                                     src/model/testdata/drafts/
+  python3 tools/make_hf_fixtures.py eagle3 ...      EAGLE-3 heads, to src/model/testdata/eagle3/
 
 Needs torch and transformers; expected.json says which versions made it. Each folder is a model as
 it is published, config.json and safetensors with the names and types of real checkpoints, and
@@ -35,6 +36,10 @@ draft says what that layer makes of the prompt and its first greedy token:
 computed by transformers' MtpModel where that takes the family (it rotates row p by p + 1; we by p),
 and else by a decoder layer of the family in double precision, which agrees with MtpModel where both
 are.
+
+EAGLE-3 heads are computed in double precision here: their trunk is a fixture, whose prompt and first
+greedy token they are given. Their expected.json has tokens, the most likely of each row, and
+logprobs, theirs, besides a chain as above.
 
 bf16 says how far from these log-probabilities transformers itself is in bf16: a yardstick for
 others who compute in it. Roundings also change places in close choices of experts, and then a
@@ -870,6 +875,200 @@ def expect_draft(config, values, tokens):
             "smallest_gap": round(gap, 6)}
 
 
+# ---- EAGLE-3 heads ----
+
+EAGLE_TRUNK = "v3_groups"
+CLOSEST_BEST = 1e-3  # logits of one row
+EAGLE = {
+    "architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "deepseek_v3",
+    "num_hidden_layers": 1, "vocab_size": 101, "draft_vocab_size": 40, "hidden_size": 32,
+    "intermediate_size": 40, "num_attention_heads": 3, "num_key_value_heads": 3,
+    "q_lora_rank": 12, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
+    "v_head_dim": 12, "hidden_act": "silu", "rms_norm_eps": 1e-5, "max_position_embeddings": 512,
+    "rope_theta": 50000, "rope_scaling": None, "n_routed_experts": 8, "first_k_dense_replace": 0,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2], "use_aux_hidden_state": True},
+}
+# (config, the layer's name, whether it has an embedding of its own)
+EAGLES = {
+    "eagle3": (EAGLE, "midlayer", False),
+    # Every part that a head may have besides.
+    "eagle3_norms": (EAGLE | {"fc_norm": True, "norm_output": True}, "layers.0", True),
+}
+
+
+def eagle_tensors(config, layer, has_embedding, seed):
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    nope, rope = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
+    attention = f"{layer}.self_attn"
+    shapes = {
+        "fc.weight": (hidden, 3 * hidden), "norm.weight": (hidden,),
+        "lm_head.weight": (config["draft_vocab_size"], hidden),
+        f"{layer}.input_layernorm.weight": (hidden,), f"{layer}.hidden_norm.weight": (hidden,),
+        f"{layer}.post_attention_layernorm.weight": (hidden,),
+        f"{attention}.q_a_proj.weight": (config["q_lora_rank"], 2 * hidden),
+        f"{attention}.q_a_layernorm.weight": (config["q_lora_rank"],),
+        f"{attention}.q_b_proj.weight": (heads * (nope + rope), config["q_lora_rank"]),
+        f"{attention}.kv_a_proj_with_mqa.weight": (config["kv_lora_rank"] + rope, 2 * hidden),
+        f"{attention}.kv_a_layernorm.weight": (config["kv_lora_rank"],),
+        f"{attention}.kv_b_proj.weight": (heads * (nope + config["v_head_dim"]),
+                                          config["kv_lora_rank"]),
+        f"{attention}.o_proj.weight": (hidden, heads * config["v_head_dim"]),
+        f"{layer}.mlp.gate_proj.weight": (config["intermediate_size"], hidden),
+        f"{layer}.mlp.up_proj.weight": (config["intermediate_size"], hidden),
+        f"{layer}.mlp.down_proj.weight": (hidden, config["intermediate_size"]),
+    }
+    if config.get("fc_norm"):
+        shapes |= {f"fc_norm.{i}.weight": (hidden,) for i in range(3)}
+    if has_embedding:
+        shapes["embed_tokens.weight"] = (config["vocab_size"], hidden)
+    tensors = {}
+    for name, shape in shapes.items():
+        noise = torch.randn(shape, generator=torch.Generator().manual_seed(
+            seed * 2**32 + zlib.crc32(name.encode())))
+        is_norm = len(shape) == 1
+        gain = 2.5 if name == "lm_head.weight" else 1.3
+        tensors[name] = (1 + 0.2 * noise if is_norm else
+                         noise * gain / math.sqrt(shape[1])).to(torch.bfloat16)
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randperm(config["vocab_size"], generator=generator)[:config["draft_vocab_size"]]
+    ids = ids.sort().values
+    tensors["d2t"] = ids - torch.arange(len(ids))
+    tensors["t2d"] = torch.zeros(config["vocab_size"], dtype=torch.bool).index_fill_(0, ids, True)
+    return tensors
+
+
+class EagleHead:
+    """An EAGLE-3 head in double precision, as `draft` takes a layer."""
+
+    MISREADINGS = ("residual normed", "halves swapped", "wrong states")
+
+    def __init__(self, config, layer, tensors, trunk, misreading=None):
+        self.config, self.layer, self.trunk, self.misreading = config, layer, trunk, misreading
+        self.tensors = {name: tensor.double() for name, tensor in tensors.items()}
+        self.ids = tensors["d2t"] + torch.arange(len(tensors["d2t"]))
+
+    def norm(self, name, x, eps=None):
+        eps = eps or self.config["rms_norm_eps"]
+        scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+        return x * scale * self.tensors[f"{name}.weight"]
+
+    def linear(self, name, x):
+        return x @ self.tensors[f"{name}.weight"].T
+
+    def trunk_states(self, tokens):
+        wanted = self.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
+        inputs = {}
+        hooks = [self.trunk.model.layers[i].register_forward_pre_hook(
+            lambda _, args, kwargs, i=i: inputs.update(
+                {i: args[0] if args else kwargs["hidden_states"]}), with_kwargs=True)
+            for i in wanted]
+        self.trunk.model(torch.tensor([tokens]), use_cache=False)
+        for hook in hooks:
+            hook.remove()
+        parts = [inputs[i] for i in wanted]
+        if self.config.get("fc_norm"):
+            parts = [self.norm(f"fc_norm.{i}", part) for i, part in enumerate(parts)]
+        return self.linear("fc", torch.cat(parts, -1))
+
+    def rotate(self, x):
+        """[row, head, rope_dim], pairs of neighbours"""
+        half = x.shape[-1] // 2
+        frequencies = self.config["rope_theta"] ** (-torch.arange(half).double() / half)
+        angles = torch.arange(x.shape[0]).double()[:, None, None] * frequencies
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack([a * angles.cos() - b * angles.sin(),
+                            b * angles.cos() + a * angles.sin()], -1).flatten(-2)
+
+    def attention(self, x):
+        config, name = self.config, f"{self.layer}.self_attn"
+        heads, nope = config["num_attention_heads"], config["qk_nope_head_dim"]
+        rope, latent = config["qk_rope_head_dim"], config["kv_lora_rank"]
+        rows = x.shape[0]
+        q = self.linear(f"{name}.q_b_proj",
+                        self.norm(f"{name}.q_a_layernorm", self.linear(f"{name}.q_a_proj", x), 1e-6))
+        q = q.view(rows, heads, nope + rope)
+        q = torch.cat([q[..., :nope], self.rotate(q[..., nope:])], -1)
+        c, k_rope = self.linear(f"{name}.kv_a_proj_with_mqa", x).split([latent, rope], -1)
+        kv = self.linear(f"{name}.kv_b_proj", self.norm(f"{name}.kv_a_layernorm", c, 1e-6))
+        kv = kv.view(rows, heads, nope + config["v_head_dim"])
+        k = torch.cat([kv[..., :nope], self.rotate(k_rope[:, None]).expand(-1, heads, -1)], -1)
+        scores = torch.einsum("qhd,khd->hqk", q, k) / math.sqrt(nope + rope)
+        scores = scores.masked_fill(torch.ones(rows, rows).triu(1).bool(), -math.inf)
+        out = torch.einsum("hqk,khd->qhd", scores.softmax(-1), kv[..., nope:])
+        return self.linear(f"{name}.o_proj", out.flatten(1))
+
+    def rows(self, states, tokens):
+        table = self.tensors.get("embed_tokens.weight")
+        embedded = self.trunk.model.embed_tokens(tokens)[0] if table is None else table[tokens[0]]
+        x = states[0]
+        halves = [self.norm(f"{self.layer}.input_layernorm", embedded),
+                  self.norm(f"{self.layer}.hidden_norm", x)]
+        if self.misreading == "residual normed":
+            x = halves[1]
+        if self.misreading == "halves swapped":
+            halves.reverse()
+        x = x + self.attention(torch.cat(halves, -1))
+        h = self.norm(f"{self.layer}.post_attention_layernorm", x)
+        x = x + self.linear(f"{self.layer}.mlp.down_proj", torch.nn.functional.silu(
+            self.linear(f"{self.layer}.mlp.gate_proj", h)) *
+            self.linear(f"{self.layer}.mlp.up_proj", h))
+        normed = self.norm("norm", x)
+        takes_normed = bool(self.config.get("norm_output")) != (self.misreading == "wrong states")
+        return (normed if takes_normed else x)[None], normed[None]
+
+    def logits(self, normed):
+        """Over the trunk's vocabulary."""
+        logits = self.linear("lm_head", normed)
+        return torch.full((*logits.shape[:-1], self.config["vocab_size"]), -math.inf,
+                          dtype=torch.double).index_copy_(-1, self.ids, logits)
+
+
+@torch.no_grad()
+def best_of_rows(head, tokens):
+    """(the most likely token of every row, its log-probability, the smallest gap)"""
+    states = head.trunk_states(tokens[:-1])
+    logits = head.logits(head.rows(states, torch.tensor([tokens[1:]]))[1])[0]
+    best = logits.topk(2).values
+    chosen = logits.log_softmax(-1).max(-1)
+    return chosen.indices, chosen.values, (best[:, 0] - best[:, 1]).min().item()
+
+
+def make_eagle(name):
+    config, layer, has_embedding = EAGLES[name]
+    folder = HF / EAGLE_TRUNK
+    trunk_config = json.loads((folder / "config.json").read_text())
+    trunk_tensors = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        trunk_tensors |= safetensors.torch.load_file(file)
+    trunk = load_model(trunk_config, trunk_tensors, torch.float64)
+    given = json.loads((folder / "expected.json").read_text())
+    tokens = given["tokens"] + given["greedy"][:1]
+    for seed in range(1, MOST_SEEDS + 1):
+        tensors = eagle_tensors(config, layer, has_embedding, seed)
+        head = EagleHead(config, layer, tensors, trunk)
+        best, logprobs, gap = best_of_rows(head, tokens)
+        _, chain, chain_logprobs, chain_gap = draft(head, tokens)
+        wrong = [draft(EagleHead(config, layer, tensors, trunk, misreading), tokens, chain)[2]
+                 for misreading in EagleHead.MISREADINGS]
+        differences = [(other - chain_logprobs).abs().max().item() for other in wrong]
+        if gap > CLOSEST_BEST and chain_gap > CLOSEST_TOKENS and min(differences) > MISREADING:
+            break
+        print(f"{name}: not seed {seed}: gaps {gap:.1e} and {chain_gap:.1e}, misreadings differ by "
+              f"{min(differences):.1e}", flush=True)
+    else:
+        sys.exit(f"{name}: none of {MOST_SEEDS} seeds will do")
+    folder = pathlib.Path(__file__).resolve().parent.parent / "src/model/testdata/eagle3" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    write_folder(folder, config, tensors)
+    write_expected(folder / "expected.json", {
+        "trunk": EAGLE_TRUNK, "tokens": best.tolist(),
+        "logprobs": [round(value, 6) for value in logprobs.tolist()], "chain": chain,
+        "chain_logprobs": [round(value, 6) for value in chain_logprobs.tolist()],
+        "smallest_gap": round(min(gap, chain_gap), 6), "seed": seed, "made_with": made_with()})
+    print(f"{name}: seed {seed}, gap {min(gap, chain_gap):.4f}", flush=True)
+
+
 def make_bundled():
     """What the draft layer of the bundled model makes of an answer of its own."""
     root = pathlib.Path(__file__).resolve().parent.parent
@@ -1036,9 +1235,11 @@ def main():
     torch.set_num_threads(1)  # sums in one order
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    for name in sys.argv[1:] or [*FIXTURES, "bundled"]:
+    for name in sys.argv[1:] or [*FIXTURES, *EAGLES, "bundled"]:
         if name == "bundled":
             make_bundled()
+        elif name in EAGLES:
+            make_eagle(name)
         else:
             make(name, FIXTURES[name])
 

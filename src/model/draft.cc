@@ -1,5 +1,7 @@
 #include "model/draft.h"
 
+#include <iterator>
+
 #include "base/error.h"
 #include "model/layer_pass.h"
 

@@ -4,102 +4,76 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "attn/plan_storage.h"
-#include "device/buffer.h"
-#include "device/thread_pool.h"
 #include "io/json.h"
-#include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/mla_attention.h"
 #include "kernels/cpu/weight_packer.h"
+#include "model/test_step.h"
 #include "model/weight_source.h"
 
 namespace quire {
 namespace {
 
-using State = std::vector<float>;
+using testing::Drafted;
+using testing::DraftRow;
+using testing::kTestContext;
+using testing::RowOf;
+using testing::State;
+using testing::TakeCounted;
+using testing::TestStep;
 
-constexpr int64_t kContext = 192;
-constexpr int64_t kNodes = 16;
+size_t Size(int64_t n) { return static_cast<size_t>(n); }
 
-// What one row of the draft layer takes, and what it says.
-struct DraftRow {
-  int32_t token = 0;  // the one behind the row
-  int64_t position = 0;
-  State state = {};
-};
-struct Drafted {
-  State state = {};
-  std::vector<float> logits = {};
-
-  double Logprob(int32_t token) const {
-    double sum = 0;
-    const double highest = *std::ranges::max_element(logits);
-    for (const float logit : logits) sum += std::exp(logit - highest);
-    return logits[static_cast<size_t>(token)] - highest - std::log(sum);
-  }
-  int32_t Best() const {
-    return static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
-  }
-  bool operator==(const Drafted&) const = default;
-};
-
-// One sequence of a model that drafts. What was never written is NaN in every store.
+// One sequence of a model that drafts.
 class Sequence {
  public:
   Sequence(const std::filesystem::path& folder, int32_t page_size)
-      : config_(WithDraftLayer(ReadModelConfig(folder))),
-        capacity_{.num_seqs = 1,
-                  .query_tokens = TokenCount(kContext),
-                  .context = TokenCount(kContext),
-                  .tree_nodes = TokenCount(kNodes),
-                  .page_size = PageSize(page_size),
-                  .pool_pages =
-                      PageSize(page_size).PagesFor(TokenCount(kContext + kNodes)) + PageCount(1)},
-        work_(cpu::MlaWorkShape(AttentionShape(config_), 2)),
-        plans_(capacity_, work_) {
+      : config_(WithDraftLayer(ReadModelConfig(folder))), step_(config_, page_size) {
     const auto source = OpenWeightFiles(folder, config_);
-    weight_memory_ = std::make_unique<Buffer>(
-        "weights", Counted([&](Carver& carver) { (void)Load(*source, carver); }));
-    Carver weights(weight_memory_->bytes());
-    model_ = std::make_unique<Model>(Load(*source, weights));
-    step_memory_ =
-        std::make_unique<Buffer>("a step", Counted([&](Carver& carver) { LayOut(carver); }));
-    Carver step(step_memory_->bytes());
-    LayOut(step);
-    std::memset(step_memory_->bytes().data(), 0xff, step_memory_->bytes().size());
-    MakeStores();
-    for (int32_t i = 1; i < capacity_.pool_pages.raw(); ++i) pages_.push_back(PageId(i));
-    std::shuffle(pages_.begin(), pages_.end(), std::mt19937_64(7));
+    memory_ = TakeCounted([&](Carver& carver) {
+      cpu::CpuWeightPacker packer(carver, step_.executor());
+      ModelWeights weights = LoadWeights(config_, *source, packer);
+      const RopeAngles angles = MakeRopeAngles(config_, TokenCount(kTestContext), packer);
+      model_ = std::make_unique<Model>(config_, std::move(weights), angles);
+    });
+    rows_memory_ = TakeCounted([&](Carver& carver) {
+      const auto take = [&](int64_t width) {
+        return carver.TakeTensor(DType::kF32, {kTestContext, width});
+      };
+      states_ = take(config_.hidden_size);
+      picked_ = take(config_.hidden_size);
+      normed_ = take(config_.hidden_size);
+      logits_ = take(config_.vocab_size);
+    });
+    for (int32_t i = 0; i < config_.num_layers(); ++i) step_.AddStore();
+    if (config_.indexer) {
+      for (int32_t i = 0; i < config_.indexer->num_full(); ++i) step_.AddIndexStore();
+    }
+    step_.AddStore();
+    if (config_.indexer) step_.AddIndexStore();
   }
-
-  const ModelConfig& config() const { return config_; }
 
   // The trunk's states of these tokens, computed `chunk` at a time.
   std::vector<State> Trunk(const std::vector<int32_t>& tokens, int64_t chunk) {
     std::vector<State> states;
     for (int64_t begin = 0; begin < std::ssize(tokens); begin += chunk) {
       const int64_t count = std::min(chunk, std::ssize(tokens) - begin);
-      const Plan& plan = MakePlan(begin, count, {});
-      const auto cut = std::span(tokens).subspan(Size(begin), Size(count));
-      const std::vector<TokenCount> positions = Positions(begin, count);
-      const std::vector<Slot> slots = Slots(begin, count);
+      const Plan& plan = step_.MakePlan(begin, count);
       const TensorView normed = states_.FirstRows(count);
-      cpu::CpuOps ops(scratch_, pool_, clock_);
-      model_->Forward({.tokens = cut,
-                       .positions = positions,
-                       .slots = slots,
+      cpu::CpuOps ops = step_.ops();
+      model_->Forward({.tokens = std::span(tokens).subspan(Size(begin), Size(count)),
+                       .positions = step_.Positions(begin, count),
+                       .slots = step_.Slots(begin, count),
                        .plan = plan,
-                       .stores = std::span(stores_).first(NumTrunkStores(config_)),
-                       .buffers = buffers_,
-                       .chooses = Chooses(plan),
+                       .stores = step_.stores().first(NumTrunkStores(config_)),
+                       .buffers = step_.buffers(),
+                       .chooses = step_.Chooses(plan),
                        .states = normed},
                       ops);
       for (int64_t i = 0; i < count; ++i) states.push_back(RowOf(normed, i));
@@ -121,20 +95,20 @@ class Sequence {
       all.push_back(static_cast<int32_t>(i));
       std::ranges::copy(row.state, states_.Row<float>(count - 1 - i));
     }
-    const std::vector<Slot> slots = Slots(begin, count);
-    const Plan& plan = MakePlan(begin, count, tree_parents);
+    const std::vector<Slot> slots = step_.Slots(begin, count);
+    const Plan& plan = step_.MakePlan(begin, count, tree_parents);
     const ForwardArgs forward{.tokens = tokens,
                               .positions = positions,
                               .slots = slots,
                               .plan = plan,
-                              .stores = std::span(stores_).subspan(NumTrunkStores(config_)),
-                              .buffers = buffers_,
-                              .chooses = Chooses(plan)};
-    cpu::CpuOps ops(scratch_, pool_, clock_);
+                              .stores = step_.stores().subspan(NumTrunkStores(config_)),
+                              .buffers = step_.buffers(),
+                              .chooses = step_.Chooses(plan)};
+    cpu::CpuOps ops = step_.ops();
     ForwardDraft(*model_,
                  {.rows = forward, .states = states_.FirstRows(count), .state_of = state_of}, ops);
     DraftLogits(*model_,
-                {.hidden = buffers_.hidden.FirstRows(count),
+                {.hidden = step_.buffers().hidden.FirstRows(count),
                  .rows = all,
                  .picked = picked_.FirstRows(count),
                  .normed = normed_.FirstRows(count),
@@ -162,99 +136,11 @@ class Sequence {
   }
 
  private:
-  static size_t Size(int64_t n) { return static_cast<size_t>(n); }
-
-  template <class LayOutFn>
-  static ByteOffset Counted(LayOutFn lay_out) {
-    Carver counter;
-    lay_out(counter);
-    return counter.used();
-  }
-
-  static State RowOf(const TensorView& view, int64_t row) {
-    return {view.Row<float>(row), view.Row<float>(row) + view.dim(1)};
-  }
-
-  Model Load(WeightSource& source, Carver& carver) {
-    cpu::CpuWeightPacker packer(carver, pool_);
-    ModelWeights weights = LoadWeights(config_, source, packer);
-    const RopeAngles angles = MakeRopeAngles(config_, TokenCount(kContext), packer);
-    return Model(config_, std::move(weights), angles);
-  }
-
-  void LayOut(Carver& carver) {
-    buffers_ = LayOutForward(config_, capacity_, DType::kF32, carver);
-    scratch_ = cpu::LayOutOps(OpLimitsOf(config_, capacity_, work_), carver);
-    states_ = carver.TakeTensor(DType::kF32, {kContext, config_.hidden_size});
-    picked_ = carver.TakeTensor(DType::kF32, {kContext, config_.hidden_size});
-    normed_ = carver.TakeTensor(DType::kF32, {kContext, config_.hidden_size});
-    logits_ = carver.TakeTensor(DType::kF32, {kContext, config_.vocab_size});
-  }
-
-  void MakeStores() {
-    const KvLayout latent(KvFormat::kLatentF32, AttentionShape(config_).dims, capacity_.page_size);
-    std::vector<KvLayout> layouts(Size(config_.num_layers()), latent);
-    if (config_.indexer) {
-      const KvLayout keys(KvFormat::kIndexKeyF32,
-                          {.latent_dim = config_.indexer->head_dim, .rope_dim = 0},
-                          capacity_.page_size);
-      layouts.insert(layouts.end(), Size(config_.indexer->num_full()), keys);
-      layouts.insert(layouts.end(), {latent, keys});
-    } else {
-      layouts.push_back(latent);
-    }
-    for (const KvLayout& layout : layouts) {
-      store_memory_.push_back(
-          std::make_unique<Buffer>("a store", KvStoreBytes(layout, capacity_.pool_pages)));
-      const std::span<std::byte> bytes = store_memory_.back()->bytes();
-      std::memset(bytes.data(), 0xff, bytes.size());
-      stores_.emplace_back(bytes, capacity_.pool_pages, layout);
-    }
-  }
-
-  const Plan& MakePlan(int64_t begin, int64_t count, const std::vector<int32_t>& tree_parents) {
-    const SequenceStep step{.q_len = TokenCount(count),
-                            .kv_len = TokenCount(begin + count),
-                            .pages = pages_,
-                            .tree_parents = tree_parents};
-    return plans_.Make(std::span(&step, 1), pool_);
-  }
-
-  bool Chooses(const Plan& plan) const {
-    return config_.indexer && std::ranges::any_of(plan.tiles, [&](const QueryTile& tile) {
-             return tile.kv_end > TokenCount(config_.indexer->top_k);
-           });
-  }
-
-  std::vector<TokenCount> Positions(int64_t begin, int64_t count) const {
-    std::vector<TokenCount> positions;
-    for (int64_t i = begin; i < begin + count; ++i) positions.emplace_back(i);
-    return positions;
-  }
-  std::vector<Slot> Slots(int64_t begin, int64_t count) const {
-    const int64_t page_size = capacity_.page_size.raw();
-    std::vector<Slot> slots;
-    for (int64_t i = begin; i < begin + count; ++i) {
-      slots.push_back(capacity_.page_size.SlotOf(pages_[Size(i / page_size)],
-                                                 static_cast<int32_t>(i % page_size)));
-    }
-    return slots;
-  }
-
   const ModelConfig config_;
-  const StepCapacity capacity_;
-  const WorkShape work_;
-  ThreadPool pool_{2};
-  PlanStorage plans_;
-  std::unique_ptr<Buffer> weight_memory_, step_memory_;
+  TestStep step_;
+  std::unique_ptr<Buffer> memory_, rows_memory_;
   std::unique_ptr<Model> model_;
-  ForwardBuffers buffers_;
-  cpu::OpScratch scratch_;
-  cpu::PartClock clock_;
   TensorView states_, picked_, normed_, logits_;
-  std::vector<std::unique_ptr<Buffer>> store_memory_;
-  std::vector<KvStore> stores_;
-  std::vector<PageId> pages_;
 };
 
 // ---- Parity ----
@@ -336,7 +222,7 @@ TEST_P(DraftParityTest, LogProbabilitiesAreThoseOfThePublishedLayer) {
 TEST_P(DraftParityTest, ChunksAndPagesChangeNoBit) {
   const ExpectedDraft expected(GetParam().expected);
   Sequence whole(GetParam().folder, 64);
-  const std::vector<Drafted> rows = DraftChain(whole, expected, kContext);
+  const std::vector<Drafted> rows = DraftChain(whole, expected, kTestContext);
   for (const int32_t page_size : {1, 61}) {
     Sequence cut(GetParam().folder, page_size);
     EXPECT_TRUE(DraftChain(cut, expected, 7) == rows) << "pages of " << page_size;

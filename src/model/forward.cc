@@ -31,7 +31,8 @@ OpLimits OpLimitsOf(const ModelConfig& config, const StepCapacity& capacity,
               std::max<int64_t>({config.hidden_size * (config.drafts ? 2 : 1), config.q_lora_rank,
                                  int64_t{config.num_heads} * config.value_dim, MlpWidth(config)}),
           // kv_down's, and the shared experts'.
-          .widest_side_input = std::max<int64_t>(config.hidden_size, config.moe.shared_width),
+          .widest_side_input = std::max<int64_t>(config.hidden_size * (config.drafts ? 2 : 1),
+                                                 config.moe.shared_width),
           .has_block_scales = config.fp8_blocks.has_value(),
           .route = config.moe.route,
           .expert_width = config.moe.expert_width,
@@ -94,13 +95,24 @@ void Model::Forward(const ForwardArgs& args, Ops& ops) const {
   pass.Embed(weights_.embedding);
   Update update;
   const KvStore* next_index_store = args.stores.data() + num_layers;
+  int64_t num_inputs = 0;  // of wanted layers that are there already
   for (size_t i = 0; i < num_layers; ++i) {
+    if (num_inputs < std::ssize(args.wanted_layers) &&
+        std::cmp_equal(args.wanted_layers[static_cast<size_t>(num_inputs)], i)) {
+      pass.Add(std::exchange(update, {}));
+      ops.CopyRows(
+          {.x = args.buffers.hidden.FirstRows(std::ssize(args.tokens)),
+           .y = args.layer_inputs.Columns(num_inputs * config_.hidden_size, config_.hidden_size)});
+      ++num_inputs;
+    }
     const bool is_full = config_.HasIndexer(static_cast<int32_t>(i));
     const LayerStores stores{.latent = args.stores[i],
                              .index_keys = is_full ? next_index_store++ : nullptr};
     int32_t* const experts_used = args.experts_used.empty() ? nullptr : &args.experts_used[i];
     update = pass.Layer(weights_.layers[i], stores, update, experts_used);
   }
+  QUIRE_CHECK(num_inputs == std::ssize(args.wanted_layers), "{} of {} wanted layers", num_inputs,
+              args.wanted_layers.size());
   if (args.states.empty()) {
     pass.Add(update);
   } else {

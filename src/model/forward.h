@@ -75,6 +75,10 @@ struct ForwardArgs {
   // [num_tokens, hidden] act, or none: the hidden state of all rows after the last norm, which a draft
   // layer takes.
   TensorView states = {};
+  // Of layers whose inputs an EAGLE-3 head takes, ascending, or none: the residual stream before each,
+  // side by side in `layer_inputs`, [num_tokens, layers * hidden] act.
+  std::span<const int32_t> wanted_layers = {};
+  TensorView layer_inputs = {};
 };
 
 // Rows of the hidden state to the logits that follow them.

@@ -38,7 +38,12 @@ void LayerPass::Embed(const Weight& table) const {
 Update LayerPass::Layer(const LayerWeights& layer, const LayerStores& stores, const Update& before,
                         int32_t* experts_used) const {
   AddNorm(before, layer.attention_norm, normed_);
-  Attention(layer.attention, stores);
+  return LayerOf(layer, stores, normed_, experts_used);
+}
+
+Update LayerPass::LayerOf(const LayerWeights& layer, const LayerStores& stores,
+                          ConstTensorView input, int32_t* experts_used) const {
+  Attention(layer.attention, stores, input);
   AddNorm(update_, layer.mlp_norm, normed_);
   ops_.Mark(ForwardPart::kProjections);
   const Update update =
@@ -64,19 +69,20 @@ void LayerPass::AddNorm(const Update& update, std::span<const float> weight,
 
 // ---- Attention ----
 
-void LayerPass::Attention(const AttentionWeights& weights, const LayerStores& stores) const {
+void LayerPass::Attention(const AttentionWeights& weights, const LayerStores& stores,
+                          ConstTensorView input) const {
   const ForwardBuffers& buffers = args_.buffers;
   const TensorView q_latent = Rows(buffers.q_latent).Parts(config_.num_heads);
   const bool chooses = args_.chooses && stores.index_keys != nullptr;
   Ops& beside = ops_.Fork();
-  KeysAndValues(weights, stores.latent, beside);
+  KeysAndValues(weights, stores.latent, input, beside);
   if (stores.index_keys != nullptr) {
-    WriteIndexKeys(*indexer_, weights.indexer, *stores.index_keys, normed_, beside);
+    WriteIndexKeys(*indexer_, weights.indexer, *stores.index_keys, input, beside);
   }
-  Queries(weights);
+  Queries(weights, input);
   QueriesToLatent(weights, q_latent);
   if (chooses) {
-    MakeIndexQueries(*indexer_, weights.indexer, normed_, Rows(buffers.q_down), ops_);
+    MakeIndexQueries(*indexer_, weights.indexer, input, Rows(buffers.q_down), ops_);
   }
   ops_.Join();
   ops_.Mark(ForwardPart::kProjections);
@@ -112,9 +118,9 @@ void LayerPass::Attend(const KvStore& store, const TensorView& q_latent) const {
 }
 
 void LayerPass::KeysAndValues(const AttentionWeights& weights, const KvStore& store,
-                              Ops& ops) const {
+                              ConstTensorView input, Ops& ops) const {
   const TensorView kv = Rows(args_.buffers.kv);
-  ops.Matmul({.x = normed_, .w = weights.kv_down, .y = kv, .bias = weights.kv_down_bias});
+  ops.Matmul({.x = input, .w = weights.kv_down, .y = kv, .bias = weights.kv_down_bias});
   ops.WriteKv({.store = store,
                .slots = args_.slots,
                .kv = kv,
@@ -123,14 +129,14 @@ void LayerPass::KeysAndValues(const AttentionWeights& weights, const KvStore& st
                .angles = angles_});
 }
 
-void LayerPass::Queries(const AttentionWeights& weights) const {
+void LayerPass::Queries(const AttentionWeights& weights, ConstTensorView input) const {
   const TensorView q = Rows(args_.buffers.q);
   if (weights.q_down.empty()) {
-    ops_.Matmul({.x = normed_, .w = weights.q_up, .y = q});
+    ops_.Matmul({.x = input, .w = weights.q_up, .y = q});
     return;
   }
   const TensorView q_down = Rows(args_.buffers.q_down);
-  ops_.Matmul({.x = normed_, .w = weights.q_down, .y = q_down, .bias = weights.q_down_bias});
+  ops_.Matmul({.x = input, .w = weights.q_down, .y = q_down, .bias = weights.q_down_bias});
   ops_.Norm({.x = q_down,
              .weight = weights.q_norm,
              .eps = static_cast<float>(config_.latent_norm_eps),

@@ -38,6 +38,10 @@ class LayerPass {
   // how many experts had rows.
   Update Layer(const LayerWeights& layer, const LayerStores& stores, const Update& before,
                int32_t* experts_used = nullptr) const;
+  // The same where nothing is left to be added and attention reads `input`, [num_tokens, any width] act,
+  // instead of the normed hidden state.
+  Update LayerOf(const LayerWeights& layer, const LayerStores& stores, ConstTensorView input,
+                 int32_t* experts_used = nullptr) const;
 
   void Add(const Update& update) const { ops_.Add(Adding(update)); }
   // The same, and then normed = norm(hidden).
@@ -53,13 +57,15 @@ class LayerPass {
   AddArgs Adding(const Update& update) const;
 
   // Leaves what it adds in update_.
-  void Attention(const AttentionWeights& weights, const LayerStores& stores) const;
+  void Attention(const AttentionWeights& weights, const LayerStores& stores,
+                 ConstTensorView input) const;
   // To all keys that queries see, or to those that this layer's indexer, or the last one's, chose.
   void Attend(const KvStore& store, const TensorView& q_latent) const;
   // The tokens' own rows, to the store.
-  void KeysAndValues(const AttentionWeights& weights, const KvStore& store, Ops& ops) const;
+  void KeysAndValues(const AttentionWeights& weights, const KvStore& store, ConstTensorView input,
+                     Ops& ops) const;
   // Without q_lora q takes one product less.
-  void Queries(const AttentionWeights& weights) const;
+  void Queries(const AttentionWeights& weights, ConstTensorView input) const;
   // q_latent = [q_nope * key head | rotated q_rope], head by head.
   void QueriesToLatent(const AttentionWeights& weights, TensorView q_latent) const;
 

@@ -201,6 +201,17 @@ class FileWeights final : public WeightSource {
     }
   }
 
+  bool Has(const std::string& name) const override {
+    return tensors_.Find(prefix_ + name) != nullptr;
+  }
+
+  void ReadIntegers(const std::string& name, std::span<int64_t> values) override {
+    const StoredTensor& tensor = tensors_.At(prefix_ + name);
+    RequireExtents(tensor, {std::ssize(values)});
+    if (tensor.dtype != FileDType::kI64) RefuseDType(tensor, "I64");
+    for (size_t i = 0; i < values.size(); ++i) values[i] = ReadElement<int64_t>(tensor, i);
+  }
+
   void RequireNoOthers(const std::unordered_set<std::string>& names,
                        int32_t num_layers) const override {
     const StoredTensor* first = nullptr;
@@ -380,6 +391,10 @@ class DummyWeights final : public WeightSource {
   }
 
   void CheckVector(const std::string&, int64_t) const override {}
+  bool Has(const std::string&) const override { return false; }
+  void ReadIntegers(const std::string& name, std::span<int64_t>) override {
+    throw Error(ErrorCode::kInvalidArgument, "tensor '{}': there are no dummies of integers", name);
+  }
   void RequireNoOthers(const std::unordered_set<std::string>&, int32_t) const override {}
 
   void ReadVector(const std::string& name, std::span<float> values) override {

@@ -30,6 +30,10 @@ class WeightSource {
   // That there is a vector of this length. Reads no data.
   virtual void CheckVector(const std::string& name, int64_t size) const = 0;
   virtual void ReadVector(const std::string& name, std::span<float> values) = 0;
+  // Whether there is a tensor of this name.
+  virtual bool Has(const std::string& name) const = 0;
+  // A vector of 64-bit integers.
+  virtual void ReadIntegers(const std::string& name, std::span<int64_t> values) = 0;
   // That there are no tensors but these, `names`, which are all that a model is computed from: others
   // would belong to a part that is left out. Allowed besides are the scales of these, layers of
   // multi-token prediction from number `num_layers` on, what a vision-language model has beside its

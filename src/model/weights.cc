@@ -54,7 +54,51 @@ class Loader {
     return weights;
   }
 
+  EagleWeights LoadEagle(const EagleConfig& eagle) {
+    const int64_t hidden = config_.hidden_size;
+    const int64_t num_inputs = std::ssize(eagle.wanted_layers);
+    const std::string prefix =
+        source_.Has("midlayer.hidden_norm.weight") ? "midlayer." : "layers.0.";
+    EagleWeights weights;
+    for (int64_t i = 0; eagle.input_norms && i < num_inputs; ++i) {
+      weights.input_norms.push_back(Vector(fmt::format("fc_norm.{}.weight", i), hidden));
+    }
+    weights.fuse = Matrix("fc.weight", {hidden, num_inputs * hidden});
+    if (source_.Has("embed_tokens.weight")) {
+      weights.embedding =
+          Matrix("embed_tokens.weight", {config_.vocab_size, hidden}, WeightUse::kTable);
+    }
+    weights.embedding_norm = Vector(prefix + "input_layernorm.weight", hidden);
+    weights.hidden_norm = Vector(prefix + "hidden_norm.weight", hidden);
+    weights.layer.attention = Attention(prefix + "self_attn.", 2 * hidden);
+    weights.layer.mlp_norm = Vector(prefix + "post_attention_layernorm.weight", hidden);
+    weights.layer.mlp = Mlps({prefix + "mlp."}, config_.dense_width);
+    weights.head_norm = Vector("norm.weight", hidden);
+    weights.head = Matrix("lm_head.weight", {eagle.draft_vocab_size, hidden});
+    weights.token_ids = TokenIds(eagle.draft_vocab_size);
+    names_.insert("t2d");  // the same the other way round
+    source_.RequireNoOthers(names_, config_.num_layers());
+    packer_.Finish();
+    return weights;
+  }
+
  private:
+  // d2t holds how far each token's number is behind the trunk's. Without it they are the same.
+  std::vector<int32_t> TokenIds(int64_t count) {
+    names_.insert("d2t");
+    std::vector<int64_t> offsets(static_cast<size_t>(count), 0);
+    if (count < config_.vocab_size || source_.Has("d2t")) source_.ReadIntegers("d2t", offsets);
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t offset = offsets[static_cast<size_t>(i)];
+      Require(offset >= -i && offset < config_.vocab_size - i,
+              "tensor 'd2t': expected offsets to tokens 0..{}, got {} at [{}]",
+              config_.vocab_size - 1, offset, i);
+      ids.push_back(static_cast<int32_t>(i + offset));
+    }
+    return ids;
+  }
+
   DraftWeights Draft() {
     const int32_t number = config_.num_layers();
     const std::string prefix = LayerPrefix(number);
@@ -94,19 +138,22 @@ class Loader {
   }
 
   AttentionWeights Attention(const std::string& prefix) {
+    return Attention(prefix, config_.hidden_size);
+  }
+  AttentionWeights Attention(const std::string& prefix, int64_t inputs) {
     const int64_t hidden = config_.hidden_size;
     const int64_t queries = int64_t{config_.num_heads} * config_.head_dim();
     AttentionWeights attention;
     if (config_.q_lora_rank > 0) {
-      attention.q_down = Matrix(prefix + "q_a_proj.weight", {config_.q_lora_rank, hidden});
+      attention.q_down = Matrix(prefix + "q_a_proj.weight", {config_.q_lora_rank, inputs});
       attention.q_down_bias = AttentionBias(prefix + "q_a_proj.bias", config_.q_lora_rank);
       attention.q_norm = Vector(prefix + "q_a_layernorm.weight", config_.q_lora_rank);
       attention.q_up = Matrix(prefix + "q_b_proj.weight", {queries, config_.q_lora_rank});
     } else {
-      attention.q_up = Matrix(prefix + "q_proj.weight", {queries, hidden});
+      attention.q_up = Matrix(prefix + "q_proj.weight", {queries, inputs});
     }
     const int64_t row = config_.latent_dim + config_.rope_dim;
-    attention.kv_down = Matrix(prefix + "kv_a_proj_with_mqa.weight", {row, hidden});
+    attention.kv_down = Matrix(prefix + "kv_a_proj_with_mqa.weight", {row, inputs});
     attention.kv_down_bias = AttentionBias(prefix + "kv_a_proj_with_mqa.bias", row);
     attention.kv_norm = Vector(prefix + "kv_a_layernorm.weight", config_.latent_dim);
     LoadHeads(prefix + "kv_b_proj.weight", attention);
@@ -230,6 +277,10 @@ class Loader {
 
 ModelWeights LoadWeights(const ModelConfig& config, WeightSource& source, WeightPacker& packer) {
   return Loader(config, source, packer).Load();
+}
+
+EagleWeights LoadWeights(const EagleConfig& config, WeightSource& source, WeightPacker& packer) {
+  return Loader(config.layer, source, packer).LoadEagle(config);
 }
 
 }  // namespace quire

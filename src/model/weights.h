@@ -8,6 +8,7 @@
 
 #include "kernels/weight.h"
 #include "model/config.h"
+#include "model/eagle_config.h"
 #include "model/weight_source.h"
 
 namespace quire {
@@ -72,6 +73,19 @@ struct DraftWeights {
   std::span<const float> head_norm = {};
 };
 
+// An EAGLE-3 head, from a folder of its own.
+struct EagleWeights {
+  std::vector<std::span<const float>> input_norms = {};  // of each of the trunk's inputs, or none
+  Weight fuse = {};                                      // inputs * hidden -> hidden
+  Weight embedding = {};                                 // empty: the trunk's
+  std::span<const float> embedding_norm = {};
+  std::span<const float> hidden_norm = {};
+  LayerWeights layer = {};  // attention reads 2 * hidden values, and has no norm of its own
+  std::span<const float> head_norm = {};
+  Weight head = {};                     // [draft vocabulary, hidden]
+  std::vector<int32_t> token_ids = {};  // [draft vocabulary]: which of the trunk's tokens each is
+};
+
 // Views into the memory that they were loaded to.
 struct ModelWeights {
   Weight embedding = {};  // [vocab, hidden]: row t is token t
@@ -84,6 +98,9 @@ struct ModelWeights {
 // Brings all of a model's weights through `packer`. Where that only counts, everything is checked and
 // nothing is read. Throws as WeightSource does, and as the packer.
 ModelWeights LoadWeights(const ModelConfig& config, WeightSource& source, WeightPacker& packer);
+// The same of an EAGLE-3 head; `source` is of its folder and config.layer. Throws also for a token that
+// the trunk does not have.
+EagleWeights LoadWeights(const EagleConfig& config, WeightSource& source, WeightPacker& packer);
 
 }  // namespace quire
 

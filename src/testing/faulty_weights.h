@@ -42,6 +42,10 @@ class FaultyWeights final : public WeightSource {
   void ReadVector(const std::string& name, std::span<float> values) override {
     source_.ReadVector(name, values);
   }
+  bool Has(const std::string& name) const override { return source_.Has(name); }
+  void ReadIntegers(const std::string& name, std::span<int64_t> values) override {
+    source_.ReadIntegers(name, values);
+  }
   void RequireNoOthers(const std::unordered_set<std::string>& names,
                        int32_t num_layers) const override {
     source_.RequireNoOthers(names, num_layers);

@@ -1,0 +1,59 @@
+// The forward pass of an EAGLE-3 head, over the ops of any backend.
+//
+// As the draft layer of model/draft.h, row p takes the token at p + 1 and a state of p, is rotated by p
+// and kept in the slot of p:
+//   the trunk's state of p = fuse([its residual stream before three layers, each normed or not])
+//   x = state; attention reads [norm(embedding of token p + 1) | norm(state)] and adds to x, then an MLP
+//   the head's own state = x, before or after its norm; logits = head(norm(x)), of its own vocabulary
+#ifndef QUIRE_MODEL_EAGLE_H_
+#define QUIRE_MODEL_EAGLE_H_
+
+#include <cstdint>
+#include <span>
+
+#include "base/tensor_view.h"
+#include "kernels/ops.h"
+#include "model/draft.h"
+#include "model/eagle_config.h"
+#include "model/forward.h"
+#include "model/rope_table.h"
+#include "model/weights.h"
+
+namespace quire {
+
+// The trunk's states, of what ForwardArgs::layer_inputs holds.
+struct FuseArgs {
+  ConstTensorView inputs = {};  // [num_rows, layers * hidden] act
+  TensorView normed = {};       // as inputs: scratch; may be empty where inputs are not normed
+  TensorView states = {};       // [num_rows, hidden] act
+};
+
+class EagleHead {
+ public:
+  // `weights`, with an embedding, and `rope`, of config.layer, view memory that outlives the head.
+  EagleHead(EagleConfig config, EagleWeights weights, RopeAngles rope);
+
+  const EagleConfig& config() const { return config_; }
+  // [draft vocabulary]: which of the trunk's tokens each of the head's is. In the host's memory.
+  std::span<const int32_t> token_ids() const { return weights_.token_ids; }
+
+  void Fuse(const FuseArgs& args, Ops& ops) const;
+
+  // The layer's output is in args.rows.buffers.hidden; buffers are of config().layer, and rows.stores is
+  // one of its geometry.
+  void Forward(const DraftArgs& args, Ops& ops) const;
+
+  // args.logits are of the draft vocabulary. `states` [num_rows, hidden] act: what rows behind take; not
+  // args.normed.
+  void Logits(const LogitsArgs& args, TensorView states, Ops& ops) const;
+
+ private:
+  EagleConfig config_;
+  EagleWeights weights_;
+  RopeAngles rope_;
+  float softmax_scale_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_MODEL_EAGLE_H_
