@@ -52,9 +52,9 @@ asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedB
 	ctest --preset asan -j $(JOBS) -LE 'seeds|compile_fail|repo'
 
 # What runs loops on threads, or threads of its own; the server as a whole runs under `make load`.
-THREADED = device_test attn_test interop_test kernels_test engine_test model_test runner_test \
-  runner_invariants_test hf_test invariants_test engine_invariants_test http_test textgen_test \
-  server_test allocation_count_test
+THREADED = device_test attn_test interop_test kernels_test engine_test model_test draft_test \
+  runner_test runner_invariants_test hf_test invariants_test engine_invariants_test http_test \
+  textgen_test server_test allocation_count_test
 EMPTY :=
 THREADED_REGEX = ^($(subst $(EMPTY) $(EMPTY),|,$(THREADED)))$$
 # setarch -R: some kernels place mappings where ThreadSanitizer's shadow has to be.
