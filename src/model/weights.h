@@ -98,8 +98,8 @@ struct ModelWeights {
 // Brings all of a model's weights through `packer`. Where that only counts, everything is checked and
 // nothing is read. Throws as WeightSource does, and as the packer.
 ModelWeights LoadWeights(const ModelConfig& config, WeightSource& source, WeightPacker& packer);
-// The same of an EAGLE-3 head; `source` is of its folder and config.layer. Throws also for a token that
-// the trunk does not have.
+// The same of an EAGLE-3 head, whose d2t is always read; `source` is of its folder and config.layer.
+// Throws also for a token that the trunk does not have.
 EagleWeights LoadWeights(const EagleConfig& config, WeightSource& source, WeightPacker& packer);
 
 }  // namespace quire
