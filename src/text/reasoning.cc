@@ -3,20 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "text/possible_tag.h"
+
 namespace quire {
 namespace {
 
 constexpr std::string_view kOpen = "<think>";
 constexpr std::string_view kClose = "</think>";
 constexpr std::string_view kSpace = " \t\r\n";
-
-// How many of the last bytes of `text` could be the beginning of `tag`.
-size_t PossibleTagBytes(std::string_view text, std::string_view tag) {
-  for (size_t size = std::min(text.size(), tag.size() - 1); size > 0; --size) {
-    if (text.ends_with(tag.substr(0, size))) return size;
-  }
-  return 0;
-}
 
 }  // namespace
 
