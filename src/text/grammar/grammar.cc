@@ -41,6 +41,24 @@ Grammar::Expr Grammar::Repeat(Expr part, int64_t min, std::optional<int64_t> max
 
 Grammar::Expr Grammar::Call(Rule rule) { return Add({.kind = Kind::kCall, .rule = rule}); }
 
+Grammar::Expr Grammar::AddGrammar(const Grammar& other) {
+  const size_t first_node = nodes_.size();
+  const size_t first_rule = rules_.size();
+  const auto moved = [&](Expr expr) {
+    return static_cast<Expr>(static_cast<size_t>(expr) + first_node);
+  };
+  for (const RuleText& rule : other.rules_) {
+    const Rule added = AddRule(rule.name);
+    if (rule.expr) Define(added, moved(*rule.expr));
+  }
+  for (Node node : other.nodes_) {
+    for (Expr& part : node.parts) part = moved(part);
+    node.rule = static_cast<Rule>(static_cast<size_t>(node.rule) + first_rule);
+    Add(std::move(node));
+  }
+  return Call(static_cast<Rule>(static_cast<size_t>(other.root_) + first_rule));
+}
+
 Grammar::Rule Grammar::AddRule(std::string name) {
   Require(std::ssize(rules_) < kMaxGrammarExpressions, "grammar: expected at most {} rules",
           kMaxGrammarExpressions);

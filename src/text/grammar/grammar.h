@@ -36,6 +36,8 @@ class Grammar {
   Expr Repeat(Expr part, int64_t min, std::optional<int64_t> max);
   Expr Optional(Expr part) { return Repeat(part, 0, 1); }
   Expr Call(Rule rule);
+  // What another grammar's root is, with all of its rules.
+  Expr AddGrammar(const Grammar& other);
   // All of these throw Error(kInvalidArgument) if the grammar becomes too large.
 
   Rule AddRule(std::string name);  // to be defined once

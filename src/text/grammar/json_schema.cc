@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -127,6 +128,33 @@ class SchemaReader {
       grammar_.Define(next.rule, Write(*next.schema, next.where));
     }
     return whole;
+  }
+
+  Grammar::Expr ReadText() {
+    if (const std::optional<std::vector<OrderedJson>> values = Values(root_)) {
+      std::vector<Grammar::Expr> texts;
+      for (const OrderedJson& value : *values) {
+        texts.push_back(grammar_.Literal(value.get<std::string>()));
+      }
+      return grammar_.Choice(std::move(texts));
+    }
+    const CodePoints angle = {{'<', '<'}};
+    if (root_.contains("pattern")) {
+      return WritePattern(root_, "#", [&](const CodePoints& set) {
+        return grammar_.Characters(set.Without(angle));
+      });
+    }
+    if (root_.contains("format")) return WriteFormat(root_, "#");
+    const Grammar::Expr plain = grammar_.Characters(angle.Complement());
+    if (root_.contains("minLength") || root_.contains("maxLength")) {
+      const Counts counts = ReadCounts(root_, "#", "minLength", "maxLength");
+      return grammar_.Repeat(plain, counts.min, counts.max);
+    }
+    const Grammar::Expr other =
+        grammar_.Characters(CodePoints{{'/', '/'}, {'<', '<'}}.Complement());
+    return grammar_.Repeat(
+        grammar_.Choice({plain, grammar_.Sequence({grammar_.Literal("<"), other})}), 0,
+        std::nullopt);
   }
 
  private:
@@ -391,7 +419,9 @@ class SchemaReader {
     }
     if (has_pattern || has_format) {
       const Grammar::Expr inside =
-          has_pattern ? WritePattern(schema, where) : WriteFormat(schema, where);
+          has_pattern ? WritePattern(schema, where,
+                                     [&](const CodePoints& set) { return json_.CharacterOf(set); })
+                      : WriteFormat(schema, where);
       return grammar_.Sequence({grammar_.Literal("\""), inside, grammar_.Literal("\"")});
     }
     if (!has_length) return json_.String();
@@ -401,11 +431,11 @@ class SchemaReader {
                               grammar_.Literal("\"")});
   }
 
-  Grammar::Expr WritePattern(const OrderedJson& schema, const std::string& where) {
+  Grammar::Expr WritePattern(const OrderedJson& schema, const std::string& where,
+                             std::function<Grammar::Expr(const CodePoints&)> characters) {
     if (!schema["pattern"].is_string()) Refuse(where, "\"pattern\": expected a string");
-    const RegexOptions options{
-        .anchoring = RegexAnchoring::kSearch,
-        .characters = [&](const CodePoints& set) { return json_.CharacterOf(set); }};
+    const RegexOptions options{.anchoring = RegexAnchoring::kSearch,
+                               .characters = std::move(characters)};
     return AddRegex(grammar_, schema["pattern"].get<std::string>(),
                     fmt::format("{}: {}: \"pattern\"", source_, where), options);
   }
@@ -667,6 +697,10 @@ class SchemaReader {
 
 Grammar::Expr AddJsonSchema(Grammar& grammar, const OrderedJson& schema, std::string_view source) {
   return SchemaReader(grammar, schema, source).Read();
+}
+
+Grammar::Expr AddTextSchema(Grammar& grammar, const OrderedJson& schema, std::string_view source) {
+  return SchemaReader(grammar, schema, source).ReadText();
 }
 
 Grammar JsonSchemaGrammar(const OrderedJson& schema, std::string_view source) {

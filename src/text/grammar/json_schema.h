@@ -23,6 +23,11 @@ namespace quire {
 // schema in messages. Throws Error(kInvalidArgument) with the source, where in the schema, and why.
 Grammar::Expr AddJsonSchema(Grammar& grammar, const OrderedJson& schema, std::string_view source);
 
+// The same of a schema that allows strings alone, with "type", "enum" or "const": the strings themselves,
+// without quotes and escapes, to stand between tags. They have no "</" and do not end with "<"; nor have
+// they any "<" where the schema has a pattern, a format or a length.
+Grammar::Expr AddTextSchema(Grammar& grammar, const OrderedJson& schema, std::string_view source);
+
 Grammar JsonSchemaGrammar(const OrderedJson& schema, std::string_view source);
 // Any object.
 Grammar JsonObjectGrammar();

@@ -7,6 +7,11 @@
 #include "base/error.h"
 
 namespace quire {
+namespace {
+
+constexpr char kMarkByte = '\xff';
+
+}  // namespace
 
 VocabularyTrie::VocabularyTrie(std::span<const std::string_view> tokens)
     : bytes_(tokens.begin(), tokens.end()) {
@@ -50,13 +55,25 @@ std::string_view VocabularyTrie::Bytes(int32_t token) const {
   return bytes_[static_cast<size_t>(token)];
 }
 
-VocabularyTrie MakeVocabularyTrie(const Tokenizer& tokenizer, int64_t vocab_size) {
+VocabularyTrie MakeVocabularyTrie(const Tokenizer& tokenizer, int64_t vocab_size,
+                                  std::span<const std::string> marks) {
   std::vector<std::string_view> tokens(static_cast<size_t>(vocab_size));
   const int64_t known = std::min<int64_t>(vocab_size, tokenizer.vocab_size());
   for (int32_t id = 0; id < known; ++id) {
-    if (!tokenizer.IsSpecial(id)) tokens[static_cast<size_t>(id)] = tokenizer.TokenBytes(id);
+    const std::string_view bytes = tokenizer.TokenBytes(id);
+    // A token of that byte alone would write a mark's first.
+    const bool may_mark = !marks.empty() && bytes.find(kMarkByte) != std::string_view::npos;
+    if (!tokenizer.IsSpecial(id) && !may_mark) tokens[static_cast<size_t>(id)] = bytes;
+  }
+  std::vector<std::string> marked;
+  marked.reserve(marks.size());  // so that growing moves nothing that is pointed to
+  for (const AddedToken& token : tokenizer.added_tokens()) {
+    if (token.id >= known || std::ranges::find(marks, token.content) == marks.end()) continue;
+    tokens[static_cast<size_t>(token.id)] = marked.emplace_back(MarkedText(token.content));
   }
   return VocabularyTrie(tokens);
 }
+
+std::string MarkedText(std::string_view mark) { return kMarkByte + std::string(mark); }
 
 }  // namespace quire

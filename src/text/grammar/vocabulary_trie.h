@@ -47,7 +47,14 @@ class VocabularyTrie {
 
 // Of all tokens that may be a part of text: those of a tokenizer but the special ones. `vocab_size` as
 // the model has it, which may have more rows.
-VocabularyTrie MakeVocabularyTrie(const Tokenizer& tokenizer, int64_t vocab_size);
+//
+// Tokens whose text is one of `marks` are there too, special or not, as MarkedText: a grammar says where
+// they may stand, and no other text can have them.
+VocabularyTrie MakeVocabularyTrie(const Tokenizer& tokenizer, int64_t vocab_size,
+                                  std::span<const std::string> marks = {});
+
+// A byte that is in no UTF-8, and then the text.
+std::string MarkedText(std::string_view mark);
 
 }  // namespace quire
 
