@@ -1,5 +1,7 @@
 #include "textgen/answer_text.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace quire {
@@ -11,10 +13,13 @@ AnswerText::AnswerText(const Tokenizer& tokenizer, std::span<const int32_t> prom
       include_stop_(options.include_stop),
       tokens_before_search_(options.min_tokens) {
   if (options.reasoning) splitter_.emplace(*options.reasoning);
+  if (!options.tools) return;
+  tools_.emplace(options.tools->format, options.tools->text_parameters);
+  parallel_tools_ = options.tools->parallel;
 }
 
-ReasoningPieces AnswerText::Put(int32_t token) {
-  if (stopped_by()) return {};
+AnswerPieces AnswerText::Put(int32_t token) {
+  if (has_ended()) return {};
   const std::string text = detokenizer_.Put(token);
   if (tokens_before_search_ > 0) {
     --tokens_before_search_;
@@ -23,19 +28,26 @@ ReasoningPieces AnswerText::Put(int32_t token) {
   return Split(WithStop(stops_.Put(text)));
 }
 
-ReasoningPieces AnswerText::Flush() {
+AnswerPieces AnswerText::Flush() {
+  if (has_ended_call()) return {};
   ReasoningPieces pieces;
   if (!stopped_by()) {
     std::string rest = stops_.Put(detokenizer_.Flush());
     rest += stops_.Flush();
-    pieces = Split(WithStop(std::move(rest)));
+    pieces = SplitReasoning(WithStop(std::move(rest)));
   }
   if (splitter_) {
     ReasoningPieces last = splitter_->Flush();
     pieces.reasoning += last.reasoning;
     pieces.content += last.content;
   }
-  return pieces;
+  AnswerPieces found = FindCalls(std::move(pieces));
+  if (tools_ && !has_ended_call()) {
+    ToolPieces last = tools_->Flush();
+    found.text.content += last.content;
+    std::ranges::move(last.calls, std::back_inserter(found.calls));
+  }
+  return found;
 }
 
 std::string AnswerText::WithStop(std::string text) const {
@@ -43,9 +55,22 @@ std::string AnswerText::WithStop(std::string text) const {
   return text;
 }
 
-ReasoningPieces AnswerText::Split(const std::string& text) {
+ReasoningPieces AnswerText::SplitReasoning(const std::string& text) {
   if (splitter_) return splitter_->Put(text);
   return {.reasoning = {}, .content = text};
+}
+
+AnswerPieces AnswerText::Split(const std::string& text) { return FindCalls(SplitReasoning(text)); }
+
+AnswerPieces AnswerText::FindCalls(ReasoningPieces text) {
+  if (!tools_) return {.text = std::move(text)};
+  ToolPieces found = tools_->Put(text.content);
+  if (has_ended_call()) {
+    // A token may have the beginning of the next.
+    std::erase_if(found.calls, [](const ToolCallDelta& call) { return call.index > 0; });
+  }
+  return {.text = {.reasoning = std::move(text.reasoning), .content = std::move(found.content)},
+          .calls = std::move(found.calls)};
 }
 
 }  // namespace quire

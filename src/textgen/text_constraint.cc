@@ -138,15 +138,41 @@ Grammar MakeGrammar(const TextConstraint& constraint) {
   throw InternalError("a constraint of an unknown kind");
 }
 
-std::shared_ptr<const VocabularyTrie> ConstraintCompiler::Trie() {
+std::shared_ptr<const VocabularyTrie> ConstraintCompiler::Trie(
+    const std::vector<std::string>& marks) {
   const std::lock_guard lock(mutex_);
-  if (!trie_)
-    trie_ = std::make_shared<const VocabularyTrie>(MakeVocabularyTrie(tokenizer_, vocab_size_));
-  return trie_;
+  std::shared_ptr<const VocabularyTrie>& trie = tries_[marks];
+  if (!trie) {
+    trie =
+        std::make_shared<const VocabularyTrie>(MakeVocabularyTrie(tokenizer_, vocab_size_, marks));
+  }
+  return trie;
 }
 
 std::shared_ptr<const TokenGrammar> ConstraintCompiler::Compile(const TextConstraint& constraint) {
-  std::string key = ConstraintKey(constraint);
+  return Keep(ConstraintKey(constraint), [&] {
+    return std::make_shared<const TokenGrammar>(CompileGrammar(MakeGrammar(constraint)), Trie());
+  });
+}
+
+std::shared_ptr<const TokenGrammar> ConstraintCompiler::CompileCalls(
+    ToolGrammarOptions calls, const std::optional<TextConstraint>& otherwise) {
+  calls.marks = FindToolMarks(calls.format, tokenizer_);
+  const std::string key = fmt::format(
+      "calls:{}:{}:{}:{}:{}", ToolFormatName(calls.format), calls.parallel, calls.name.value_or(""),
+      Dump(ToolsForTemplate(calls.tools)), otherwise ? ConstraintKey(*otherwise) : "");
+  return Keep(key, [&] {
+    const Grammar grammar = OneRule([&](Grammar& both) {
+      std::vector<Grammar::Expr> ways = {AddToolCalls(both, calls)};
+      if (otherwise) ways.push_back(both.AddGrammar(MakeGrammar(*otherwise)));
+      return both.Choice(std::move(ways));
+    });
+    return std::make_shared<const TokenGrammar>(CompileGrammar(grammar), Trie(calls.marks));
+  });
+}
+
+std::shared_ptr<const TokenGrammar> ConstraintCompiler::Keep(
+    const std::string& key, const std::function<std::shared_ptr<const TokenGrammar>()>& make) {
   {
     const std::lock_guard lock(mutex_);
     if (const auto found = by_key_.find(key); found != by_key_.end()) {
@@ -155,12 +181,11 @@ std::shared_ptr<const TokenGrammar> ConstraintCompiler::Compile(const TextConstr
     }
   }
   // Outside the lock: two threads that compile the same both do it.
-  auto grammar =
-      std::make_shared<const TokenGrammar>(CompileGrammar(MakeGrammar(constraint)), Trie());
+  std::shared_ptr<const TokenGrammar> grammar = make();
   const std::lock_guard lock(mutex_);
   if (by_key_.contains(key)) return by_key_.at(key)->second;
   kept_.emplace_front(key, grammar);
-  by_key_.emplace(std::move(key), kept_.begin());
+  by_key_.emplace(key, kept_.begin());
   if (kept_.size() > kMaxKept) {
     by_key_.erase(kept_.back().first);
     kept_.pop_back();

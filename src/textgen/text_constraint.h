@@ -4,7 +4,9 @@
 #define QUIRE_TEXTGEN_TEXT_CONSTRAINT_H_
 
 #include <cstdint>
+#include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,6 +19,7 @@
 #include "text/grammar/token_grammar.h"
 #include "text/reasoning.h"
 #include "text/tokenizer.h"
+#include "text/tool_grammar.h"
 
 namespace quire {
 
@@ -46,17 +49,25 @@ class ConstraintCompiler {
 
   // Throws Error(kInvalidArgument), naming the constraint's source.
   std::shared_ptr<const TokenGrammar> Compile(const TextConstraint& constraint);
+  // Calls of tools and, if there is one, texts of a constraint instead. `calls.marks` are found here.
+  // Throws as AddToolCalls, too.
+  std::shared_ptr<const TokenGrammar> CompileCalls(
+      ToolGrammarOptions calls, const std::optional<TextConstraint>& otherwise = {});
 
   static constexpr size_t kMaxKept = 64;
 
  private:
-  std::shared_ptr<const VocabularyTrie> Trie();
+  // The grammar under this key, or what `make` makes.
+  std::shared_ptr<const TokenGrammar> Keep(
+      const std::string& key, const std::function<std::shared_ptr<const TokenGrammar>()>& make);
+  std::shared_ptr<const VocabularyTrie> Trie(const std::vector<std::string>& marks = {});
 
   const Tokenizer& tokenizer_;
   const int64_t vocab_size_;
 
-  std::mutex mutex_;                            // over all below
-  std::shared_ptr<const VocabularyTrie> trie_;  // made with the first constraint
+  std::mutex mutex_;  // over all below
+  // By their marks, each made with the first constraint that needs it.
+  std::map<std::vector<std::string>, std::shared_ptr<const VocabularyTrie>> tries_;
   using Kept = std::list<std::pair<std::string, std::shared_ptr<const TokenGrammar>>>;
   Kept kept_;  // the last used first
   std::unordered_map<std::string, Kept::iterator> by_key_;

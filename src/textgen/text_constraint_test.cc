@@ -15,6 +15,8 @@
 #include "testing/fake_runner.h"
 #include "text/grammar/random_schema.h"
 #include "text/grammar/schema_validator.h"
+#include "text/tool_call_parser.h"
+#include "text/tool_grammar.h"
 #include "textgen/text_engine.h"
 
 namespace quire::testing {
@@ -226,6 +228,50 @@ TEST_F(TextConstraintTest, CompiledGrammarsAreKeptAndTheOldestAreForgotten) {
   }
   EXPECT_NE(Compile(Kind::kRegex, {"a"}), first);
   EXPECT_EQ(ErrorMessage([&] { Compile(Kind::kRegex, {"("}); }), "test: at byte 2: expected \")\"");
+}
+
+TEST_F(TextConstraintTest, CallsAreCallsAndNothingElseInEveryFormat) {
+  // Short: the vocabulary has few of the marks, and spells the rest.
+  const std::vector<ToolDefinition> tools = {
+      {.name = "f",
+       .parameters = OrderedJson::parse(R"({"type": "object", "properties": {"a": {"type":
+        "string", "maxLength": 8}}, "required": ["a"], "additionalProperties": false})")}};
+  for (const ToolFormat format : kToolFormats) {
+    for (int i = 0; i < 10; ++i) {
+      TextRequest request =
+          MakeRequest(compiler_.CompileCalls({.format = format, .tools = tools, .parallel = false}),
+                      "Once " + std::to_string(i));
+      request.skip_special_tokens = false;
+      const std::string text = Answer(std::move(request));
+      ToolCallParser parser(format,
+                            std::make_shared<const TextParameters>(FindTextParameters(tools)));
+      std::string content, arguments;
+      for (const ToolPieces& pieces : {parser.Put(text), parser.Flush()}) {
+        content += pieces.content;
+        for (const ToolCallDelta& delta : pieces.calls) arguments += delta.arguments;
+      }
+      EXPECT_EQ(content, "") << text;
+      EXPECT_EQ(parser.num_whole_calls(), 1u) << text;
+      ASSERT_TRUE(OrderedJson::accept(arguments)) << text;
+      EXPECT_EQ(SchemaValidator(tools[0].parameters).Check(OrderedJson::parse(arguments)), "")
+          << text;
+    }
+  }
+}
+
+// Not letter by letter, which no model has learned.
+TEST_F(TextConstraintTest, MarksOfCallsAreWrittenAsTheirTokens) {
+  const std::vector<std::string> marks = FindToolMarks(ToolFormat::kDeepseekV31, *model_.tokenizer);
+  ASSERT_FALSE(marks.empty());
+  const std::vector<ToolDefinition> tools = {{.name = "now"}};
+  GrammarMatcher matcher(
+      compiler_.CompileCalls({.format = ToolFormat::kDeepseekV31, .tools = tools}));
+  const std::vector<int32_t> tokens = model_.tokenizer->Encode(
+      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+      "<｜tool▁calls▁end｜>",
+      {.add_special_tokens = false});
+  for (const int32_t token : tokens) EXPECT_TRUE(matcher.Accept(token)) << token;
+  EXPECT_TRUE(matcher.is_complete());
 }
 
 }  // namespace

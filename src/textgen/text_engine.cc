@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -25,7 +26,8 @@ class TextAnswers {
         .include_stop = request.include_stop,
         .min_tokens = request.tokens.min_tokens,
         .skip_special_tokens = request.skip_special_tokens,
-        .reasoning = request.reasoning};
+        .reasoning = request.reasoning,
+        .tools = request.tools};
     for (int32_t i = 0; i < request.tokens.num_samples; ++i) {
       answers_.push_back({.text = AnswerText(tokenizer, request.tokens.prompt, options)});
     }
@@ -53,25 +55,29 @@ class TextAnswers {
   };
 
   void TakeToken(const TokenEvent& event, Answer& answer, TextEvent& out) {
-    if (answer.text.stopped_by()) return;  // of the same step, behind the stop string
+    if (answer.text.has_ended()) return;  // of the same step, behind what ended it
     ++answer.output_tokens;
     out.token =
         TokenScore{.chosen = {.token = event.token, .logprob = event.logprob}, .top = event.top};
     // A stop token is no part of the text.
     if (event.finish == FinishReason::kStop && !include_stop_) return;
-    out.text = answer.text.Put(event.token);
-    if (answer.text.stopped_by() && event.finish == FinishReason::kNone) {
+    Add(answer.text.Put(event.token), out);
+    if (answer.text.has_ended() && event.finish == FinishReason::kNone) {
       engine_.StopAnswer(event.request, event.sample);
     }
   }
 
   static void End(Answer& answer, TextEvent& out) {
-    const ReasoningPieces rest = answer.text.Flush();
-    out.text.reasoning += rest.reasoning;
-    out.text.content += rest.content;
+    Add(answer.text.Flush(), out);
     out.stopped_by = answer.text.stopped_by();
     // Whatever ended it besides: all of its text was there.
-    if (out.stopped_by) out.finish = FinishReason::kStop;
+    if (answer.text.has_ended()) out.finish = FinishReason::kStop;
+  }
+
+  static void Add(AnswerPieces pieces, TextEvent& out) {
+    out.text.reasoning += pieces.text.reasoning;
+    out.text.content += pieces.text.content;
+    std::ranges::move(pieces.calls, std::back_inserter(out.calls));
   }
 
   Engine& engine_;

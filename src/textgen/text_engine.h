@@ -16,6 +16,8 @@
 #include "engine/request.h"
 #include "text/grammar/token_grammar.h"
 #include "text/reasoning.h"
+#include "text/tools.h"
+#include "textgen/answer_text.h"
 #include "textgen/text_model.h"
 
 namespace quire {
@@ -29,6 +31,8 @@ struct TextRequest {
   bool include_stop = false;           // what ended an answer, stop token or text, is part of it
   bool skip_special_tokens = true;     // of the answer's text
   std::optional<ReasoningStart> reasoning = {};  // as in AnswerTextOptions
+  std::optional<ToolCallOptions> tools =
+      {};  // too; special tokens that mark calls must not be skipped
   // What the answer's text is held to, behind its reasoning; null: nothing. It may end with the tokens
   // that end an answer, and ends by itself where nothing can follow.
   std::shared_ptr<const TokenGrammar> grammar = {};
@@ -45,6 +49,7 @@ struct TextEvent {
   RequestId request = 0;
   int32_t sample = 0;
   ReasoningPieces text = {};
+  std::vector<ToolCallDelta> calls = {};  // their parts, in order
   // Of every token that is counted. A stop token is none of the text, unless asked for.
   std::optional<TokenScore> token = {};
   int64_t output_tokens = 0;  // of this answer so far, a stop token included

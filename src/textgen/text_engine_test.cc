@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "testing/error_message.h"
 #include "testing/fake_runner.h"
+#include "textgen/text_constraint.h"
 
 namespace quire::testing {
 namespace {
@@ -255,6 +256,37 @@ TEST_F(TextEngineTest, WhatCannotBeIsRefused) {
   request.tokens.num_samples = 5;
   EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { GenerateText(engine_, request); }),
             "n: expected 1..4, got 5");
+}
+
+// An answer that is held to one text is that text.
+TEST_F(TextEngineTest, CallsAreApartFromReasoningAndContent) {
+  const std::string call = "<tool_call>now<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>";
+  ConstraintCompiler compiler(*model_.tokenizer, Limits().vocab_size);
+  TextRequest request = MakeRequest(200);
+  request.reasoning = ReasoningStart::kContent;
+  request.grammar =
+      compiler.Compile({.kind = TextConstraint::Kind::kChoice,
+                        .texts = {"<think>hm " + call + "</think>So. " + call + call}});
+  for (const bool parallel : {true, false}) {
+    request.tools = ToolCallOptions{.format = ToolFormat::kGlm45, .parallel = parallel};
+    ReasoningPieces text;
+    std::vector<ToolCall> calls;
+    const std::vector<TextEvent> events = Run(request);
+    for (const TextEvent& event : events) {
+      text.reasoning += event.text.reasoning;
+      text.content += event.text.content;
+      for (const ToolCallDelta& delta : event.calls) {
+        if (delta.name) calls.push_back({.name = *delta.name});
+        calls[delta.index].arguments += delta.arguments;
+      }
+    }
+    EXPECT_EQ(text.reasoning, "hm " + call);
+    EXPECT_EQ(text.content, "So.");
+    const ToolCall one{.name = "now", .arguments = R"({"a": 1})"};
+    EXPECT_EQ(calls, std::vector<ToolCall>(parallel ? 2 : 1, one));
+    EXPECT_STREQ(FinishReasonName(events.back().finish), "stop");
+    EXPECT_FALSE(events.back().stopped_by);
+  }
 }
 
 TEST_F(TextEngineTest, AFailedStepSaysWhy) {
