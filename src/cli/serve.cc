@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -23,6 +24,7 @@
 #include "cli/log_writer.h"
 #include "cli/model_name.h"
 #include "cli/parse.h"
+#include "cli/suggest.h"
 #include "io/json.h"
 #include "serve/server.h"
 
@@ -157,6 +159,50 @@ void AddLimits(FlagReader& reader, ServeFlags& flags) {
       flags.drain_timeout, ParseSeconds);
 }
 
+// Names are listed, and the nearest is offered.
+template <class T>
+T ParseNamed(std::string_view where, std::string_view text,
+             std::initializer_list<Choice<T>> choices) {
+  std::vector<std::string> names;
+  for (const Choice<T>& choice : choices) names.emplace_back(choice.name);
+  try {
+    return ParseChoice<T>(where, text, choices);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::kInvalidArgument, "{}{}", error.what(), DidYouMean(text, names));
+  }
+}
+
+void AddParsers(FlagReader& reader, ServeFlags& flags) {
+  reader
+      .Add(
+          {"--tool-call-parser", "NAME", "auto",
+           "How the model writes calls of tools: deepseek_v3, deepseek_v31, deepseek_v32, kimi_k2, "
+           "glm45 or glm47; auto: as its chat template does"},
+          flags.completions.tool_format,
+          [](const std::string& where, const std::string& text) {
+            return ParseNamed<std::optional<ToolFormat>>(
+                where, text,
+                {{"auto", std::nullopt},
+                 {"deepseek_v3", ToolFormat::kDeepseekV3},
+                 {"deepseek_v31", ToolFormat::kDeepseekV31},
+                 {"deepseek_v32", ToolFormat::kDeepseekV32},
+                 {"kimi_k2", ToolFormat::kKimiK2},
+                 {"glm45", ToolFormat::kGlm45},
+                 {"glm47", ToolFormat::kGlm45}});
+          })
+      .Twin();
+  reader
+      .Add({"--reasoning-parser", "NAME", "auto",
+            "What is reasoning and no content: think (between <think> and </think>) or none; auto: "
+            "think, from where the chat template's prompt ends"},
+           flags.completions.splits_reasoning,
+           [](const std::string& where, const std::string& text) {
+             return ParseNamed<bool>(where, text,
+                                     {{"auto", true}, {"think", true}, {"none", false}});
+           })
+      .Twin();
+}
+
 void AddServeFlags(FlagReader& reader, ServeFlags& flags) {
   AddModelFlags(reader, flags.model);
   reader
@@ -171,6 +217,7 @@ void AddServeFlags(FlagReader& reader, ServeFlags& flags) {
       .AddSwitch("--ignore-unknown-fields", flags.ignore_unknown_fields,
                  "Take requests with fields that nobody knows; each name is logged once")
       .Twin();
+  AddParsers(reader, flags);
   AddListening(reader, flags);
   AddAccess(reader, flags);
   AddLimits(reader, flags);

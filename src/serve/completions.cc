@@ -83,6 +83,18 @@ class Completions::Submission {
   bool is_cancelled_ = false;
 };
 
+namespace {
+
+std::optional<ToolStyle> ToolStyleOf(const TextModel& model,
+                                     const std::optional<ToolFormat>& format) {
+  std::optional<ToolStyle> style;
+  if (model.chat) style = FindToolStyle(*model.chat);
+  if (!format) return style;
+  return ToolStyle{.format = *format, .wants_objects = style && style->wants_objects};
+}
+
+}  // namespace
+
 Completions::Completions(asio::io_context& io, Workers& workers, TextEngine& engine,
                          Metrics& metrics, CompletionsOptions options)
     : io_(io),
@@ -92,6 +104,7 @@ Completions::Completions(asio::io_context& io, Workers& workers, TextEngine& eng
       options_(std::move(options)),
       constraints_(std::make_unique<ConstraintCompiler>(*engine.model().tokenizer,
                                                         engine.engine().limits().vocab_size)),
+      tool_style_(ToolStyleOf(engine.model(), options_.tool_format)),
       random_(std::random_device()()) {}
 
 void Completions::CancelAll() {
@@ -159,17 +172,67 @@ Completions::Job Completions::Prepare(Endpoint endpoint, const std::string& body
 Completions::Job Completions::PrepareChat(const std::string& body, const Arrival& arrival,
                                           const std::stop_token& stop) const {
   const TextModel& model = engine_.model();
-  const ChatCompletionRequest request =
+  ChatCompletionRequest request =
       ParseChatCompletionRequest(body, model.generation, options_.limits);
   CheckModelName(request.generation.model, options_.model_name);
-  ChatPrompt prompt = MakeChatPrompt(model, request.conversation.ToChatRequest(), stop);
-  CheckContext(prompt.tokens.size());
   Job job{.shape = MakeAnswerShape(request), .stream = request.generation.stream};
-  job.shape.prompts = {{.tokens = prompt.tokens}};
-  job.requests.push_back(
-      MakeTextRequest(request.generation, std::move(prompt.tokens), prompt.reasoning, arrival));
-  job.requests.back().grammar = CompileConstraint(request.generation);
+  AddConversation(std::move(request.conversation), request.tools, request.generation, arrival, stop,
+                  job);
   return job;
+}
+
+void Completions::AddConversation(Conversation conversation, const ToolFields& tools,
+                                  const GenerationFields& generation, const Arrival& arrival,
+                                  const std::stop_token& stop, Job& job) const {
+  if (tool_style_ && tool_style_->wants_objects) conversation.MakeArgumentsObjects();
+  const bool has_tools = tools.choice != ToolChoice::kNone;
+  if (has_tools && !tool_style_) {
+    throw BadField("tools",
+                   "tools: expected none, since this model's template writes no calls in a format "
+                   "that is known (--tool-call-parser names one)");
+  }
+  const OrderedJson list = ToolsForTemplate(tools.tools);
+  ChatRequest chat = conversation.ToChatRequest();
+  if (has_tools) chat.tools = &list;
+  ChatPrompt prompt = MakeChatPrompt(engine_.model(), chat, stop);
+  CheckContext(prompt.tokens.size());
+  job.shape.prompts = {{.tokens = prompt.tokens}};
+  const auto reasoning = options_.splits_reasoning ? std::optional(prompt.reasoning) : std::nullopt;
+  job.requests.push_back(MakeTextRequest(generation, std::move(prompt.tokens), reasoning, arrival));
+  job.requests.back().grammar = CompileConstraint(generation);
+  if (has_tools) AddTools(tools, generation, job.requests.back());
+}
+
+void Completions::AddTools(const ToolFields& tools, const GenerationFields& generation,
+                           TextRequest& request) const {
+  request.tools = ToolCallOptions{
+      .format = tool_style_->format,
+      .text_parameters = std::make_shared<const TextParameters>(FindTextParameters(tools.tools)),
+      .parallel = tools.parallel};
+  request.skip_special_tokens = false;  // those that mark calls are read
+  const bool is_required = tools.choice == ToolChoice::kRequired;
+  using Kind = TextConstraint::Kind;
+  const std::optional<TextConstraint>& constraint = generation.constraint;
+  const bool is_json = constraint && (constraint->kind == Kind::kJsonObject ||
+                                      constraint->kind == Kind::kJsonSchema);
+  if (is_required && constraint && !is_json) {
+    throw BadField("tool_choice",
+                   fmt::format("tool_choice: expected \"auto\" or \"none\" with {}, which all of "
+                               "the text is held to",
+                               constraint->source));
+  }
+  if (!is_required && !is_json) return;
+  // A schema is for content, and calls are none.
+  ToolGrammarOptions calls{.format = tool_style_->format,
+                           .tools = tools.tools,
+                           .name = tools.name,
+                           .parallel = tools.parallel};
+  try {
+    request.grammar = constraints_->CompileCalls(
+        std::move(calls), is_required ? std::nullopt : std::optional(*constraint));
+  } catch (const Error& error) {
+    throw BadField("tools", error.what());
+  }
 }
 
 Completions::Job Completions::PrepareCompletion(const std::string& body, const Arrival& arrival,

@@ -21,6 +21,8 @@
 #include "serve/on_workers.h"
 #include "serve/openai_request.h"
 #include "serve/openai_response.h"
+#include "serve/tool_fields.h"
+#include "text/tool_style.h"
 #include "textgen/text_constraint.h"
 #include "textgen/text_engine.h"
 
@@ -32,6 +34,9 @@ struct CompletionsOptions {
   RequestLimits limits = {};
   std::optional<std::chrono::milliseconds> request_timeout = {};  // the most, whatever one asks for
   std::chrono::milliseconds ping_interval{15'000};  // a stream is silent for no longer than this
+  // How the model writes calls of tools. Absent: as its template has it.
+  std::optional<ToolFormat> tool_format = {};
+  bool splits_reasoning = true;  // what stands between <think> and </think> is no content
 };
 
 // Throws ApiError(404) unless `asked` is absent or the model served.
@@ -64,6 +69,12 @@ class Completions {
   class Numbers;
 
   void CheckContext(size_t prompt_tokens) const;
+  // A conversation that may call tools, whatever its API: adds its prompt and its request to the job.
+  void AddConversation(Conversation conversation, const ToolFields& tools,
+                       const GenerationFields& generation, const Arrival& arrival,
+                       const std::stop_token& stop, Job& job) const;
+  void AddTools(const ToolFields& tools, const GenerationFields& generation,
+                TextRequest& request) const;
   std::shared_ptr<const TokenGrammar> CompileConstraint(const GenerationFields& fields) const;
   Job Prepare(Endpoint endpoint, const std::string& body, const Arrival& arrival,
               const std::stop_token& stop) const;
@@ -88,6 +99,7 @@ class Completions {
   Metrics& metrics_;
   const CompletionsOptions options_;
   const std::unique_ptr<ConstraintCompiler> constraints_;
+  const std::optional<ToolStyle> tool_style_;  // absent: the model's calls are not understood
   std::mt19937_64 random_;
   std::set<Submission*> open_;
   // Shared with the engine's thread.

@@ -1,23 +1,30 @@
 #include "serve/conversation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
+#include "text/tools.h"
+
 namespace quire {
 namespace {
 
 constexpr const char* kRoles =
-    "one of \"system\", \"developer\", \"user\", \"assistant\" (tools are not supported)";
+    "one of \"system\", \"developer\", \"user\", \"assistant\", \"tool\"";
 
 std::string ReadRole(RequestFields& message) {
   const RequestField field = message.At("role");
   const std::string role = field.value().is_string() ? field.String() : "";
   // What OpenAI's newer models call system; templates know that one.
   if (role == "developer") return "system";
-  if (role != "system" && role != "user" && role != "assistant") field.Refuse(kRoles);
+  if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
+    field.Refuse(kRoles);
+  }
   return role;
 }
 
@@ -53,15 +60,42 @@ std::string ReadContent(RequestFields& message, std::string_view role) {
 
 // What clients send back of an answer they got, and asks for nothing.
 void RequireNeutral(RequestFields& message) {
-  for (const char* name : {"tool_calls", "annotations"}) {
-    const std::optional<RequestField> list = message.Find(name);
-    if (list && !(list->value().is_array() && list->value().empty())) {
-      list->Refuse("null or [] (not supported)");
-    }
+  const std::optional<RequestField> list = message.Find("annotations");
+  if (list && !(list->value().is_array() && list->value().empty())) {
+    list->Refuse("null or [] (not supported)");
   }
-  for (const char* name : {"tool_call_id", "function_call", "audio", "refusal"}) {
+  for (const char* name : {"function_call", "audio", "refusal"}) {
     if (const auto field = message.Find(name)) field->Refuse("null (not supported)");
   }
+}
+
+ToolCall ReadToolCall(const RequestField& field) {
+  RequestFields fields = field.Object();
+  ToolCall call{.id = fields.At("id").String()};
+  if (const auto type = fields.Find("type"); type && type->value() != "function") {
+    type->Refuse("\"function\"");
+  }
+  (void)fields.Find("index");  // of a stream that a client has joined
+  RequestFields function = fields.At("function").Object();
+  call.name = function.At("name").String();
+  call.arguments = function.At("arguments").String();
+  function.RefuseUnknown();
+  fields.RefuseUnknown();
+  return call;
+}
+
+void ReadToolParts(RequestFields& message, std::string_view role, OrderedJson& read) {
+  const std::optional<RequestField> calls = message.Find("tool_calls");
+  if (calls && !(calls->value().is_array() && calls->value().empty())) {
+    if (role != "assistant") calls->Refuse("null or [], but for an assistant");
+    OrderedJson& list = read["tool_calls"] = OrderedJson::array();
+    for (const RequestField& call : calls->Array()) {
+      list.push_back(ToolCallForTemplate(ReadToolCall(call)));
+    }
+  }
+  const std::optional<RequestField> id = message.Find("tool_call_id");
+  if (id && role != "tool") id->Refuse("null, but for a tool");
+  if (role == "tool") read["tool_call_id"] = message.At("tool_call_id").String();
 }
 
 OrderedJson ReadMessage(const RequestField& field) {
@@ -73,6 +107,7 @@ OrderedJson ReadMessage(const RequestField& field) {
   for (const char* name : {"name", "reasoning_content"}) {
     if (const auto text = message.Find(name)) read[name] = text->String();
   }
+  ReadToolParts(message, role, read);
   RequireNeutral(message);
   message.RefuseUnknown();
   return read;
@@ -96,6 +131,27 @@ ChatRequest Conversation::ToChatRequest() const {
           .add_generation_prompt = add_generation_prompt,
           .continue_final_message = continue_final_message,
           .variables = &template_variables};
+}
+
+void Conversation::MakeArgumentsObjects() {
+  for (size_t m = 0; m < messages.size(); ++m) {
+    if (!messages[m].contains("tool_calls")) continue;
+    OrderedJson& calls = messages[m]["tool_calls"];
+    for (size_t c = 0; c < calls.size(); ++c) {
+      OrderedJson& arguments = calls[c]["function"]["arguments"];
+      const std::string path = fmt::format("messages[{}].tool_calls[{}].function.arguments", m, c);
+      const auto text = arguments.get<std::string>();
+      try {
+        // A call without any.
+        arguments = text.empty() ? OrderedJson::object() : ParseOrderedJson(text, path);
+      } catch (const Error& error) {
+        throw BadField(path, error.what());
+      }
+      if (!arguments.is_object()) {
+        RequestField(arguments, path).Refuse("the text of a JSON object");
+      }
+    }
+  }
 }
 
 Conversation ReadConversation(RequestFields& body) {
@@ -137,6 +193,21 @@ OrderedJson ConversationSchemas(const RequestLimits& limits) {
                                {"properties", {{"type", {{"const", "text"}}}, {"text", text}}},
                                {"required", {"type", "text"}},
                                {"additionalProperties", others}}}};
+  const OrderedJson function = {{"type", "object"},
+                                {"properties", {{"name", text}, {"arguments", text}}},
+                                {"required", {"name", "arguments"}},
+                                {"additionalProperties", others}};
+  const OrderedJson call = {{"type", "object"},
+                            {"properties",
+                             {{"id", text},
+                              {"type", {{"enum", {"function", nullptr}}}},
+                              {"index", {{"type", {"integer", "null"}}}},
+                              {"function", function}}},
+                            {"required", {"id", "function"}},
+                            {"additionalProperties", others}};
+  const OrderedJson calls = {{"anyOf", {{{"type", "array"}, {"items", call}}, nothing}}};
+  const OrderedJson of_assistant = OrderedJson::array({"assistant"});
+  const OrderedJson of_tool = OrderedJson::array({"tool"});
   const auto message = [&](const OrderedJson& roles, const OrderedJson& content) -> OrderedJson {
     OrderedJson properties = {{"role", {{"enum", roles}}},
                               {"content", content},
@@ -147,20 +218,28 @@ OrderedJson ConversationSchemas(const RequestLimits& limits) {
       properties[name] = nothing;
     }
     OrderedJson required = OrderedJson::array({"role"});
-    if (roles.size() > 1) required.push_back("content");
+    if (roles == of_assistant) {
+      properties["tool_calls"] = calls;
+    } else {
+      required.push_back("content");
+    }
+    if (roles == of_tool) {
+      properties["tool_call_id"] = text;
+      required.push_back("tool_call_id");
+    }
     return {{"type", "object"},
             {"properties", std::move(properties)},
             {"required", std::move(required)},
             {"additionalProperties", others}};
   };
   const OrderedJson asks = message({"system", "developer", "user"}, {{"anyOf", {text, parts}}});
-  const OrderedJson answers =
-      message(OrderedJson::array({"assistant"}), {{"anyOf", {text, parts, nothing}}});
-  return {
-      {"messages", {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", {asks, answers}}}}}},
-      {"chat_template_kwargs", {{"type", {"object", "null"}}}},
-      {"add_generation_prompt", {{"type", {"boolean", "null"}}}},
-      {"continue_final_message", {{"type", {"boolean", "null"}}}}};
+  const OrderedJson answers = message(of_assistant, {{"anyOf", {text, parts, nothing}}});
+  const OrderedJson results = message(of_tool, {{"anyOf", {text, parts}}});
+  return {{"messages",
+           {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", {asks, answers, results}}}}}},
+          {"chat_template_kwargs", {{"type", {"object", "null"}}}},
+          {"add_generation_prompt", {{"type", {"boolean", "null"}}}},
+          {"continue_final_message", {{"type", {"boolean", "null"}}}}};
 }
 
 }  // namespace quire

@@ -11,14 +11,17 @@
 namespace quire {
 
 // At least one message {"role", "content", and "name" and "reasoning_content" if given}. Roles are
-// system ("developer" becomes it), user and assistant. Every content is a text: parts {"type": "text"}
-// are joined by a line feed, and an assistant's null is "".
+// system ("developer" becomes it), user, assistant, which may have "tool_calls" (ToolCallForTemplate), and
+// tool, with a "tool_call_id". Every content is a text: parts {"type": "text"} are joined by a line feed,
+// and an assistant's null is "".
 struct Conversation {
   OrderedJson messages = OrderedJson::array();
   OrderedJson template_variables = OrderedJson::object();
   bool add_generation_prompt = true;
   bool continue_final_message = false;  // which is an assistant's; without a generation prompt
 
+  // For templates that want the arguments of "tool_calls" as objects. Throws ApiError where one is none.
+  void MakeArgumentsObjects();
   // Borrows from this.
   ChatRequest ToChatRequest() const;
 };

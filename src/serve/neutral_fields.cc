@@ -21,7 +21,6 @@ struct NeutralField {
 
 bool Never(const OrderedJson&) { return false; }
 bool IsString(const OrderedJson& value) { return value.is_string(); }
-bool IsBool(const OrderedJson& value) { return value.is_boolean(); }
 bool IsFalse(const OrderedJson& value) { return value == false; }
 bool IsTrue(const OrderedJson& value) { return value == true; }
 bool IsMinusOne(const OrderedJson& value) { return value.is_number_integer() && value == -1; }
@@ -40,12 +39,9 @@ constexpr NeutralField kCommon[] = {
 };
 
 constexpr NeutralField kChat[] = {
-    {"tools", "[] (tools are not supported)", IsEmptyArray, R"({"type": "array", "maxItems": 0})"},
-    {"functions", "[] (tools are not supported)", IsEmptyArray,
+    {"functions", "[] (not supported; tools are)", IsEmptyArray,
      R"({"type": "array", "maxItems": 0})"},
-    {"tool_choice", "\"none\" (tools are not supported)", IsNone, R"({"const": "none"})"},
-    {"function_call", "\"none\" (tools are not supported)", IsNone, R"({"const": "none"})"},
-    {"parallel_tool_calls", "true or false", IsBool, R"({"type": "boolean"})"},
+    {"function_call", "\"none\" (not supported; tool_choice is)", IsNone, R"({"const": "none"})"},
     {"modalities", "[\"text\"] (others are not supported)", IsTextOnly, R"({"const": ["text"]})"},
     {"metadata", "an object", IsObject, R"({"type": "object"})"},
     {"store", "false (nothing is stored)", IsFalse, R"({"const": false})"},

@@ -260,6 +260,7 @@ ChatCompletionRequest ParseChatCompletionRequest(std::string_view body,
   if (!request.generation.max_tokens) request.generation.max_tokens = limits.max_output_tokens;
   ReadMinTokens(fields, request.generation);
   ReadChatLogprobs(fields, request.generation);
+  request.tools = ReadTools(fields);
   RequireNeutralChatFields(fields);
   fields.RefuseUnknown();
   return request;
@@ -441,6 +442,7 @@ OrderedJson ChatCompletionSchema(const RequestLimits& limits) {
   fields["logprobs"] = {{"type", "boolean"}};
   fields["top_logprobs"] = IntSchema(0, kMaxTopLogprobs);
   fields.update(ConversationSchemas(limits));
+  fields.update(ToolSchemas(limits));
   return BodySchema(std::move(fields), "messages", limits);
 }
 

@@ -2,9 +2,9 @@
 //
 // Every refusal is an ApiError of status 400 whose message names the field, the expected and the
 // actual. null counts as absent. A field that we do not know is refused by name; one that we know of
-// and do not do (tools, ...) is accepted only with the value that asks for nothing:
+// and do not do (audio, ...) is accepted only with the value that asks for nothing:
 //
-//   tools, functions []              tool_choice, function_call "none"   parallel_tool_calls any
+//   functions []                     function_call "none"
 //   modalities ["text"]              store false
 //   service_tier "auto", "default"   suffix ""                           use_beam_search false
 //   audio, prediction, reasoning_effort, verbosity, web_search_options, prompt_logprobs   only null
@@ -40,6 +40,7 @@
 #include "serve/api_error.h"
 #include "serve/conversation.h"
 #include "serve/request_fields.h"
+#include "serve/tool_fields.h"
 #include "step/sampling_params.h"
 #include "text/reasoning.h"
 #include "textgen/generation_config.h"
@@ -79,6 +80,7 @@ struct GenerationFields {
 struct ChatCompletionRequest {
   GenerationFields generation = {};
   Conversation conversation = {};
+  ToolFields tools = {};  // tool_fields.h
 };
 
 using CompletionPrompt = std::variant<std::string, std::vector<int32_t>>;  // neither is empty

@@ -118,11 +118,8 @@ TEST(OpenaiRequestTest, FieldsThatAskForNothingAreAccepted) {
 
 TEST(OpenaiRequestTest, FieldsThatWeDoNotDoAreRefusedByName) {
   const std::vector<std::pair<const char*, const char*>> refused = {
-      {"tools", R"([{"type": "function", "function": {"name": "f"}}])"},
-      {"tool_choice", R"("auto")"},
       {"functions", R"([{"name": "f"}])"},
       {"function_call", R"({"name": "f"})"},
-      {"parallel_tool_calls", "1"},
       {"response_format", R"("text")"},
       {"metadata", R"(["a"])"},
       {"store", "true"},
@@ -218,9 +215,9 @@ TEST(OpenaiRequestTest, WrongMessages) {
     return refusal(R"([{"role": "user", "content": "a"}, )" + message + "]");
   };
   EXPECT_EQ(second(R"({"content": "a"})"), "messages[1].role | messages[1].role: missing");
-  EXPECT_EQ(second(R"({"role": "tool", "content": "a"})"),
+  EXPECT_EQ(second(R"({"role": "function", "content": "a"})"),
             "messages[1].role | messages[1].role: expected one of \"system\", \"developer\", "
-            "\"user\", \"assistant\" (tools are not supported), got \"tool\"");
+            "\"user\", \"assistant\", \"tool\", got \"function\"");
   EXPECT_TRUE(second(R"({"role": 3, "content": "a"})").ends_with("got 3"));
   EXPECT_EQ(second(R"({"role": "user"})"), "messages[1].content | messages[1].content: missing");
   EXPECT_EQ(second(R"({"role": "user", "content": null})"),
@@ -245,9 +242,6 @@ TEST(OpenaiRequestTest, WrongMessages) {
             "messages[1].weight | messages[1].weight: unknown field");
   EXPECT_EQ(second(R"({"role": "user", "content": "a", "name": 1})"),
             "messages[1].name | messages[1].name: expected a string, got 1");
-  EXPECT_EQ(second(R"({"role": "assistant", "content": null, "tool_calls": [{}]})"),
-            "messages[1].tool_calls | messages[1].tool_calls: expected null or [] (not supported), "
-            "got an array of 1");
   EXPECT_EQ(second(R"({"role": "assistant", "content": null, "function_call": {}})"),
             "messages[1].function_call | messages[1].function_call: expected null (not supported), "
             "got an object");

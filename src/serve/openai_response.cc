@@ -69,6 +69,33 @@ AnswerShape ShapeOf(const GenerationFields& fields, Endpoint endpoint) {
           .skip_special_tokens = fields.skip_special_tokens};
 }
 
+// Of a whole answer: the parts of one call joined.
+void AddCall(const ToolCallDelta& delta, std::vector<ToolCall>& calls) {
+  if (delta.name) calls.push_back({.id = *delta.id, .name = *delta.name});
+  calls[delta.index].arguments += delta.arguments;
+}
+
+OrderedJson CallsJson(std::span<const ToolCall> calls) {
+  OrderedJson list = OrderedJson::array();
+  for (const ToolCall& call : calls) list.push_back(ToolCallForTemplate(call));
+  return list;
+}
+
+OrderedJson CallDeltasJson(std::span<const ToolCallDelta> deltas) {
+  OrderedJson list = OrderedJson::array();
+  for (const ToolCallDelta& delta : deltas) {
+    OrderedJson json = {{"index", delta.index}};
+    if (delta.name) {
+      json["id"] = *delta.id;
+      json["type"] = "function";
+      json["function"]["name"] = *delta.name;
+    }
+    json["function"]["arguments"] = delta.arguments;
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
 }  // namespace
 
 int64_t SecondsSince1970() {
@@ -115,6 +142,7 @@ void WholeAnswer::Take(size_t prompt, const TextEvent& event) {
   ChoiceText& text = texts_[piece->index];
   text.reasoning += piece->reasoning;
   text.content += piece->content;
+  for (const ToolCallDelta& call : piece->calls) AddCall(call, text.calls);
   for (ScoredToken& token : piece->tokens) text.tokens.push_back(std::move(token));
   if (piece->token_id) text.token_ids.push_back(*piece->token_id);
   if (piece->finish_reason) text.finish_reason = *piece->finish_reason;
@@ -174,6 +202,10 @@ class WholeAnswer::Writer {
       OrderedJson message = {
           {"role", "assistant"}, {"content", text.content}, {"refusal", nullptr}};
       if (!text.reasoning.empty()) message["reasoning_content"] = text.reasoning;
+      if (!text.calls.empty()) {
+        message["tool_calls"] = CallsJson(text.calls);
+        if (text.content.empty()) message["content"] = nullptr;
+      }
       out += fmt::format(R"({{"index":{},"message":{})", choice_, Dump(message));
     } else {
       out += fmt::format(R"({{"index":{},"text":{})", choice_, Dump(text.content));
@@ -318,8 +350,12 @@ void AddChatChunks(const AnswerShape& shape, const Usage& usage, const ChoicePie
   if (!piece.reasoning.empty()) {
     chunks.push_back(Dump(make({{"reasoning_content", piece.reasoning}})));
   }
-  if (!piece.content.empty() || !logprobs.is_null() || !token_ids.empty()) {
-    chunks.push_back(Dump(make({{"content", piece.content}})));
+  if (!piece.content.empty()) chunks.push_back(Dump(make({{"content", piece.content}})));
+  if (!piece.calls.empty()) {
+    chunks.push_back(Dump(make({{"tool_calls", CallDeltasJson(piece.calls)}})));
+  }
+  if (!logprobs.is_null() || !token_ids.empty()) {
+    chunks.push_back(Dump(make({{"content", ""}})));
   }
   if (piece.finish_reason) {
     chunks.push_back(Dump(make(OrderedJson::object(), piece.finish_reason)));

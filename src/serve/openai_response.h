@@ -1,7 +1,7 @@
 // Answers of /v1/chat/completions, /v1/completions and /v1/models, as JSON text.
 //
 // The answers to one HTTP request are its choices: number n * prompt + sample. finish_reason is "stop"
-// or "length"; an answer that ends as kCancelled, kDeadline or kFailed makes the whole request an
+// or "length", or "tool_calls" instead of "stop" if there are calls; an answer that ends as kCancelled, kDeadline or kFailed makes the whole request an
 // ApiError (FromFinish), which a stream sends as its last data, without [DONE].
 //
 // Tokens in logprobs. The log-probabilities are the model's own (step/step.h); one below -9999 is
@@ -36,6 +36,7 @@
 #include "serve/reply_pieces.h"
 #include "serve/response_logprobs.h"
 #include "text/tokenizer.h"
+#include "text/tools.h"
 #include "textgen/text_engine.h"
 
 namespace quire {
@@ -117,6 +118,7 @@ class WholeAnswer {
     std::optional<std::string> stopped_by = {};
     std::vector<ScoredToken> tokens = {};
     std::vector<int32_t> token_ids = {};
+    std::vector<ToolCall> calls = {};
   };
 
   std::unique_ptr<internal::Choices> choices_;

@@ -532,5 +532,80 @@ TEST(OpenaiResponseTest, Models) {
       "max_model_len": 4096})");
 }
 
+// ---- Calls of tools ----
+
+std::vector<TextEvent> CallEvents(FinishReason reason) {
+  std::vector<TextEvent> events;
+  for (int64_t i = 1; i <= 3; ++i) events.push_back(Token(7, -1, i == 1 ? "So" : "", i));
+  events[1].calls = {{.index = 0, .name = "weather", .arguments = "{\"a\""}};
+  events[2].calls = {{.index = 0, .arguments = ": 1}"},
+                     {.index = 1, .name = "now", .id = "functions.now:1", .arguments = "{}"}};
+  events.push_back(End(reason, 3));
+  return events;
+}
+
+TEST(OpenaiResponseTest, AWholeAnswerHasItsCalls) {
+  const OrderedJson choice =
+      Parse(WholeJson(ChatShape(), CallEvents(FinishReason::kStop)))["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"]["content"], "So");
+  ExpectJson(choice["message"]["tool_calls"].dump(),
+             R"([{"id": "call_1_0_0", "type": "function", "function": {"name": "weather",
+                  "arguments": "{\"a\": 1}"}},
+                 {"id": "functions.now:1", "type": "function", "function": {"name": "now",
+                  "arguments": "{}"}}])");
+}
+
+TEST(OpenaiResponseTest, AnAnswerOfCallsAloneHasNoContent) {
+  std::vector<TextEvent> events = CallEvents(FinishReason::kStop);
+  events[0].text.content = "";
+  const OrderedJson message = Parse(WholeJson(ChatShape(), events))["choices"][0]["message"];
+  EXPECT_TRUE(message["content"].is_null());
+}
+
+TEST(OpenaiResponseTest, CallsThatAreCutOffDoNotEndAsCalls) {
+  EXPECT_EQ(Parse(WholeJson(ChatShape(),
+                            CallEvents(FinishReason::kLength)))["choices"][0]["finish_reason"],
+            "length");
+  std::vector<TextEvent> events = CallEvents(FinishReason::kStop);
+  events.back().stopped_by = "x";
+  EXPECT_EQ(Parse(WholeJson(ChatShape(), events))["choices"][0]["finish_reason"], "stop");
+}
+
+TEST(OpenaiResponseTest, CallsStreamAsDeltas) {
+  std::vector<std::string> deltas;
+  for (const std::string& chunk : Chunks(ChatShape(), CallEvents(FinishReason::kStop))) {
+    const OrderedJson choice = Parse(chunk)["choices"][0];
+    deltas.push_back(choice["delta"].dump() +
+                     (choice["finish_reason"].is_null() ? "" : choice["finish_reason"].dump()));
+  }
+  EXPECT_EQ(
+      deltas,
+      (std::vector<std::string>{
+          R"({"role":"assistant","content":""})", R"({"content":"So"})",
+          R"({"tool_calls":[{"index":0,"id":"call_1_0_0","type":"function","function":)"
+          R"({"name":"weather","arguments":"{\"a\""}}]})",
+          R"({"tool_calls":[{"index":0,"function":{"arguments":": 1}"}},{"index":1,"id":)"
+          R"("functions.now:1","type":"function","function":{"name":"now","arguments":"{}"}}]})",
+          R"({}"tool_calls")"}));
+}
+
+TEST(OpenaiResponseTest, LogprobsOfCallsComeWithThem) {
+  AnswerShape shape = ChatShape();
+  shape.logprobs = true;
+  shape.token_ids = true;
+  int with_tokens = 0;
+  for (const std::string& chunk : Chunks(shape, CallEvents(FinishReason::kStop))) {
+    const OrderedJson choice = Parse(chunk)["choices"][0];
+    EXPECT_EQ(choice["logprobs"].is_null(), choice["token_ids"].empty());
+    if (!choice["token_ids"].empty()) ++with_tokens;
+    EXPECT_EQ(choice["token_ids"].size(),
+              choice["delta"].contains("tool_calls") || choice["delta"].value("content", "") == "So"
+                  ? 1u
+                  : 0u);
+  }
+  EXPECT_EQ(with_tokens, 3);
+}
+
 }  // namespace
 }  // namespace quire

@@ -55,6 +55,17 @@ std::optional<ChoicePiece> Choices::Take(size_t prompt, const TextEvent& event) 
   if (!shape_.prompt_only) {
     piece.reasoning = event.text.reasoning;
     piece.content += event.text.content;
+    for (const ToolCallDelta& call : event.calls) {
+      piece.calls.push_back(call);
+      if (call.name && !call.id) {
+        piece.calls.back().id = MakeToolCallId(shape_.id, piece.index, call.index);
+      }
+    }
+    choice.has_calls = choice.has_calls || !event.calls.empty();
+    // One that a stop string or the length has cut is for nobody to run.
+    if (choice.has_calls && event.finish == FinishReason::kStop && !event.stopped_by) {
+      piece.finish_reason = "tool_calls";
+    }
     if (shape_.token_ids && event.token) piece.token_id = event.token->chosen.token;
     if (shape_.logprobs && event.token) {
       const bool has_offsets = choice.offsets.has_value();

@@ -19,6 +19,7 @@ struct ChoicePiece {
   bool is_first = false;
   std::string reasoning = {};
   std::string content = {};                       // with the prompt before it, if echoed
+  std::vector<ToolCallDelta> calls = {};          // with an id where they have a name
   std::vector<ScoredToken> tokens = {};           // if log-probabilities are asked for
   std::optional<int32_t> token_id = {};           // if ids are asked for
   std::optional<std::string> finish_reason = {};  // the choice has ended
@@ -46,6 +47,7 @@ class Choices {
   struct Choice {
     bool begun = false;
     int64_t output_tokens = 0;
+    bool has_calls = false;
     std::optional<AnswerOffsets> offsets = {};  // completions with logprobs
   };
 
