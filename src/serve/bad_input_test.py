@@ -195,8 +195,7 @@ class BodyTest(BadInputTest):
                     json.loads(response.body.decode())  # which is proper itself
 
     def test_fields_that_are_not_supported_are_named(self):
-        for field, value in (("tools", [{"type": "function", "function": {"name": "f"}}]),
-                             ("tool_choice", "auto"), ("functions", [{"name": "f"}]),
+        for field, value in (("functions", [{"name": "f"}]), ("function_call", {"name": "f"}),
                              ("modalities", ["audio"]), ("audio", {"voice": "x"}),
                              ("reasoning_effort", "high"), ("store", True),
                              ("web_search_options", {}), ("prediction", {"type": "content"})):

@@ -6,6 +6,7 @@ Where Python has no openai package, it is installed into a virtual environment i
 tests run there. Ends with 77 (skipped) if it cannot be had.
 """
 
+import json
 import os
 import pathlib
 import subprocess
@@ -235,8 +236,8 @@ class ErrorTest(ClientCase):
                                    "9999", "4096")
         self.assertEqual(error.code, "context_length_exceeded")
         self.assert_raises(openai.BadRequestError, lambda: self.chat(max_tokens=0), "max_tokens")
-        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-        self.assert_raises(openai.BadRequestError, lambda: self.chat(tools=tools), "tools")
+        tools = [{"type": "custom", "custom": {"name": "f"}}]
+        self.assert_raises(openai.BadRequestError, lambda: self.chat(tools=tools), "tools[0].type")
         schema = {"name": "n", "schema": {"type": "object", "not": {}}}
         self.assert_raises(openai.BadRequestError,
                            lambda: self.chat(response_format={"type": "json_schema",
@@ -355,6 +356,56 @@ class LongTest(ClientCase):
                     pass
             self.assertEqual(caught.exception.code, "cancelled")
         self.assertEqual(server.wait(), 0)
+
+
+class ToolsTest(ClientCase):
+    """Calls, in texts that the model is made to write."""
+
+    flags = ("--tool-call-parser", "glm45")
+    tools = [{"type": "function", "function": {
+        "name": "weather", "description": "Tells the weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20},
+                                                        "days": {"type": "integer"}},
+                       "required": ["city", "days"], "additionalProperties": False}}}]
+    text = ("I look.\n<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Z\u00fcrich \"West\""
+            "</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n<tool_call>"
+            "weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>")
+    calls = [("weather", {"city": "Z\u00fcrich \"West\"", "days": 3}), ("weather", {"city": "Rome"})]
+
+    def scripted(self, **fields):
+        return {"tools": self.tools, "max_tokens": 400, "n": 2,
+                "extra_body": {"structured_outputs": {"choice": [self.text]}}, **fields}
+
+    def assert_calls(self, choice):
+        self.assertEqual((choice.finish_reason, choice.message.content), ("tool_calls", "I look."))
+        self.assertEqual([(call.function.name, json.loads(call.function.arguments))
+                          for call in choice.message.tool_calls], self.calls)
+        self.assertEqual(len({call.id for call in choice.message.tool_calls}), 2)
+
+    def test_calls(self):
+        answer = self.chat(**self.scripted())
+        self.assertEqual(len(answer.choices), 2)
+        for choice in answer.choices:
+            self.assert_calls(choice)
+
+    def test_a_stream_is_put_together_by_the_package(self):
+        with self.client.chat.completions.stream(model=NAME, messages=HELLO,
+                                                 **self.scripted()) as stream:
+            for _ in stream:
+                pass
+            final = stream.get_final_completion()
+        for choice in final.choices:
+            self.assert_calls(choice)
+
+    def test_required_calls_have_arguments_of_the_schema(self):
+        for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+            answer = self.chat(tools=self.tools, tool_choice=choice, parallel_tool_calls=False,
+                               max_tokens=400, temperature=1.5, seed=1, extra_body={})
+            call, = answer.choices[0].message.tool_calls
+            arguments = json.loads(call.function.arguments)
+            self.assertEqual(answer.choices[0].finish_reason, "tool_calls")
+            self.assertEqual((call.function.name, sorted(arguments)), ("weather", ["city", "days"]))
+            self.assertIs(type(arguments["days"]), int)
 
 
 if __name__ == "__main__":

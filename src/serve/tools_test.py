@@ -1,0 +1,161 @@
+"""Tool calls of a live `quire serve`, in every format, of a model without weights at temperature 2: required
+calls are always some, and their arguments are what the tools' schemas allow.
+
+usage: tools_test.py BINARY MODEL [unittest arguments]
+"""
+
+import json
+import random
+import re
+import unittest
+
+import serve_client
+from serve_client import Server, refused
+from structured_test import is_valid, random_object
+
+CHAT = "/v1/chat/completions"
+ANSWERS = 4
+FORMATS = ("deepseek_v3", "deepseek_v31", "deepseek_v32", "kimi_k2", "glm45")
+
+
+def tools_of(seed):
+    rng = random.Random(seed)
+    return [{"type": "function", "function": {"name": name, "description": "Does.",
+                                              "parameters": random_object(rng, 1)}}
+            for name in ("first", "second.one")]
+
+
+def joined_stream(body):
+    """What a stream's deltas make: (content, calls, finish_reason) of every choice."""
+    choices = {}
+    for line in body.decode().split("\n"):
+        if not line.startswith("data: {"):
+            continue
+        for choice in json.loads(line[6:])["choices"]:
+            found = choices.setdefault(choice["index"], ["", [], None])
+            delta = choice["delta"]
+            found[0] += delta.get("content") or ""
+            for part in delta.get("tool_calls", ()):
+                if "id" in part:
+                    assert part["index"] == len(found[1]) and part["type"] == "function", part
+                    found[1].append((part["function"]["name"], part["function"]["arguments"]))
+                else:
+                    name, arguments = found[1][part["index"]]
+                    found[1][part["index"]] = (name, arguments + part["function"]["arguments"])
+            found[2] = choice["finish_reason"] or found[2]
+    return [tuple(choices[i]) for i in sorted(choices)]
+
+
+class ToolsTest(unittest.TestCase):
+    def setUp(self):
+        self.server = None
+
+    def start(self, name):
+        self.server = Server("--tool-call-parser", name, "--max-running-requests", 8,
+                             "--max-total-tokens", 8192)
+        self.addCleanup(self.stop)
+
+    def stop(self):
+        stats = self.server.wait_idle()
+        self.assertEqual((stats["running"], stats["pages"]["in_use"]), ([], 0))
+        self.assertEqual(self.server.stop(), 0, self.server.log)
+
+    def ask(self, **fields):
+        answer = self.server.post(CHAT, {"messages": [{"role": "user", "content": "Hello"}],
+                                         "temperature": 2, "top_p": 1, "max_tokens": 1500, **fields})
+        self.assertEqual(answer.status, 200, answer.body)
+        return answer
+
+    def assert_calls(self, tools, choice, name=None):
+        message = choice["message"]
+        self.assertEqual(choice["finish_reason"], "tool_calls", choice)
+        self.assertIsNone(message["content"], choice)
+        self.assertEqual(len({call["id"] for call in message["tool_calls"]}),
+                         len(message["tool_calls"]))
+        for call in message["tool_calls"]:
+            function = call["function"]
+            schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+            self.assertIn(function["name"], [name] if name else schemas)
+            self.assertTrue(is_valid(json.loads(function["arguments"]), schemas[function["name"]]),
+                            (schemas[function["name"]], function["arguments"]))
+
+    def check_format(self, name):
+        self.start(name)
+        for seed in range(2):
+            tools = tools_of(seed)
+            fields = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False,
+                      "n": ANSWERS, "seed": seed}
+            choices = self.ask(**fields).json()["choices"]
+            for choice in choices:
+                self.assert_calls(tools, choice)
+            whole = [(choice["message"]["content"] or "",
+                      [(call["function"]["name"], call["function"]["arguments"])
+                       for call in choice["message"]["tool_calls"]], choice["finish_reason"])
+                     for choice in choices]
+            self.assertEqual(joined_stream(self.ask(**fields, stream=True).body), whole)
+            fields["tool_choice"] = {"type": "function", "function": {"name": "second.one"}}
+            for choice in self.ask(**fields).json()["choices"]:
+                self.assert_calls(tools, choice, "second.one")
+                self.assertEqual(len(choice["message"]["tool_calls"]), 1)
+        # Reasoning is free, and then there are calls.
+        for choice in self.ask(**fields,
+                               chat_template_kwargs={"enable_thinking": True}).json()["choices"]:
+            self.assertTrue(choice["message"]["reasoning_content"])
+            if choice["finish_reason"] != "length":  # few draw "</think>" by chance
+                self.assert_calls(tools, choice, "second.one")
+
+    def test_deepseek_v3(self):
+        self.check_format("deepseek_v3")
+
+    def test_deepseek_v31(self):
+        self.check_format("deepseek_v31")
+
+    def test_deepseek_v32(self):
+        self.check_format("deepseek_v32")
+
+    def test_kimi_k2(self):
+        self.check_format("kimi_k2")
+
+    def test_glm45(self):
+        self.check_format("glm45")
+
+    def test_a_schema_is_for_content_and_tools_are_for_calls(self):
+        self.start("kimi_k2")
+        schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
+                  "additionalProperties": False}
+        kinds = set()
+        for seed in range(4):
+            tools = tools_of(seed)
+            fields = {"tools": tools, "parallel_tool_calls": False, "n": ANSWERS, "seed": seed,
+                      "response_format": {"type": "json_schema",
+                                          "json_schema": {"name": "s", "schema": schema}}}
+            for choice in self.ask(**fields).json()["choices"]:
+                kinds.add(choice["finish_reason"])
+                if choice["finish_reason"] == "tool_calls":
+                    self.assert_calls(tools, choice)
+                else:
+                    self.assertTrue(is_valid(json.loads(choice["message"]["content"]), schema))
+        self.assertEqual(kinds, {"stop", "tool_calls"})
+
+    def test_a_parser_that_is_not_there_is_refused_with_all_that_are(self):
+        code, said = refused("--tool-call-parser", "glm46")
+        self.assertEqual(code, 2, said)
+        for name in ("auto", *FORMATS):
+            self.assertIn(name, said)
+        self.assertTrue(re.search("did you mean glm4[57]", said), said)
+        code, said = refused("--reasoning-parser", "thinks")
+        self.assertEqual(code, 2, said)
+        self.assertIn("auto, think, none", said)
+        self.assertIn("did you mean think?", said)
+
+    def test_reasoning_may_stay_in_the_content(self):
+        self.server = Server("--reasoning-parser", "none")
+        self.addCleanup(self.stop)
+        text = "<think>hm</think>So."
+        choice = self.ask(structured_outputs={"choice": [text]}).json()["choices"][0]
+        self.assertEqual(choice["message"]["content"], text)
+        self.assertNotIn("reasoning_content", choice["message"])
+
+
+if __name__ == "__main__":
+    serve_client.main()
