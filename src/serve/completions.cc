@@ -181,20 +181,22 @@ Completions::Job Completions::PrepareChat(const std::string& body, const Arrival
   return job;
 }
 
+void Completions::FitToTemplate(Conversation& conversation) const {
+  if (tool_style_ && tool_style_->wants_objects) conversation.MakeArgumentsObjects();
+}
+
 void Completions::AddConversation(Conversation conversation, const ToolFields& tools,
                                   const GenerationFields& generation, const Arrival& arrival,
                                   const std::stop_token& stop, Job& job) const {
-  if (tool_style_ && tool_style_->wants_objects) conversation.MakeArgumentsObjects();
+  FitToTemplate(conversation);
   const bool has_tools = tools.choice != ToolChoice::kNone;
-  if (has_tools && !tool_style_) {
+  if (has_tools && !tool_style_ && engine_.model().chat) {
     throw BadField("tools",
                    "tools: expected none, since this model's template writes no calls in a format "
                    "that is known (--tool-call-parser names one)");
   }
-  const OrderedJson list = ToolsForTemplate(tools.tools);
-  ChatRequest chat = conversation.ToChatRequest();
-  if (has_tools) chat.tools = &list;
-  ChatPrompt prompt = MakeChatPrompt(engine_.model(), chat, stop);
+  if (has_tools) conversation.tools = ToolsForTemplate(tools.tools);
+  ChatPrompt prompt = MakeChatPrompt(engine_.model(), conversation.ToChatRequest(), stop);
   CheckContext(prompt.tokens.size());
   job.shape.prompts = {{.tokens = prompt.tokens}};
   const auto reasoning = options_.splits_reasoning ? std::optional(prompt.reasoning) : std::nullopt;

@@ -55,6 +55,9 @@ class Completions {
   asio::awaitable<void> Handle(Endpoint endpoint, const HttpRequest& request,
                                HttpResponder& responder, const HttpHeaders& headers);
 
+  // Calls in messages as the model's template wants them. Throws ApiError. Any thread may use it.
+  void FitToTemplate(Conversation& conversation) const;
+
   // Requests that are being answered.
   int64_t num_open() const { return std::ssize(open_); }
   // Requests whose last event the engine has yet to give: it uses what it was given until then.

@@ -128,6 +128,7 @@ void RequireOwnName(const RequestField& variables) {
 
 ChatRequest Conversation::ToChatRequest() const {
   return {.messages = &messages,
+          .tools = tools.empty() ? nullptr : &tools,
           .add_generation_prompt = add_generation_prompt,
           .continue_final_message = continue_final_message,
           .variables = &template_variables};

@@ -17,6 +17,7 @@ namespace quire {
 struct Conversation {
   OrderedJson messages = OrderedJson::array();
   OrderedJson template_variables = OrderedJson::object();
+  OrderedJson tools = OrderedJson::array();  // that the template is told of (ToolsForTemplate)
   bool add_generation_prompt = true;
   bool continue_final_message = false;  // which is an assistant's; without a generation prompt
 

@@ -54,6 +54,14 @@ void CheckConversation(const Conversation& conversation) {
   QUIRE_CHECK(conversation.template_variables.is_object());
 }
 
+void CheckTools(const ToolFields& tools) {
+  QUIRE_CHECK(tools.tools.size() <= kMaxTools);
+  QUIRE_CHECK(tools.choice == ToolChoice::kNone || !tools.tools.empty());
+  for (const ToolDefinition& tool : tools.tools) {
+    QUIRE_CHECK(!tool.name.empty() && (tool.parameters.is_null() || tool.parameters.is_object()));
+  }
+}
+
 void CheckPrompts(const std::vector<CompletionPrompt>& prompts) {
   QUIRE_CHECK(!prompts.empty() && std::cmp_less_equal(prompts.size(), kLimits.max_prompts));
   for (const CompletionPrompt& prompt : prompts) {
@@ -66,6 +74,11 @@ void ParseAll(std::string_view body) {
     const ChatCompletionRequest request = ParseChatCompletionRequest(body, {}, kLimits);
     CheckGeneration(request.generation);
     CheckConversation(request.conversation);
+    CheckTools(request.tools);
+    Try([&] {
+      Conversation objects = request.conversation;
+      objects.MakeArgumentsObjects();
+    });
   });
   Try([&] {
     const CompletionRequest request = ParseCompletionRequest(body, {}, kLimits);

@@ -277,6 +277,11 @@ TEST_F(ServerToolsTest, ATemplateThatWantsObjectsGetsThem) {
   body["messages"].push_back(json::parse(R"({"role": "assistant", "tool_calls": [{"id": "c", "type":
     "function", "function": {"name": "weather", "arguments": "{\"city\": \"Rome\"}"}}]})"));
   EXPECT_EQ(Choice(body)["message"]["tool_calls"][0]["function"]["arguments"], R"({"city": "12"})");
+  const json messages = {{"messages", body["messages"]}};
+  EXPECT_EQ(json::parse(Post("/apply-template", messages).body)["prompt"],
+            "Hello<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n"
+            "</tool_call>");
+  EXPECT_EQ(Post("/tokenize", messages).status, 200);
   body["messages"].back()["tool_calls"][0]["function"]["arguments"] = "[]";
   EXPECT_EQ(
       ErrorOf(Post("/v1/chat/completions", body)),

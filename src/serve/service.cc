@@ -508,6 +508,7 @@ asio::awaitable<void> Service::Tokenize(const HttpRequest& request, HttpResponde
     const TextModel& model = engine_->model();
     if (parsed.conversation) {
       Require(model.chat.has_value(), "this model has no chat template: {}", model.no_chat);
+      completions_->FitToTemplate(*parsed.conversation);
       parsed.text = model.chat->Render(parsed.conversation->ToChatRequest());
     }
     parsed.options.stop = std::move(stop);
@@ -529,9 +530,10 @@ asio::awaitable<void> Service::Detokenize(const HttpRequest& request, HttpRespon
 asio::awaitable<void> Service::ApplyTemplate(const HttpRequest& request, HttpResponder& responder,
                                              const HttpHeaders& headers) {
   return Reply(request, responder, headers, [this, &request](std::stop_token stop) {
-    const ApplyTemplateRequest parsed =
+    ApplyTemplateRequest parsed =
         ParseApplyTemplateRequest(request.body, options_.completions.limits);
     CheckModelName(parsed.model, options_.completions.model_name);
+    completions_->FitToTemplate(parsed.conversation);
     return ApplyTemplateReply(
         MakeChatPrompt(engine_->model(), parsed.conversation.ToChatRequest(), std::move(stop))
             .text);

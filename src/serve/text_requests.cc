@@ -57,10 +57,11 @@ TokenizeRequest ParseTokenizeRequest(std::string_view body, const RequestLimits&
   if (messages && (content || prompt)) messages->Refuse("null beside a text");
   if (messages) {
     request.conversation = ReadConversation(fields);
+    request.conversation->tools = ToolsForTemplate(ReadToolList(fields));
   } else if (content || prompt) {
     request.text = (content ? content : prompt)->String();
     for (const char* name :
-         {"chat_template_kwargs", "add_generation_prompt", "continue_final_message"}) {
+         {"chat_template_kwargs", "add_generation_prompt", "continue_final_message", "tools"}) {
       if (const auto field = fields.Find(name)) field->Refuse("null without \"messages\"");
     }
   } else {
@@ -140,6 +141,7 @@ ApplyTemplateRequest ParseApplyTemplateRequest(std::string_view body, const Requ
   RequestFields fields(json, "", &limits.ignore_unknown);
   ApplyTemplateRequest request;
   request.conversation = ReadConversation(fields);
+  request.conversation.tools = ToolsForTemplate(ReadToolList(fields));
   request.model = ReadModel(fields);
   fields.RefuseUnknown();
   return request;
@@ -183,12 +185,22 @@ const OrderedJson& Switch() {
 
 }  // namespace
 
+namespace {
+
+OrderedJson TemplateSchemas(const RequestLimits& limits) {
+  OrderedJson schemas = ConversationSchemas(limits);
+  schemas["tools"] = {{"anyOf", {ToolSchemas(limits)["tools"], {{"type", "null"}}}}};
+  return schemas;
+}
+
+}  // namespace
+
 OrderedJson TokenizeSchema(const RequestLimits& limits) {
   const OrderedJson common = {{"add_special_tokens", Switch()},
                               {"add_special", Switch()},
                               {"parse_special", Switch()},
                               {"with_pieces", Switch()}};
-  const OrderedJson conversation = ConversationSchemas(limits);
+  const OrderedJson conversation = TemplateSchemas(limits);
   // Each form has one of the three, and the others are null.
   OrderedJson forms = OrderedJson::array();
   for (const char* form : {"content", "prompt", "messages"}) {
@@ -216,7 +228,7 @@ OrderedJson DetokenizeSchema(const RequestLimits& limits) {
 }
 
 OrderedJson ApplyTemplateSchema(const RequestLimits& limits) {
-  return ObjectSchema(ConversationSchemas(limits), {"messages"}, limits);
+  return ObjectSchema(TemplateSchemas(limits), {"messages"}, limits);
 }
 
 }  // namespace quire

@@ -16,7 +16,7 @@
 
 namespace quire {
 
-// {"content": "text"}, {"prompt": "text"} or {"messages": [...]} (with chat_template_kwargs,
+// {"content": "text"}, {"prompt": "text"} or {"messages": [...]} (with chat_template_kwargs, tools,
 // add_generation_prompt and continue_final_message), one of them, "" allowed; add_special_tokens (or
 // add_special), absent: as both servers do, true for prompt and false for the others; parse_special
 // (true); with_pieces (false); model.
@@ -44,7 +44,7 @@ DetokenizeRequest ParseDetokenizeRequest(std::string_view body, const RequestLim
 ReplyPieces DetokenizeReply(std::vector<int32_t> tokens, const DecodeOptions& options,
                             const Tokenizer& tokenizer);
 
-// {"messages": [...]}; chat_template_kwargs, add_generation_prompt, continue_final_message, model.
+// {"messages": [...]}; chat_template_kwargs, tools, add_generation_prompt, continue_final_message, model.
 struct ApplyTemplateRequest {
   Conversation conversation = {};
   std::optional<std::string> model = {};

@@ -161,5 +161,15 @@ TEST(TextRequestsTest, ApplyTemplate) {
             "temperature: unknown field");
 }
 
+TEST(TextRequestsTest, ATemplateIsToldOfTools) {
+  const std::string body = R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type":
+    "function", "function": {"name": "now", "strict": true}}]})";
+  const std::string expected = R"([{"type":"function","function":{"name":"now"}}])";
+  EXPECT_EQ(ParseApplyTemplateRequest(body).conversation.tools.dump(), expected);
+  EXPECT_EQ(ParseTokenizeRequest(body).conversation->tools.dump(), expected);
+  EXPECT_EQ(RefusalMessage([] { (void)ParseTokenizeRequest(R"({"prompt": "a", "tools": []})"); }),
+            "tools: expected null without \"messages\", got an array of 0");
+}
+
 }  // namespace
 }  // namespace quire

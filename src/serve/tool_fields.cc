@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -29,30 +30,31 @@ ToolDefinition ReadTool(const RequestField& field) {
   return read;
 }
 
-std::string ReadChosenName(const RequestField& field, const std::set<std::string>& names) {
+std::string ReadChosenName(const RequestField& field, const std::vector<ToolDefinition>& tools) {
   RequestFields choice = field.Object();
   const RequestField type = choice.At("type");
   if (type.value() != "function") type.Refuse("\"function\"");
   RequestFields function = choice.At("function").Object();
   const RequestField name = function.At("name");
-  if (!names.contains(name.String())) name.Refuse("the name of one of the tools");
+  if (std::ranges::find(tools, name.String(), &ToolDefinition::name) == tools.end()) {
+    name.Refuse("the name of one of the tools");
+  }
   function.RefuseUnknown();
   choice.RefuseUnknown();
   return name.String();
 }
 
-void ReadToolChoice(const RequestField& field, const std::set<std::string>& names,
-                    ToolFields& out) {
+void ReadToolChoice(const RequestField& field, ToolFields& out) {
   if (field.value() == "none") {
     out.choice = ToolChoice::kNone;
-  } else if (names.empty()) {
+  } else if (out.tools.empty()) {
     field.Refuse("\"none\" without tools");
   } else if (field.value() == "auto") {
     out.choice = ToolChoice::kAuto;
   } else if (field.value() == "required") {
     out.choice = ToolChoice::kRequired;
   } else if (field.value().is_object()) {
-    out.name = ReadChosenName(field, names);
+    out.name = ReadChosenName(field, out.tools);
     out.choice = ToolChoice::kRequired;
   } else {
     field.Refuse(
@@ -72,23 +74,27 @@ std::string ReadToolName(const RequestField& field) {
 
 OrderedJson ToolNameSchema() { return {{"type", "string"}, {"pattern", "^[A-Za-z0-9_.-]{1,64}$"}}; }
 
-ToolFields ReadTools(RequestFields& body) {
-  ToolFields out;
-  std::set<std::string> names;
-  if (const auto tools = body.Find("tools")) {
-    if (tools->value().is_array() && tools->value().size() > kMaxTools) {
-      tools->Refuse(fmt::format("at most {} tools", kMaxTools));
-    }
-    for (const RequestField& field : tools->Array()) {
-      ToolDefinition tool = ReadTool(field);
-      if (!names.insert(tool.name).second) {
-        field.Refuse(fmt::format("one tool of the name {}", tool.name));
-      }
-      out.tools.push_back(std::move(tool));
-    }
-    if (!names.empty()) out.choice = ToolChoice::kAuto;
+std::vector<ToolDefinition> ReadToolList(RequestFields& body) {
+  std::vector<ToolDefinition> list;
+  const auto tools = body.Find("tools");
+  if (!tools) return list;
+  if (tools->value().is_array() && tools->value().size() > kMaxTools) {
+    tools->Refuse(fmt::format("at most {} tools", kMaxTools));
   }
-  if (const auto choice = body.Find("tool_choice")) ReadToolChoice(*choice, names, out);
+  std::set<std::string> names;
+  for (const RequestField& field : tools->Array()) {
+    list.push_back(ReadTool(field));
+    if (!names.insert(list.back().name).second) {
+      field.Refuse(fmt::format("one tool of the name {}", list.back().name));
+    }
+  }
+  return list;
+}
+
+ToolFields ReadTools(RequestFields& body) {
+  ToolFields out{.tools = ReadToolList(body)};
+  if (!out.tools.empty()) out.choice = ToolChoice::kAuto;
+  if (const auto choice = body.Find("tool_choice")) ReadToolChoice(*choice, out);
   out.parallel = body.Bool("parallel_tool_calls", true);
   return out;
 }

@@ -41,8 +41,9 @@ std::string ReadToolName(const RequestField& field);
 // A JSON Schema of the name.
 OrderedJson ToolNameSchema();
 
-// Throws ApiError.
+// All three, or tools alone. Throw ApiError.
 ToolFields ReadTools(RequestFields& body);
+std::vector<ToolDefinition> ReadToolList(RequestFields& body);
 // JSON Schemas of these fields, by name.
 OrderedJson ToolSchemas(const RequestLimits& limits);
 
