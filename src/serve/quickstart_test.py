@@ -53,6 +53,23 @@ class QuickStartTest(unittest.TestCase):
             answer["usage"].pop("prompt_tokens_details")
         self.assertEqual(given, expected)
 
+    def test_the_tool_of_the_readme_is_called(self):
+        readme = (SOURCE / "README.md").read_text()
+        command = re.search(r"^(curl [^\n]*\"tools\"[^\n]*)\n", readme, re.MULTILINE)[1]
+        flags = re.search(r"SERVE_FLAGS='([^']*)'", readme)[1].split()
+        server = serve_client.Server(*flags, model=MODEL, load_format="auto")
+        self.addCleanup(server.stop)
+        done = subprocess.run(
+            command.replace("http://127.0.0.1:8080", server.url) + " --silent --show-error",
+            shell=True, check=True, text=True, capture_output=True, timeout=serve_client.WAIT_S)
+        choice = json.loads(done.stdout)["choices"][0]
+        self.assertEqual(choice["finish_reason"], "tool_calls", done.stdout)
+        call, = choice["message"]["tool_calls"]
+        self.assertEqual(call["function"]["name"], "add")
+        arguments = json.loads(call["function"]["arguments"])
+        self.assertEqual(sorted(arguments), ["a", "b"])
+        self.assertTrue(all(0 <= number <= 99 for number in arguments.values()), arguments)
+
     def test_eval_gets_the_same_answers_from_a_server_and_from_the_model(self):
         with tempfile.TemporaryDirectory() as folder:
             runs = {}
