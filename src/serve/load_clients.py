@@ -42,6 +42,11 @@ CONSTRAINTS = (
                                                                  "schema": SCHEMA}}},
      lambda text: set(json.loads(text)) == set(SCHEMA["required"])),
 )
+# Calls that must be made; an Answer has them as the tool's name and its arguments.
+TOOL_FLAGS = ("--tool-call-parser", "glm45")  # of the server
+TOOLS = {"tool_choice": "required", "parallel_tool_calls": False,
+         "tools": [{"type": "function", "function": {"name": "greet", "parameters": SCHEMA}}]}
+NUM_TOOL_CASES = 3
 
 
 # ---- What is asked ----
@@ -72,7 +77,11 @@ def make_cases(lengths=(1, 2, 7, 20, 50, 100, 200), most_tokens=800):
     """NUM_CASES of them, with answers of up to one of `lengths`; the last has `most_tokens`."""
     rng = random.Random(SEED)
     prefixes = ["", *(make_text(rng, n) + " " for n in (30, 150, 400))]
-    cases = [make_case(rng, prefixes, lengths) for _ in range(NUM_CASES - 1)]
+    cases = [make_case(rng, prefixes, lengths) for _ in range(NUM_CASES - 1 - NUM_TOOL_CASES)]
+    for seed in range(NUM_TOOL_CASES):
+        cases.append(("/v1/chat/completions", {
+            "messages": [{"role": "user", "content": "Greet."}], "max_tokens": 2 * max(lengths),
+            "temperature": 1, "seed": seed, "n": 1 + seed, "ignore_eos": True, **TOOLS}))
     # So much that it does not fit into the buffers between the server and one who does not read.
     cases.append(("/v1/chat/completions", {
         "messages": [{"role": "user", "content": "Go on."}], "max_tokens": most_tokens, "temperature": 0,
@@ -92,6 +101,13 @@ def check_constraint(case, answer):
                 num_held += 1
                 if not is_allowed(text):
                     raise Failure(f"{fields}: {text!r}")
+    if TOOLS.items() <= body.items():
+        for text, reason, _ in answer.choices.values():
+            if reason == "tool_calls":
+                num_held += 1
+                name, arguments = text[:len("greet")], json.loads(text[len("greet"):])
+                if name != "greet" or set(arguments) != set(SCHEMA["required"]):
+                    raise Failure(f"calls: {text!r}")
     return num_held
 
 
@@ -109,6 +125,8 @@ class Answer:
             text, reason, num_logprobs = self.choices.get(choice["index"], ("", None, 0))
             part = choice.get("message") or choice.get("delta") or {}
             text += choice.get("text") or part.get("content") or ""
+            for call in part.get("tool_calls") or ():
+                text += (call["function"].get("name") or "") + call["function"]["arguments"]
             logprobs = choice.get("logprobs") or {}
             self.choices[choice["index"]] = (text, choice["finish_reason"] or reason,
                                              num_logprobs + len(logprobs.get("content") or ()))

@@ -11,8 +11,8 @@ import sys
 import unittest
 
 import serve_client
-from load_clients import (NUM_CASES, NUM_CLIENTS, Load, ask_one_at_a_time, check_constraint,
-                          make_cases)
+from load_clients import (NUM_CASES, NUM_CLIENTS, TOOL_FLAGS, Load, ask_one_at_a_time,
+                          check_constraint, make_cases)
 from serve_client import Server
 
 SECONDS = float(sys.argv[3])
@@ -22,7 +22,7 @@ MEMORY_TOLERANCE = 0.05
 
 class LoadTest(unittest.TestCase):
     def start(self, *flags):
-        server = Server("--access-log", "off", *flags, leak_check=True)
+        server = Server("--access-log", "off", *TOOL_FLAGS, *flags, leak_check=True)
         self.addCleanup(server.kill)
         return server
 

@@ -53,7 +53,7 @@ class Watch:
 def soak(num_requests, seconds):
     """What is wrong, a line each."""
     server = Server("--access-log", "off", "--max-running-requests", load_clients.NUM_CLIENTS,
-                    "--max-total-tokens", 16 << 10, "--page-size", 16)
+                    "--max-total-tokens", 16 << 10, "--page-size", 16, *load_clients.TOOL_FLAGS)
     try:
         cases = load_clients.make_cases(most_tokens=400)
         answers = load_clients.ask_one_at_a_time(server, cases)
