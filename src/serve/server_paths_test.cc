@@ -323,5 +323,14 @@ TEST_F(ServerTest, NumbersAddUp) {
   EXPECT_EQ(info["limits"]["pages"], 400);
 }
 
+TEST_F(ServerTest, SamplingOfARequestThatAsksForNoneIsSaidAsItWasWritten) {
+  model_.generation.sampling = {.temperature = 0.7f, .top_k = 20, .top_p = 0.95f};
+  Start();
+  const json expected = {
+      {"temperature", 0.7},      {"top_p", 0.95},         {"top_k", 20},           {"min_p", 0},
+      {"repetition_penalty", 1}, {"presence_penalty", 0}, {"frequency_penalty", 0}};
+  EXPECT_EQ(json::parse(Ask("GET", "/server_info").body)["sampling_defaults"], expected);
+}
+
 }  // namespace
 }  // namespace quire::testing

@@ -56,6 +56,22 @@ bool IsHeaderList(std::string_view text) {
   return !text.empty() && text.size() <= 2048 && std::ranges::all_of(text, is_proper);
 }
 
+// As they were written: 0.95, and not the nearest float's 0.949999988.
+OrderedJson SamplingJson(const SamplingParams& sampling) {
+  OrderedJson json = OrderedJson::object();
+  const auto add = [&](const char* name, float value) {
+    json[name] = OrderedJson::parse(fmt::format("{}", value));
+  };
+  add("temperature", sampling.temperature);
+  add("top_p", sampling.top_p);
+  json["top_k"] = sampling.top_k;
+  add("min_p", sampling.min_p);
+  add("repetition_penalty", sampling.repetition_penalty);
+  add("presence_penalty", sampling.presence_penalty);
+  add("frequency_penalty", sampling.frequency_penalty);
+  return json;
+}
+
 // An id that can stand in a header and in a log.
 bool IsProperId(std::string_view id) {
   const auto is_proper = [](char c) { return c > ' ' && c <= '~' && c != '"' && c != '\\'; };
@@ -432,6 +448,7 @@ asio::awaitable<void> Service::ServerInfo(const HttpRequest&, HttpResponder& res
                       {"max_running_requests", limits.max_seqs},
                       {"tokens_per_step", limits.max_step_tokens.raw()},
                       {"vocab_size", limits.vocab_size}};
+    body["sampling_defaults"] = SamplingJson(engine_->model().generation.sampling);
     if (!engine_->model().chat) body["no_chat_template"] = engine_->model().no_chat;
   }
   co_await SendJson(responder, headers, body.dump());
