@@ -12,6 +12,8 @@ import urllib.request
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's name for an element's id
 ENTER = "\ue007"
 SHIFT = "\ue008"
+ESCAPE = "\ue00c"
+RIGHT = "\ue014"
 WAIT_S = 240  # for what comes at once, but not on a busy machine
 ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
              "--window-size=1280,800", "--force-color-profile=srgb", "--hide-scrollbars"]

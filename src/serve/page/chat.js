@@ -1,170 +1,78 @@
-// The conversation.
+// The conversation on the page: asking, stopping, editing, asking again.
 
-import { events, getJson, request } from "/api.js";
+import { findConversation, keepConversation, newConversation } from "/conversations.js";
 import { element, id } from "/dom.js";
+import { startHistory } from "/history.js";
+import { AnswerView, questionView, toolResultView } from "/message.js";
+import { checkSettings, findModel, settingsFields, startSettings, systemMessage } from "/settings.js";
+import { forModel, newAnswer, readAnswer } from "/stream.js";
 
-const SETTINGS = ["system", "temperature", "max-tokens"];
+const OPEN = "quire-open";  // of this tab: the conversation that a reload shows again
 
-// Shows `text` in `box`: what stands between lines of ``` as code, the rest as it is. Only the blocks
-// that changed are touched, so that a selection survives the next token.
-export function showText(box, text) {
-  const parts = text.split(/^ *```.*\n?/m);
-  parts.forEach((part, i) => {
-    const isCode = i % 2 === 1;
-    if (box.children.length <= i) box.append(element(isCode ? "pre" : "div"));
-    const shown = isCode ? part.replace(/\n$/, "") : part.replace(/^\n+|\n+$/g, "");
-    if (box.children[i].textContent !== shown) box.children[i].textContent = shown;
-  });
-  while (box.children.length > parts.length) box.lastChild.remove();
-}
-
-const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
-
-function usageLine(usage, times) {
-  const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
-  const parts = [
-    `${plural(usage.prompt_tokens, "prompt token")}, ${cached.toLocaleString("en")} cached`,
-    plural(usage.completion_tokens, "output token"),
-  ];
-  if (times.first) {
-    parts.push(`first after ${Math.round(times.first - times.sent)} ms`);
-    const seconds = (times.last - times.first) / 1000;
-    if (usage.completion_tokens > 1 && seconds > 0) {
-      parts.push(`${((usage.completion_tokens - 1) / seconds).toFixed(1)} per second`);
-    }
-  }
-  return parts.join(" · ");
-}
-
-// One question with its answer, and where they stand on the page.
-class Turn {
-  constructor(question) {
-    this.question = question;
-    this.text = "";
-    this.reasoning = "";
-    this.node = element("div", "turn");
-    const asked = element("div", "message user");
-    asked.append(element("h3", "sr", "You"), element("div", "text"));
-    showText(asked.lastChild, question);
-    this.answer = element("div", "message assistant");
-    this.node.append(asked, this.answer);
-    this.reset();
-  }
-
-  reset() {
-    this.text = this.reasoning = "";
-    this.thoughts = element("details", "reasoning");
-    this.thoughts.hidden = true;
-    this.thoughts.append(element("summary", "", "Thinking"), element("div"));
-    this.body = element("div", "text");
-    this.foot = element("div", "foot");
-    this.answer.replaceChildren(element("h3", "sr", "Answer"), this.thoughts, this.body, this.foot);
-    this.answer.classList.add("waiting");
-  }
-
-  render() {
-    this.thoughts.hidden = this.reasoning === "";
-    this.thoughts.firstChild.textContent = this.text ? "Reasoning" : "Thinking";
-    if (!this.thoughts.hidden) showText(this.thoughts.lastChild, this.reasoning.trim());
-    showText(this.body, this.text);
-    this.answer.classList.toggle("waiting", !this.text && this.answer.ariaBusy === "true");
-  }
-
-  note(className, text) {
-    this.foot.append(element("p", className, text));
-  }
-}
-
-export function startChat({ onActivity }) {
+// onActivity is called when the engine begins or ends something, onShow when the chat is to be seen.
+export function startChat({ onActivity, onShow }) {
   const log = id("log");
   const question = id("question");
-  let turns = [];
-  let running = null;  // {turn, abort}
-  let model = null;
+  const tokens = new WeakMap();  // of answers since the page was loaded, if they were asked for
+  let conversation = findConversation(sessionStorage.getItem(OPEN)) ?? newConversation();
+  let views = [];      // one for each message; null but for answers
+  let running = null;  // {answer, abort}
   let following = true;
 
-  async function findModel() {
-    if (model) return model;
-    const found = (await getJson("/v1/models")).data[0];
-    model = found.id;
-    id("model").textContent = model;
-    if (found.max_model_len) id("max-tokens").max = found.max_model_len;
-    return model;
-  }
-
-  // Turns without an answer are left out: a template may insist on roles that alternate.
-  function messages(last) {
-    const list = [];
-    const system = id("system").value.trim();
-    if (system) list.push({ role: "system", content: system });
-    for (const turn of turns) {
-      if (turn === last) break;
-      if (!turn.text) continue;
-      list.push({ role: "user", content: turn.question });
-      list.push({ role: "assistant", content: turn.text });
-    }
-    list.push({ role: "user", content: last.question });
-    return list;
-  }
-
-  async function body(turn) {
-    const fields = {
-      model: await findModel(),
-      messages: messages(turn),
-      stream: true,
-      stream_options: { include_usage: true },
-    };
-    const temperature = id("temperature").valueAsNumber;
-    const maxTokens = id("max-tokens").valueAsNumber;
-    if (!Number.isNaN(temperature)) fields.temperature = temperature;
-    if (!Number.isNaN(maxTokens)) fields.max_tokens = maxTokens;
-    return JSON.stringify(fields);
-  }
+  // ---- Showing ----
 
   // Whoever has scrolled up to read is left there.
   function follow() {
     if (following) log.scrollTop = log.scrollHeight;
   }
 
-  async function read(turn, abort) {
-    const times = { sent: performance.now() };
-    let frame = 0;
-    let usage = null;
-    let finish = null;
-    const render = () => {
-      frame = 0;
-      turn.render();
-      follow();
-    };
-    try {
-      const response = await request("/v1/chat/completions", {
-        method: "POST",
-        headers: { "Content-Type": "application/json" },
-        body: await body(turn),
-        signal: abort.signal,
+  function addView(message) {
+    if (message.role === "user") log.append(element("div", "turn"));
+    let view = null;
+    let node = null;
+    if (message.role === "assistant") {
+      view = new AnswerView(message, tokens.get(message), {
+        onAgain: () => askAgain(message),
+        onResults: (texts) => sendResults(message, texts),
       });
-      onActivity();
-      for await (const data of events(response.body)) {
-        if (data === "[DONE]") return { usage, finish, times };
-        const event = JSON.parse(data);
-        if (event.error) throw new Error(event.error.message);
-        usage = event.usage ?? usage;
-        const choice = event.choices?.[0];
-        if (!choice) continue;
-        finish = choice.finish_reason ?? finish;
-        const { content, reasoning_content: thought } = choice.delta ?? {};
-        if (!content && !thought) continue;
-        times.last = performance.now();
-        times.first ??= times.last;
-        turn.text += content ?? "";
-        turn.reasoning += thought ?? "";
-        frame ||= requestAnimationFrame(render);
-      }
-      throw new Error("the connection ended before the answer did");
-    } finally {
-      cancelAnimationFrame(frame);
+      ({ node } = view);
+    } else if (message.role === "tool") {
+      node = toolResultView(message);
+    } else {
+      node = questionView(message, {
+        canEdit: () => running === null,
+        onEdit: (text) => ask(text, conversation.messages.indexOf(message)),
+      });
     }
+    log.lastChild.append(node);
+    views.push(view);
   }
+
+  // All but the answer that is being read: only the last one can be asked for again.
+  function renderViews() {
+    views.forEach((view, i) => {
+      if (running?.answer !== conversation.messages[i]) view?.render(false, i + 1 === views.length);
+    });
+  }
+
+  function draw() {
+    for (const turn of log.querySelectorAll(".turn")) turn.remove();
+    views = [];
+    conversation.messages.forEach(addView);
+    renderViews();
+    id("welcome").hidden = conversation.messages.length > 0;
+    following = true;
+    follow();
+  }
+
+  function keep() {
+    conversation.updated = Date.now();
+    id("storage-full").hidden = keepConversation(conversation);
+    sessionStorage.setItem(OPEN, conversation.id);
+    past.draw();
+  }
+
+  // ---- Asking ----
 
   function setRunning(next) {
     running = next;
@@ -172,66 +80,108 @@ export function startChat({ onActivity }) {
     id("stop").hidden = running === null;
   }
 
-  async function run(turn) {
+  // Answers what the conversation ends with.
+  async function run() {
+    const { messages } = conversation;
+    const answer = newAnswer();
+    const read = { content: [], reasoning: [] };
+    const asked = conversation;
     const abort = new AbortController();
-    turn.reset();
-    turn.answer.ariaBusy = "true";
-    setRunning({ turn, abort });
+    const fields = settingsFields();
+    if (fields.logprobs) tokens.set(answer, read);
+    fields.messages = forModel(messages, systemMessage());
+    messages.push(answer);
+    setRunning({ answer, abort });
+    addView(answer);
+    renderViews();
+    const view = views.at(-1);
+    view.render(true, true);
+    id("welcome").hidden = true;
+    // What was pressed may be gone.
+    if (document.activeElement === document.body) log.focus({ preventScroll: true });
     following = true;
     follow();
-    let result = null;
-    let failure = null;
+    keep();
+    let frame = 0;
+    const render = () => {
+      frame = 0;
+      view.render(true, true);
+      follow();
+    };
     try {
-      result = await read(turn, abort);
+      fields.model = await findModel();
+      await readAnswer(fields, answer, read, {
+        signal: abort.signal,
+        onStart: onActivity,
+        onPiece: () => { frame ||= requestAnimationFrame(render); },
+      });
     } catch (error) {
-      failure = error;
+      if (abort.signal.aborted) answer.stopped = true;
+      else answer.error = error.status ? `${error.message} (${error.status})` : error.message;
     }
-    turn.answer.ariaBusy = "false";
-    turn.render();
-    if (abort.signal.aborted) turn.note("note", "Stopped.");
-    else if (failure) showError(turn, failure);
-    else showResult(turn, result);
-    follow();
-    if (running?.turn === turn) setRunning(null);
+    cancelAnimationFrame(frame);
     onActivity();
+    if (conversation !== asked) return;  // Whoever left it has kept it.
+    setRunning(null);
+    view.render(false, true);
+    follow();
+    keep();
   }
 
-  function showResult(turn, { usage, finish, times }) {
-    if (finish === "length") turn.note("note", "Ended at the limit of tokens.");
-    else if (finish !== "stop") turn.note("note", `Ended: ${finish}.`);
-    if (usage) turn.note("usage", usageLine(usage, times));
+  // Asks `text` in the place of message `index` and all behind it, or behind all of them.
+  function ask(text, index = conversation.messages.length) {
+    if (running || !checkSettings()) return false;
+    conversation.messages.splice(index, Infinity, { role: "user", content: text });
+    draw();
+    run();
+    return true;
   }
 
-  function showError(turn, error) {
-    turn.note("error", error.status ? `${error.message} (${error.status})` : error.message);
-    turn.foot.lastChild.role = "alert";
-    const again = element("button", "quiet", "Try again");
-    again.type = "button";
-    again.onclick = () => running === null && run(turn);
-    turn.foot.append(again);
+  function askAgain(answer) {
+    if (running || !checkSettings()) return;
+    conversation.messages.splice(conversation.messages.indexOf(answer), Infinity);
+    draw();
+    run();
   }
 
-  function showSettings(shown) {
-    id("settings").hidden = !shown;
-    id("settings-button").ariaExpanded = String(shown);
+  function sendResults(answer, texts) {
+    if (running || !checkSettings()) return;
+    answer.tool_calls.forEach((call, i) => conversation.messages.push(
+      { role: "tool", tool_call_id: call.id, content: texts[i] }));
+    draw();
+    run();
   }
+
+  function stop() {
+    running?.abort.abort();
+  }
+
+  // Ends what runs, and keeps what came of it.
+  function leave() {
+    if (!running) return;
+    running.answer.stopped = true;
+    keep();
+    stop();
+    setRunning(null);
+  }
+
+  function open(other) {
+    leave();
+    conversation = other;
+    sessionStorage.setItem(OPEN, conversation.id);
+    draw();
+    past.draw();
+    onShow();
+    question.focus();
+  }
+
+  // ---- The form ----
 
   function send() {
     const text = question.value.trim();
-    if (!text || running) return;
-    const wrong = SETTINGS.map(id).find((input) => !input.checkValidity());
-    if (wrong) {
-      showSettings(true);
-      wrong.reportValidity();
-      return;
-    }
-    const turn = new Turn(text);
-    turns.push(turn);
-    id("welcome").hidden = true;
-    log.append(turn.node);
+    if (!text || !ask(text)) return;
     question.value = "";
     fit();
-    run(turn);
   }
 
   function fit() {
@@ -253,22 +203,30 @@ export function startChat({ onActivity }) {
     event.preventDefault();
     send();
   };
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !event.isComposing && !document.querySelector("dialog[open]")) stop();
+  });
   id("stop").onclick = () => {
-    running?.abort.abort();
+    stop();
     question.focus();
   };
-  id("new").onclick = () => {
-    running?.abort.abort();
-    setRunning(null);
-    for (const turn of turns) turn.node.remove();
-    turns = [];
-    id("welcome").hidden = false;
-    question.focus();
-  };
-  id("settings-button").onclick = () => showSettings(id("settings").hidden);
-  for (const name of SETTINGS) {
-    id(name).value = localStorage.getItem(`quire-${name}`) ?? "";
-    id(name).onchange = () => localStorage.setItem(`quire-${name}`, id(name).value);
+  id("new").onclick = () => open(newConversation());
+  for (const example of document.querySelectorAll(".example")) {
+    example.onclick = () => ask(example.textContent);
   }
+  addEventListener("pagehide", leave);
+
+  startSettings();
+  const past = startHistory({
+    current: () => conversation,
+    onOpen: (name) => name === conversation.id ? onShow() : open(findConversation(name)),
+    onDelete: (name) => {
+      if (name !== conversation.id) return;
+      stop();
+      setRunning(null);
+      open(newConversation());
+    },
+  });
+  draw();
   findModel().catch(() => {});  // Said when something is sent.
 }

@@ -24,7 +24,9 @@ function(quire_embed_page target)
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/generated)
   set(output ${folder}/serve/page_bytes.h)
   set(script ${QUIRE_PAGE_FOLDER}/embed.cmake)
-  set(files index.html api.js app.js chat.js dom.js icon.svg live.js style.css)
+  set(files index.html icon.svg chat.css live.css style.css
+    api.js app.js chat.js conversations.js dom.js history.js inline.js live.js markdown.js math.js
+    message.js probabilities.js settings.js stream.js theme.js)
   list(TRANSFORM files PREPEND ${QUIRE_PAGE_FOLDER}/)
   list(JOIN files "," joined)
   add_custom_command(OUTPUT ${output} DEPENDS ${files} ${script} VERBATIM
