@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <random>
+#include <span>
 #include <vector>
 
 #include "attn/sequence_step.h"
@@ -58,50 +58,36 @@ TEST(DraftTreeTest, ArraysThatDoNotFitAreRefused) {
             "candidate 6: its parent 2 scored less and was left out");
 }
 
-TEST(AcceptanceTest, GreedyFollowsTheTargetAsTheWorkedExamplesDo) {
-  const DraftTree tree = SelectTree(WorkedExample(), 7, 6);
-  struct Case {
-    std::vector<int32_t> target, nodes;
-    int32_t next_token;
-  };
-  for (const Case& c :
-       {Case{{11, 21, 9, 31, 5, 8}, {0, 1, 3, 5}, 8}, Case{{12, 0, 23, 0, 77, 0}, {0, 2, 4}, 77},
-        Case{{99, 0, 0, 0, 0, 0}, {0}, 99}}) {
-    const Acceptance accepted = AcceptGreedy(tree, c.target, 4);
-    EXPECT_EQ(accepted.nodes, c.nodes);
-    EXPECT_EQ(accepted.next_token, c.next_token);
-  }
-  const std::vector<int32_t> target = {11, 21, 9, 31, 5, 8};
-  EXPECT_EQ(AcceptGreedy(tree, target, 2).nodes, (std::vector<int32_t>{0, 1}));
-  EXPECT_EQ(ErrorMessage([&] { (void)AcceptGreedy(tree, std::span(target).first(5), 4); }),
-            "target: expected 6 (one per node), got 5");
+std::vector<int32_t> Accepted(const DraftedNodes& nodes, std::span<const int32_t> target,
+                              size_t most) {
+  std::vector<int32_t> path(most);
+  path.resize(AcceptPath(nodes, target, path));
+  return path;
 }
 
-TEST(AcceptanceTest, SampledTokensAreDistributedAsTheTargetWouldDrawThem) {
-  // One draft of token 1 under the root; the target gives .5 .3 .2 there.
-  const std::vector<float> one_score = {1.0f};
-  const std::vector<int32_t> one_token = {1}, continued = {-1};
-  const DraftTree tree = SelectTree(
-      {.branches = 1, .scores = one_score, .tokens = one_token, .continued = continued}, 9, 2);
-  const std::vector<float> probabilities = {.5f, .3f, .2f, 1.0f, 0.0f, 0.0f};
-  std::mt19937 random(1);
-  std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
-  std::vector<int> counts(3);
-  const int rounds = 60000;
-  for (int i = 0; i < rounds; ++i) {
-    const std::vector<float> coins = {uniform(random), uniform(random)};
-    const Acceptance accepted = AcceptSampled(
-        tree, {.probabilities = probabilities, .coins = coins, .last_coin = uniform(random)}, 2);
-    const bool drafted = accepted.nodes.size() == 2;
-    if (drafted) {
-      EXPECT_EQ(accepted.next_token, 0);
-    }
-    ++counts[static_cast<size_t>(drafted ? 1 : accepted.next_token)];
+TEST(AcceptanceTest, ThePathFollowsTheTargetAsTheWorkedExamplesDo) {
+  const DraftTree tree = SelectTree(WorkedExample(), 7, 6);
+  const DraftedNodes nodes{.tokens = tree.tokens, .parents = tree.parents};
+  struct Case {
+    std::vector<int32_t> target, path;
+  };
+  for (const Case& c : {Case{{11, 21, 9, 31, 5, 8}, {0, 1, 3, 5}},
+                        Case{{12, 0, 23, 0, 77, 0}, {0, 2, 4}}, Case{{99, 0, 0, 0, 0, 0}, {0}}}) {
+    EXPECT_EQ(Accepted(nodes, c.target, 4), c.path);
   }
-  // Four standard deviations of a share of 60,000 draws are below 0.0083.
-  EXPECT_NEAR(counts[0] / double{rounds}, .5, .0083);
-  EXPECT_NEAR(counts[1] / double{rounds}, .3, .0083);
-  EXPECT_NEAR(counts[2] / double{rounds}, .2, .0083);
+  const std::vector<int32_t> target = {11, 21, 9, 31, 5, 8};
+  EXPECT_EQ(Accepted(nodes, target, 2), (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(ErrorMessage([&] { Accepted(nodes, std::span(target).first(5), 4); }),
+            "target: expected 6 (one per node), got 5");
+  EXPECT_EQ(ErrorMessage([&] { Accepted(nodes, target, 0); }),
+            "path: expected room for one node or more, got none");
+}
+
+TEST(AcceptanceTest, OfSiblingsWithOneTokenTheFirstIsTaken) {
+  const std::vector<int32_t> tokens = {7, 3, 3, 4}, parents = {-1, 0, 0, 2};
+  const std::vector<int32_t> target = {3, 4, 4, 9};
+  EXPECT_EQ(Accepted({.tokens = tokens, .parents = parents}, target, 4),
+            (std::vector<int32_t>{0, 1}));
 }
 
 }  // namespace
