@@ -15,6 +15,11 @@ void RequireRoom(const char* name, int64_t used, int64_t more, int64_t capacity)
               capacity, used + more);
 }
 
+template <class T>
+bool IsSame(std::span<const T> a, std::span<const T> b) {
+  return a.data() == b.data() && a.size() == b.size();
+}
+
 }  // namespace
 
 void Validate(const SampleCapacity& capacity) {
@@ -55,6 +60,8 @@ void SamplePacker::Begin(int32_t num_rows) {
   RequireRoom("rows", 0, num_rows, capacity_.rows);
   inputs_.counts[0] = {.num_rows = num_rows, .num_items = 0};
   last_biases_ = {};
+  last_prompt_ = last_output_ = {};
+  first_text_ = 0;
   num_biases_ = 0;
   num_text_ = 0;
   num_adjusted_ = 0;
@@ -92,24 +99,28 @@ void SamplePacker::Add(const Samples& samples) {
   const SamplingParams& params = samples.params;
   const bool penalties = HasPenalties(params);
   const bool adjusted = penalties || !params.logit_bias.empty() || samples.masked;
+  const bool shares_text =
+      penalties && IsSame(samples.prompt, last_prompt_) && IsSame(samples.output, last_output_);
+  const bool brings_text = penalties && !shares_text;
   const int64_t num_text =
-      penalties ? std::ssize(samples.prompt) + std::ssize(samples.output) : int64_t{0};
+      brings_text ? std::ssize(samples.prompt) + std::ssize(samples.output) : int64_t{0};
+  const int64_t num_path = penalties ? std::ssize(samples.path) : int64_t{0};
   Require(samples.row >= 0 && samples.row < inputs_.counts[0].num_rows,
           "sample.row: expected 0..{}, got {}", inputs_.counts[0].num_rows - 1, samples.row);
   Require(samples.num_samples >= 1, "samples: expected at least 1, got {}", samples.num_samples);
   Validate(params, capacity_.vocab_size);
-  if (penalties) {
+  if (brings_text) {
     RequireTokens("prompt", samples.prompt, capacity_.vocab_size);
     RequireTokens("output", samples.output, capacity_.vocab_size);
   }
+  if (penalties) RequireTokens("path", samples.path, capacity_.vocab_size);
   RequireRoom("items", num_items(), samples.num_samples, capacity_.items);
   RequireRoom("adjusted", num_adjusted_, adjusted ? samples.num_samples : 0, capacity_.adjusted);
   // The rows of one sequence follow each other, and have its biases.
-  const bool shares_biases = params.logit_bias.data() == last_biases_.data() &&
-                             params.logit_bias.size() == last_biases_.size();
+  const bool shares_biases = IsSame(params.logit_bias, last_biases_);
   const int64_t num_biases = shares_biases ? 0 : std::ssize(params.logit_bias);
   RequireRoom("biases", num_biases_, num_biases, capacity_.biases);
-  RequireRoom("text", num_text_, num_text, capacity_.text);
+  RequireRoom("text", num_text_, num_text + num_path, capacity_.text);
   RequireRoom("masks", num_masks_, samples.masked ? 1 : 0, capacity_.masks);
 
   const int32_t mask = samples.masked ? num_masks_++ : -1;
@@ -119,6 +130,17 @@ void SamplePacker::Add(const Samples& samples) {
     num_biases_ += num_biases;
   }
   const int64_t first_bias = num_biases_ - std::ssize(params.logit_bias);
+  if (brings_text) {
+    const auto to = inputs_.text.begin() + num_text_;
+    std::ranges::copy(samples.output, std::ranges::copy(samples.prompt, to).out);
+    last_prompt_ = samples.prompt;
+    last_output_ = samples.output;
+    first_text_ = num_text_;
+    num_text_ += num_text;
+  }
+  const int64_t first_path = num_text_;
+  if (num_path > 0) std::ranges::copy(samples.path, inputs_.text.begin() + first_path);
+  num_text_ += num_path;
   const bool highest = params.temperature == 0 || params.top_k == 1;
   for (int32_t i = 0; i < samples.num_samples; ++i) {
     SampleItem& item = Next(samples.row);
@@ -135,17 +157,14 @@ void SamplePacker::Add(const Samples& samples) {
     item.mask = mask;
     item.first_bias = static_cast<int32_t>(first_bias);
     item.num_biases = static_cast<int32_t>(params.logit_bias.size());
-    item.first_text = static_cast<int32_t>(num_text_);
+    item.first_text = penalties ? static_cast<int32_t>(first_text_) : 0;
     item.num_prompt = penalties ? static_cast<int32_t>(samples.prompt.size()) : 0;
     item.num_output = penalties ? static_cast<int32_t>(samples.output.size()) : 0;
+    item.first_path = num_path > 0 ? static_cast<int32_t>(first_path) : 0;
+    item.num_path = static_cast<int32_t>(num_path);
     item.sample = samples.first_sample + i;
     item.seed = params.seed;
     item.position = samples.position.raw();
-  }
-  if (penalties) {
-    const auto to = inputs_.text.begin() + num_text_;
-    std::ranges::copy(samples.output, std::ranges::copy(samples.prompt, to).out);
-    num_text_ += num_text;
   }
   needs_search_ |= adjusted || !highest || params.top_logprobs > 0;
 }

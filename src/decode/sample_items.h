@@ -22,7 +22,7 @@ struct SampleCapacity {
   int32_t items = 0;     // results wanted
   int32_t adjusted = 0;  // of them, with bias, penalties or a mask
   int64_t biases = 0;    // of all items together
-  int64_t text = 0;      // tokens of prompts and outputs that penalties read, of all sequences
+  int64_t text = 0;      // tokens that penalties read: prompts and outputs of sequences, and paths
   int32_t masks = 0;     // of tokens that may be drawn
 };
 
@@ -52,6 +52,8 @@ struct SampleItem {
   int32_t first_text = 0;  // in SampleInputs::text: the prompt, then the output
   int32_t num_prompt = 0;
   int32_t num_output = 0;
+  int32_t first_path = 0;  // in SampleInputs::text: more of the output, of this item alone
+  int32_t num_path = 0;
   int32_t sample = 0;
   uint64_t seed = 0;
   int64_t position = 0;  // of the token to draw
@@ -98,12 +100,13 @@ class SamplePacker {
   // The log-probability of `given` (kNoToken: only alternatives) in a row.
   void AddScore(int32_t row, int32_t given, int32_t num_top);
   // `num_samples` tokens of a row, numbered from `first_sample`. The text is read, and takes room,
-  // only with penalties.
+  // only with penalties; rows that follow each other and have one prompt and output share it.
   struct Samples {
     int32_t row = 0;
     SamplingParams params = {};
     std::span<const int32_t> prompt = {};
     std::span<const int32_t> output = {};
+    std::span<const int32_t> path = {};  // more of the output, behind it
     TokenCount position = {};
     int32_t first_sample = 0;
     int32_t num_samples = 1;
@@ -130,6 +133,9 @@ class SamplePacker {
   SampleCapacity capacity_;
   SampleInputs inputs_;
   std::span<const LogitBias> last_biases_ = {};  // of the last item added
+  // Of the last item added that has penalties, and where they are.
+  std::span<const int32_t> last_prompt_ = {}, last_output_ = {};
+  int64_t first_text_ = 0;
   int64_t num_biases_ = 0;
   int64_t num_text_ = 0;
   int32_t num_adjusted_ = 0;

@@ -51,6 +51,7 @@ SampleArgs ArgsOf(const SampleItem& item, const SampleInputs& inputs, std::span<
       .mask = MaskOf(item, inputs, std::ssize(logits)),
       .prompt = text.first(Size(item.num_prompt)),
       .output = text.subspan(Size(item.num_prompt), Size(item.num_output)),
+      .path = inputs.text.subspan(Size(item.first_path), Size(item.num_path)),
       .position = TokenCount(item.position),
       .sample = item.sample,
       .workspace = workspace};

@@ -236,12 +236,15 @@ void Penalize(const SamplingParams& params, int32_t count, float& logit) {
 void PenalizeText(const SampleArgs& args, std::span<int32_t> counts, std::span<float> logits) {
   RequireTokens("prompt", args.prompt, std::ssize(logits));
   RequireTokens("output", args.output, std::ssize(logits));
+  RequireTokens("path", args.path, std::ssize(logits));
   constexpr int32_t kDone = -1;
-  const auto texts = {args.prompt, args.output};
+  const auto texts = {args.prompt, args.output, args.path};
   for (const auto text : texts) {
     for (int32_t token : text) counts[static_cast<size_t>(token)] = 0;
   }
-  for (int32_t token : args.output) ++counts[static_cast<size_t>(token)];
+  for (const auto text : {args.output, args.path}) {
+    for (int32_t token : text) ++counts[static_cast<size_t>(token)];
+  }
   for (const auto text : texts) {
     for (int32_t token : text) {
       int32_t& count = counts[static_cast<size_t>(token)];

@@ -34,7 +34,8 @@ struct SampleArgs {
   std::span<const uint32_t> mask = {};  // of tokens that may be drawn, MaskWords(vocab); empty: all
   std::span<const int32_t> prompt = {};  // read only with penalties
   std::span<const int32_t> output = {};
-  TokenCount position = {};  // of the token to draw
+  std::span<const int32_t> path = {};  // more of the output
+  TokenCount position = {};            // of the token to draw
   int32_t sample = 0;
   std::span<std::byte> workspace = {};  // SamplerWorkspace(vocab), aligned to 16
 };

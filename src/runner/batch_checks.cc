@@ -24,6 +24,15 @@ void CheckCopy(const StepPageCopy& copy, const RunnerLimits& limits) {
           limits.page_size.raw(), copy.count);
 }
 
+void CheckMove(const StepSlotMove& move, const RunnerLimits& limits) {
+  const int64_t first = limits.page_size.raw();
+  const int64_t end = limits.pool_pages.raw() * first;
+  const auto in_pool = [&](Slot slot) { return slot.raw() >= first && slot.raw() < end; };
+  Require(in_pool(move.from) && in_pool(move.to),
+          "step: move from slot {} to {}: expected slots {}..{}", move.from, move.to, first,
+          end - 1);
+}
+
 // Slots and positions: tokens, nodes and lookahead within the limits and the context.
 void CheckLengths(size_t index, const StepSequence& seq, const RunnerLimits& limits) {
   Require(seq.position >= TokenCount(0), "step: sequence {}: position: expected >= 0, got {}",
@@ -57,8 +66,10 @@ void CheckTree(size_t index, const StepSequence& seq, const RunnerLimits& limits
             "step: sequence {}: parent of tree node {}: expected {}..{}, got {}", index, i,
             kTreeRoot, i - 1, parent);
   }
-  Require(seq.want != Want::kNextToken || !HasPenalties(seq.sampling),
-          "step: sequence {}: penalties: expected none for a tree", index);
+  Require(
+      seq.want != Want::kNextToken || !HasPenalties(seq.sampling) || num_nodes == num_tokens,
+      "step: sequence {}: penalties: expected all {} nodes of the tree among the tokens, got {}",
+      index, num_nodes, num_tokens);
   Require(seq.want != Want::kScores || seq.next_token == kNoToken,
           "step: sequence {}: next token: expected none for a tree, got {}", index, seq.next_token);
 }
@@ -134,6 +145,10 @@ PageCount CheckBatch(const StepBatch& batch, const RunnerLimits& limits) {
   Require(std::ssize(batch.copies) <= limits.max_seqs,
           "step: page copies: expected at most {}, got {}", limits.max_seqs, batch.copies.size());
   for (const StepPageCopy& copy : batch.copies) CheckCopy(copy, limits);
+  const int64_t most_moves = (limits.max_tree_nodes * limits.max_seqs).raw();
+  Require(std::ssize(batch.moves) <= most_moves, "step: moves: expected at most {}, got {}",
+          most_moves, batch.moves.size());
+  for (const StepSlotMove& move : batch.moves) CheckMove(move, limits);
   return looked_at;
 }
 

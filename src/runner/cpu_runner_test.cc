@@ -183,6 +183,51 @@ TEST(CpuRunnerTest, CopiedPagesHoldTheSameTokens) {
   EXPECT_EQ(result.sequences[0].answers[0].tokens[0].chosen.logprob, chosen.logprob);
 }
 
+// A tree's second branch is what goes on: its rows move to the slots of their places.
+TEST(CpuRunnerTest, MovedRowsAreThoseOfTheirNewPlace) {
+  RunnerOptions options = kOptions;
+  options.tree_nodes = TokenCount(4);
+  const auto runner = Make(options);
+  const std::vector<int32_t> tokens = RandomTokens(14, runner->limits().vocab_size, 4);
+  const std::vector<int32_t> nodes = {5, 6, 7, 8}, path = {5, 7, 8}, last = {9};
+  const std::vector<int32_t> parents = {-1, 0, 0, 2};
+  const std::vector<PageId> pages = FirstPages(2);
+  const auto run = [&](std::span<const int32_t> given, int64_t position,
+                       std::span<const int32_t> tree, std::span<const StepSlotMove> moves) {
+    const StepSequence seq{.tokens = given,
+                           .position = TokenCount(position),
+                           .pages = pages,
+                           .tree_parents = tree,
+                           .want = Want::kNextToken,
+                           .sampling = {.temperature = 0}};
+    const StepResult& result = runner->Step({.moves = moves, .sequences = {&seq, 1}});
+    return result.sequences[0].answers[0].tokens.back().chosen;
+  };
+  run(tokens, 0, {}, {});
+  run(path, 14, {}, {});
+  const TokenLogprob expected = run(last, 17, {}, {});
+  run(nodes, 14, parents, {});
+  // Nodes 2 and 3 lie in slots 16 and 17 of the sequence, the first two of its second page, and belong
+  // into 15 and 16: a target of one move is a source of another.
+  const PageSize page_size = runner->limits().page_size;
+  const auto slot = [&](int32_t at) {
+    return page_size.SlotOf(pages[static_cast<size_t>(at) / 16], at % 16);
+  };
+  const StepSlotMove moves[] = {{.from = slot(16), .to = slot(15)},
+                                {.from = slot(17), .to = slot(16)}};
+  const TokenLogprob moved = run(last, 17, {}, moves);
+  EXPECT_EQ(moved.token, expected.token);
+  EXPECT_EQ(moved.logprob, expected.logprob);
+
+  const StepSlotMove outside[] = {{.from = slot(16), .to = Slot(15)}};
+  EXPECT_TRUE(ErrorMessage([&] {
+                run(last, 17, {}, outside);
+              }).starts_with("step: move from slot 32 to 15: expected slots 16.."));
+  const std::vector<StepSlotMove> many(4 * 4 + 1, moves[0]);
+  EXPECT_EQ(ErrorMessage([&] { run(last, 17, {}, many); }),
+            "step: moves: expected at most 16, got 17");
+}
+
 TEST(CpuRunnerTest, KvFormatsDifferByTheirRoundingOnly) {
   // f32 keeps keys exactly; bf16 rounds them by 2^-8, fp8 by 2^-4 of a value at most. The answers
   // follow, and differ: a format that were ignored would not.
@@ -410,8 +455,13 @@ TEST(TreeStep, WhatIsNoTreeIsRefused) {
               seq.lookahead = TokenCount(1);
             }),
             "step: sequence 0: pages: expected at least 2 for 17 tokens, got 1");
-  EXPECT_EQ(refusal([&](StepSequence& seq) { seq.sampling.presence_penalty = 1; }),
-            "step: sequence 0: penalties: expected none for a tree");
+  const int32_t four[] = {-1, 0, 1, 2};
+  EXPECT_EQ(
+      refusal([&](StepSequence& seq) {
+        seq.sampling.presence_penalty = 1;
+        seq.tree_parents = four;
+      }),
+      "step: sequence 0: penalties: expected all 4 nodes of the tree among the tokens, got 3");
   EXPECT_EQ(refusal([&](StepSequence& seq) {
               seq.want = Want::kScores;
               seq.next_token = 1;

@@ -82,8 +82,10 @@ void FillAnswers(const StepBatch& batch, std::span<const StepToken> results,
     const auto num_tokens = static_cast<size_t>(TokensPerAnswer(seq));
     const std::span<const StepToken> own = results.first(static_cast<size_t>(NumResults(seq)));
     results = results.subspan(own.size());
-    const bool is_faulty = std::ranges::any_of(
-        own, [](const StepToken& token) { return std::isnan(token.chosen.logprob); });
+    const bool is_tree = seq.want == Want::kNextToken && !seq.tree_parents.empty();
+    const bool is_faulty = !is_tree && std::ranges::any_of(own, [](const StepToken& token) {
+      return std::isnan(token.chosen.logprob);
+    });
     if (is_faulty) {
       sequences[i] = {.answers = {}, .fault = RowFault::kLogitsNotFinite};
       continue;

@@ -45,7 +45,8 @@ int32_t NextGiven(const StepSequence& seq, int32_t token);
 // The rows of the batch, in its order; returns how many. `rows` has room for every token.
 int32_t PickLogitRows(const StepBatch& batch, std::span<LogitRow> rows);
 
-// Cuts the batch's results into answers, and names the sequences of which a log-probability is NaN.
+// Cuts the batch's results into answers, and names the sequences of which a log-probability is NaN; but
+// of a tree of which tokens are drawn the nodes say so themselves.
 void FillAnswers(const StepBatch& batch, std::span<const StepToken> results,
                  std::span<StepAnswer> answers, std::span<StepSequenceResult> sequences);
 

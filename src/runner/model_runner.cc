@@ -121,6 +121,10 @@ void ModelRunner::PackBucket(size_t number) {
 
 void ModelRunner::PackCopies() {
   const PageSize page_size = plan_.limits.page_size;
+  for (const StepSlotMove& move : batch_.moves) {
+    memory_.host_rare.move_from[work_.num_moves] = move.from;
+    memory_.host_rare.move_to[work_.num_moves++] = move.to;
+  }
   for (const StepPageCopy& copy : batch_.copies) {
     for (int32_t i = 0; i < copy.count; ++i, ++work_.num_copies) {
       memory_.host_rare.copy_from[work_.num_copies] = page_size.SlotOf(copy.from, i);

@@ -25,7 +25,8 @@ struct StepWork {
   size_t num_tokens = 0;                    // of the inputs in use, padding included
   std::span<const SequenceStep> seqs = {};  // those of the batch, and padded rows
   std::span<const RowUse> uses = {};        // as many
-  size_t num_copies = 0;                    // rows to copy first, of RareInputs
+  size_t num_moves = 0;                     // rows to move first, of RareInputs
+  size_t num_copies = 0;                    // rows to copy then, of RareInputs
   size_t num_score_blocks = 0;
 };
 
@@ -51,7 +52,7 @@ class StepDevice {
   // Brings new pages of sequences to their rows; nothing is computed.
   virtual void BringPages(size_t bucket, std::span<const SequenceStep> seqs,
                           std::span<const RowUse> uses) = 0;
-  // Copies rows of pages, brings inputs and new pages, and makes the plan.
+  // Moves and copies rows, brings inputs and new pages, and makes the plan.
   virtual void Bring(const StepWork& work) = 0;
   // The forward pass.
   virtual void Run(const StepWork& work) = 0;

@@ -97,6 +97,8 @@ RareInputs LayOutRare(const RunnerLimits& limits, Carver& carver) {
   const int64_t rows = limits.page_size.TokensIn(PageCount(limits.max_seqs)).raw();
   const SampleCapacity next = NextCapacity(limits);
   RareInputs rare;
+  rare.move_from = carver.Take<Slot>(MaxMoves(limits));
+  rare.move_to = carver.Take<Slot>(MaxMoves(limits));
   rare.copy_from = carver.Take<Slot>(rows);
   rare.copy_to = carver.Take<Slot>(rows);
   rare.biases = carver.Take<LogitBias>(next.biases);
@@ -185,7 +187,8 @@ void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
   memory.normed = device.TakeTensor(layout.activation, {rows, config.hidden_size});
   memory.logits = device.TakeTensor(DType::kF32, {rows, config.vocab_size});
   // Stores move their rows one after the other.
-  const int64_t most_rows = limits.page_size.TokensIn(PageCount(limits.max_seqs)).raw();
+  const int64_t most_rows =
+      std::max(limits.page_size.TokensIn(PageCount(limits.max_seqs)).raw(), MaxMoves(limits));
   ByteOffset move_bytes{0};
   for (const KvLayout& kv : StoreLayouts(config, options)) {
     move_bytes = Max(move_bytes, StoreMoveWorkspace(kv, most_rows));
@@ -202,6 +205,10 @@ void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
 }
 
 }  // namespace
+
+int64_t MaxMoves(const RunnerLimits& limits) {
+  return (limits.max_tree_nodes * limits.max_seqs).raw();
+}
 
 StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
                        const RunnerOptions& options, const StepLayout& layout, Carver& device,

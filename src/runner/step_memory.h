@@ -50,6 +50,8 @@ struct ScoreInputs {
 
 // What most steps do not have.
 struct RareInputs {
+  std::span<Slot> move_from = {};  // [MaxMoves]
+  std::span<Slot> move_to = {};
   std::span<Slot> copy_from = {};  // [max_seqs * page_size]
   std::span<Slot> copy_to = {};
   std::span<LogitBias> biases = {};
@@ -57,6 +59,9 @@ struct RareInputs {
   std::span<uint32_t> masks = {};
   std::vector<ScoreInputs> scores;  // [score blocks]
 };
+
+// Rows that one step can move: those of the trees of all sequences.
+int64_t MaxMoves(const RunnerLimits& limits);
 
 // What comes back, in one piece of memory: up to the last score block that was used.
 struct StepOutputs {
@@ -96,7 +101,7 @@ struct StepMemory {
   TensorView picked = {};                 // [logit rows, hidden] f32
   TensorView normed = {};                 // [logit rows, hidden] of activations' type
   TensorView logits = {};                 // [logit rows, vocab] f32
-  std::span<std::byte> copy_rows = {};    // of moved pages
+  std::span<std::byte> copy_rows = {};    // that are moved or copied
   // [tokens of the largest bucket, hidden] of activations' type, of a model that drafts: the states of
   // the last step's tokens (ForwardArgs::states). No bucket's activations lie there.
   TensorView states = {};

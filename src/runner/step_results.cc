@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "attn/sequence_step.h"
 #include "base/error.h"
 #include "base/maths.h"
 
@@ -17,13 +18,16 @@ StepToken TokenOf(const SampleResults& results, size_t item, int32_t num_top) {
 
 }  // namespace
 
+// A sequence's text, and of a tree the paths of all nodes: the longest are those of a chain.
 SampleCapacity NextCapacity(const RunnerLimits& limits) {
+  const int64_t nodes = limits.max_tree_nodes.raw();
+  const int64_t text = limits.context.raw() + nodes * (nodes + 1) / 2;
   return {.vocab_size = limits.vocab_size,
           .rows = MaxNextRows(limits),
           .items = static_cast<int32_t>(MaxNextItems(limits)),
           .adjusted = limits.max_samples,
           .biases = kMaxStepBiases * limits.max_seqs,
-          .text = std::min<int64_t>((limits.context * limits.max_seqs).raw(), INT32_MAX),
+          .text = std::min<int64_t>(text * limits.max_seqs, INT32_MAX),
           .masks = limits.max_seqs};
 }
 
@@ -37,6 +41,7 @@ int64_t MaxScoreBlocks(const RunnerLimits& limits) {
 
 StepResults::StepResults(const RunnerLimits& limits, Carver& carver)
     : logit_rows_(carver.Take<LogitRow>(limits.max_step_tokens.raw())),
+      path_(carver.Take<int32_t>(limits.max_tree_nodes.raw())),
       tokens_(carver.Take<StepToken>(MaxResults(limits))),
       answers_(carver.Take<StepAnswer>(MaxAnswers(limits))),
       sequences_(carver.Take<StepSequenceResult>(limits.max_seqs)) {}
@@ -75,6 +80,7 @@ void StepResults::AddNext(const LogitRow& row, SampledRows& next) {
                      .params = seq.sampling,
                      .prompt = seq.prompt,
                      .output = seq.output,
+                     .path = PathTo(seq, row.token),
                      .position = row.next_position,
                      .first_sample = seq.first_sample,
                      .num_samples = seq.num_samples,
@@ -82,6 +88,17 @@ void StepResults::AddNext(const LogitRow& row, SampledRows& next) {
     has_masks_ = has_masks_ || !seq.mask.empty();
   }
   next.rows[static_cast<size_t>(num_next_rows_++)] = row.row;
+}
+
+// What a node of a tree adds to the output that penalties read: itself first, then what it follows.
+std::span<const int32_t> StepResults::PathTo(const StepSequence& seq, int32_t token) const {
+  if (seq.tree_parents.empty() || !HasPenalties(seq.sampling)) return {};
+  size_t count = 0;
+  for (int32_t node = token; node != kTreeRoot;
+       node = seq.tree_parents[static_cast<size_t>(node)]) {
+    path_[count++] = seq.tokens[static_cast<size_t>(node)];
+  }
+  return path_.first(count);
 }
 
 void StepResults::TakeMasks(SampledRows& next) const {

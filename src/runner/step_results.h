@@ -55,9 +55,11 @@ class StepResults {
 
  private:
   void AddNext(const LogitRow& row, SampledRows& next);
+  std::span<const int32_t> PathTo(const StepSequence& seq, int32_t token) const;
   void AddScore(const LogitRow& row, std::span<SampledRows> scores);
 
   std::span<LogitRow> logit_rows_ = {};           // [max_step_tokens]
+  std::span<int32_t> path_ = {};                  // [max_tree_nodes]
   std::span<StepToken> tokens_ = {};              // [MaxResults]
   std::span<StepAnswer> answers_ = {};            // [MaxAnswers]
   std::span<StepSequenceResult> sequences_ = {};  // [max_seqs]

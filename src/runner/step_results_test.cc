@@ -17,7 +17,15 @@ class StepResultsTest : public ::testing::Test {
  protected:
   static constexpr int32_t kScoreItem = 1000;  // of block b, item i: (b + 1) * 1000 + i
 
-  StepResultsTest() : memory_("results", ByteOffset(1 << 20)), carver_(memory_.bytes()) {
+  explicit StepResultsTest(int64_t tree_nodes = 0)
+      : limits_{.context = TokenCount(300),
+                .max_seqs = 4,
+                .max_step_tokens = TokenCount(200),
+                .max_samples = 6,
+                .vocab_size = 400,
+                .max_tree_nodes = TokenCount(tree_nodes)},
+        memory_("results", ByteOffset(1 << 20)),
+        carver_(memory_.bytes()) {
     results_ = StepResults(limits_, carver_);
     next_.emplace_back(TakeRows(NextCapacity(limits_)));
     next_results_ = LayOutSampleResults(NextCapacity(limits_), carver_);
@@ -42,11 +50,7 @@ class StepResultsTest : public ::testing::Test {
     return seq;
   }
 
-  const RunnerLimits limits_{.context = TokenCount(300),
-                             .max_seqs = 4,
-                             .max_step_tokens = TokenCount(200),
-                             .max_samples = 6,
-                             .vocab_size = 400};
+  const RunnerLimits limits_;
   StepResults results_;
   std::vector<SampledRows> next_, scores_;
   SampleResults next_results_;
@@ -217,6 +221,48 @@ TEST_F(StepResultsTest, LogitsThatAreNotFiniteAreTheFaultOfTheirSequenceAlone) {
   }
   EXPECT_EQ(result.sequences[2].fault, RowFault::kNone);
   EXPECT_EQ(result.sequences[2].answers[0].tokens[0].chosen.token, 1);
+}
+
+TEST_F(StepResultsTest, ANodeOfATreeWhoseLogitsAreNotFiniteSaysSoAlone) {
+  const std::vector<int32_t> parents = {kTreeRoot, 0, 0};
+  StepSequence tree = Sequence(3, Want::kNextToken);
+  tree.tree_parents = parents;
+  const StepSequence seqs[] = {tree};
+  Pick(seqs);
+  next_results_.chosen[1] = {.token = kNoToken, .logprob = std::numeric_limits<float>::quiet_NaN()};
+  const StepResult& result = Fill();
+  EXPECT_EQ(result.sequences[0].fault, RowFault::kNone);
+  ASSERT_EQ(result.sequences[0].answers.size(), 1u);
+  EXPECT_EQ(result.sequences[0].answers[0].tokens[0].chosen.token, 0);
+  EXPECT_EQ(result.sequences[0].answers[0].tokens[1].chosen.token, kNoToken);
+}
+
+class TreeResultsTest : public StepResultsTest {
+ protected:
+  TreeResultsTest() : StepResultsTest(3) {}
+};
+
+TEST_F(TreeResultsTest, PenaltiesOfANodeReadTheTextOnceAndThePathOfItsOwn) {
+  const std::vector<int32_t> parents = {kTreeRoot, 0, 0};
+  const std::vector<int32_t> prompt = {7, 8, 9}, output = {10};
+  StepSequence tree = Sequence(3, Want::kNextToken);  // 100, 101, 102
+  tree.tree_parents = parents;
+  tree.prompt = prompt;
+  tree.output = output;
+  tree.sampling.frequency_penalty = 1;
+  const StepSequence seqs[] = {tree};
+  Pick(seqs);
+  const SampleInputs& inputs = next_[0].packer.inputs();
+  const std::vector<std::vector<int32_t>> paths = {{100}, {101, 100}, {102, 100}};
+  for (size_t i = 0; i < 3; ++i) {
+    const SampleItem& item = inputs.items[i];
+    EXPECT_EQ(item.first_text, 0);
+    EXPECT_EQ(item.num_prompt, 3);
+    EXPECT_EQ(item.num_output, 1);
+    const auto path = inputs.text.subspan(static_cast<size_t>(item.first_path),
+                                          static_cast<size_t>(item.num_path));
+    EXPECT_EQ(std::vector<int32_t>(path.begin(), path.end()), paths[i]);
+  }
 }
 
 }  // namespace

@@ -23,6 +23,13 @@ struct StepPageCopy {
   int32_t count = 0;
 };
 
+// A row to move, in every payload: of a token that a step before found to be the sequence's next, and
+// that lies in another slot than the one of its place.
+struct StepSlotMove {
+  Slot from;
+  Slot to;
+};
+
 enum class Want {
   kNothing,    // a prefill chunk that is not the last: only whether it came out well
   kNextToken,  // what follows the last token; in a tree, what follows every token
@@ -54,12 +61,14 @@ struct StepSequence {
   TokenCount lookahead{0};
 
   Want want = Want::kNothing;
-  SamplingParams sampling = {};  // of a tree: without penalties
+  SamplingParams sampling = {};
   // kNextToken: how many tokens to draw from the one distribution, as samples number first_sample,
   // first_sample + 1, ...
   int32_t num_samples = 1;
   int32_t first_sample = 0;
-  // kNextToken with penalties: prompt and output so far, `tokens` included.
+  // kNextToken with penalties or a lookahead: prompt and output so far, `tokens` included. Of a tree:
+  // up to the first node; penalties add those that a node descends from, and itself, to the output.
+  // All nodes of a tree with penalties are among `tokens`.
   std::span<const int32_t> prompt = {};
   std::span<const int32_t> output = {};
   // kNextToken: only tokens whose bits are set are drawn, by all samples. Empty: any. MaskWords of the
@@ -72,6 +81,8 @@ struct StepSequence {
 };
 
 struct StepBatch {
+  // Done first, and as one: all are read before any is written. At most max_seqs * max_tree_nodes.
+  std::span<const StepSlotMove> moves = {};
   std::span<const StepPageCopy> copies = {};
   std::span<const StepSequence> sequences = {};
 };
@@ -90,7 +101,8 @@ struct StepToken {
 
 struct StepAnswer {
   // kNextToken: at least one token, in their order, and at most lookahead + 1; in the cache are all
-  // but the last, in the slots behind the tokens given. In a tree: what follows each token given.
+  // but the last, in the slots behind the tokens given. In a tree: what follows each token given; of
+  // one whose logits are not finite the token is kNoToken.
   // kScores: one per token given.
   std::span<const StepToken> tokens = {};
 };
@@ -99,7 +111,8 @@ struct StepAnswer {
 enum class RowFault {
   kNone,
   // NaN among the logits that were asked for, or with kNothing among those of the last token, which
-  // has seen all before it; kNextToken: or none above -inf that the mask allows.
+  // has seen all before it; kNextToken: or none above -inf that the mask allows. Not kNextToken of a
+  // tree: whose nodes may be others' mistakes, and say so themselves.
   kLogitsNotFinite,
 };
 

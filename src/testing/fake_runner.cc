@@ -174,6 +174,7 @@ void FakeRunner::CheckBatch(const StepBatch& batch) const {
   Require(std::ssize(batch.copies) <= limits_.max_seqs,
           "step: page copies: expected at most {}, got {}", limits_.max_seqs, batch.copies.size());
   for (const StepPageCopy& copy : batch.copies) CheckCopy(copy);
+  Require(batch.moves.empty(), "step: moves: expected none, got {}", batch.moves.size());
 }
 
 void FakeRunner::CheckCopy(const StepPageCopy& copy) const {

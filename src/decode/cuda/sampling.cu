@@ -46,8 +46,8 @@ struct SampleView {
            item.num_top <= most_top && item.adjusted >= -1 && item.adjusted < capacity.adjusted &&
            within(item.first_bias, item.num_biases, capacity.biases) && item.num_prompt >= 0 &&
            within(item.first_text, int64_t{item.num_prompt} + item.num_output, capacity.text) &&
-           item.num_output >= 0 && item.mask >= -1 && item.mask < capacity.masks &&
-           (item.mask < 0 || item.adjusted >= 0);
+           within(item.first_path, item.num_path, capacity.text) && item.num_output >= 0 &&
+           item.mask >= -1 && item.mask < capacity.masks && (item.mask < 0 || item.adjusted >= 0);
   }
   // The words of an item's mask; null: every token may be drawn.
   __device__ const uint32_t* MaskOf(const SampleItem& item) const {
@@ -245,6 +245,14 @@ __device__ RowValues Adjusted(const SampleView& view, const SampleItem& item) {
       atomicOr(&occurrences[text[i]], 0x80000000u);
     } else {
       atomicAdd(&occurrences[text[i]], 1u);
+    }
+  }
+  const int32_t* const path = view.text + item.first_path;
+  for (int i = ThreadId(); i < item.num_path; i += kSearchThreads) {
+    if (path[i] < 0 || path[i] >= row.size) {
+      Report(view.status, DeviceFault::kToken, Launch::kSample, item.first_path + i);
+    } else {
+      atomicAdd(&occurrences[path[i]], 1u);
     }
   }
   __syncthreads();  // all is biased and counted

@@ -130,7 +130,6 @@ void CpuStepDevice::Sample(const StepWork& work) {
   thread_.Give(PartOf<&CpuStepDevice::SampleNow>(this, work));
 }
 
-// In every layer all sources are read before a target is written.
 void CpuStepDevice::BringNow(const StepWork& work) {
   const Clock::time_point begin = Clock::now();
   times_ = {};
@@ -138,17 +137,19 @@ void CpuStepDevice::BringNow(const StepWork& work) {
   if (options_.checks == StepChecks::kPoison) {
     std::memset(memory_.activations.data(), 0xff, memory_.activations.size());
   }
-  if (work.num_copies > 0) {
-    for (const KvStore& store : stores_) {
-      cpu::StoreMove({.store = store,
-                      .from = memory_.device_rare.copy_from.first(work.num_copies),
-                      .to = memory_.device_rare.copy_to.first(work.num_copies),
-                      .workspace = memory_.copy_rows},
-                     pool_);
-    }
-  }
+  const RareInputs& rare = memory_.device_rare;
+  MoveRows(rare.move_from.first(work.num_moves), rare.move_to.first(work.num_moves));
+  MoveRows(rare.copy_from.first(work.num_copies), rare.copy_to.first(work.num_copies));
   plan_ = &parts_.buckets[work.bucket].plans->Make(work.seqs, work.uses, pool_, options_.faults);
   times_[StepPart::kPlan] = SecondsSince(begin);
+}
+
+// In every layer all sources are read before a target is written.
+void CpuStepDevice::MoveRows(std::span<const Slot> from, std::span<const Slot> to) {
+  if (from.empty()) return;
+  for (const KvStore& store : stores_) {
+    cpu::StoreMove({.store = store, .from = from, .to = to, .workspace = memory_.copy_rows}, pool_);
+  }
 }
 
 void CpuStepDevice::RunNow(const StepWork& work) {

@@ -68,6 +68,7 @@ class CpuStepDevice final : public StepDevice {
  private:
   // On the step's thread.
   void BringNow(const StepWork& work);
+  void MoveRows(std::span<const Slot> from, std::span<const Slot> to);
   void RunNow(const StepWork& work);
   void SampleNow(const StepWork& work);
   void SampleAll(const StepWork& work, const SampledRows& sampled, const SampleResults& results);

@@ -297,7 +297,8 @@ void CudaStepDevice::Bring(const StepWork& work) {
   plan.Pack(work.seqs, work.uses);
   if (timing_) timing_->begin.Record(stream_);
   if (options_.checks == StepChecks::kPoison) Poison();
-  CopyPages(work.num_copies);
+  MoveRows(work.num_moves, &RareInputs::move_from, &RareInputs::move_to);
+  MoveRows(work.num_copies, &RareInputs::copy_from, &RareInputs::copy_to);
   Upload(memory_.buckets[work.bucket]);
   plan.Upload(stream_);
   if (timing_) timing_->planned.Record(stream_);
@@ -325,16 +326,17 @@ void CudaStepDevice::Sample(const StepWork& work) {
 }
 
 // In every layer all sources are read before a target is written.
-void CudaStepDevice::CopyPages(size_t num_rows) {
+void CudaStepDevice::MoveRows(size_t num_rows, std::span<Slot> RareInputs::*from,
+                              std::span<Slot> RareInputs::*to) {
   if (num_rows == 0) return;
   const RareInputs& pinned = memory_.host_rare;
   const RareInputs& device = memory_.device_rare;
-  CopyFirst(device.copy_from, pinned.copy_from, num_rows, "slots to copy from", stream_);
-  CopyFirst(device.copy_to, pinned.copy_to, num_rows, "slots to copy to", stream_);
+  CopyFirst(device.*from, pinned.*from, num_rows, "slots to copy from", stream_);
+  CopyFirst(device.*to, pinned.*to, num_rows, "slots to copy to", stream_);
   for (const KvStore& store : stores_) {
     StoreMove({.store = store,
-               .from = device.copy_from.first(num_rows),
-               .to = device.copy_to.first(num_rows),
+               .from = (device.*from).first(num_rows),
+               .to = (device.*to).first(num_rows),
                .workspace = memory_.copy_rows},
               stream_, status_.word());
   }
@@ -356,7 +358,8 @@ void CudaStepDevice::Upload(const Bucket& bucket) {
   for (const SampleItem& item :
        bucket.host.sampling.items.first(Index(bucket.next->packer.num_items()))) {
     num_biases = std::max<int64_t>(num_biases, item.first_bias + item.num_biases);
-    num_text = std::max<int64_t>(num_text, item.first_text + item.num_prompt + item.num_output);
+    num_text = std::max<int64_t>({num_text, item.first_text + item.num_prompt + item.num_output,
+                                  item.first_path + item.num_path});
   }
   CopyFirst(memory_.device_rare.biases, memory_.host_rare.biases, Index(num_biases),
             "a step's biases", stream_);

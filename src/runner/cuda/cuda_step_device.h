@@ -101,7 +101,8 @@ class CudaStepDevice final : public StepDevice {
 
   void PlanProducts();
   void LaunchAllOnce();
-  void CopyPages(size_t num_rows);
+  void MoveRows(size_t num_rows, std::span<Slot> RareInputs::*from,
+                std::span<Slot> RareInputs::*to);
   void Poison();
   void Upload(const Bucket& bucket);
   void UploadMasks(const Bucket& bucket);
