@@ -1,0 +1,35 @@
+// A Drafter guesses how sequences go on. What it guesses decides how fast they do, never what they say.
+#ifndef QUIRE_DECODE_DRAFTER_H_
+#define QUIRE_DECODE_DRAFTER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "step/step.h"
+
+namespace quire {
+
+// The guesses for one sequence of a step: a tree, whose node 0 is the sequence's last token.
+struct Draft {
+  size_t sequence = 0;  // of the batch
+  // Room for the root and all that may be drafted, as much in both. The root is there already.
+  std::span<int32_t> tokens = {};
+  std::span<int32_t> parents = {};  // parents[i] < i is the node that node i follows
+  size_t num_nodes = 1;             // in use, the root among them
+};
+
+// Not for two threads at once.
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+
+  // Adds nodes to the drafts, as many as it likes and there is room for. `batch` is the step that they
+  // are for: each of these sequences gives one token and has its prompt and output. Tokens are those of
+  // the vocabulary.
+  virtual void AddNodes(const StepBatch& batch, std::span<Draft> drafts) = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DECODE_DRAFTER_H_
