@@ -124,6 +124,9 @@ struct StepSequenceResult {
   std::span<const StepAnswer> answers = {};
   // With a fault, what the sequence has in the cache is of no use.
   RowFault fault = RowFault::kNone;
+  // Tokens that were guessed, and computed with the step. Those that were right are the answer's, but
+  // for its last token.
+  int32_t num_drafted = 0;
 };
 
 // Results stand in the order of the batch, and are valid until the next Submit.

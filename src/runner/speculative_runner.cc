@@ -1,0 +1,145 @@
+#include "runner/speculative_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "attn/sequence_step.h"
+#include "base/error.h"
+#include "decode/acceptance.h"
+#include "runner/batch_checks.h"
+
+namespace quire {
+namespace {
+
+size_t AsSize(int64_t n) { return static_cast<size_t>(n); }
+
+// The step before must have drawn the last token: behind a prompt nothing has been said yet.
+bool CanSpeculate(const StepSequence& seq) {
+  return seq.want == Want::kNextToken && seq.lookahead > TokenCount(0) && seq.tokens.size() == 1 &&
+         seq.num_samples == 1 && seq.tree_parents.empty() && seq.mask.empty() &&
+         !seq.output.empty();
+}
+
+Slot SlotAt(const StepSequence& seq, PageSize page_size, TokenCount place) {
+  return page_size.SlotOf(seq.pages[AsSize(page_size.FullPages(place).raw())],
+                          page_size.OffsetOf(place));
+}
+
+}  // namespace
+
+RunnerOptions TargetOptions(const RunnerOptions& options, int64_t num_nodes) {
+  Require(num_nodes >= 2 && num_nodes <= kMaxDraftNodes, "draft nodes: expected 2..{}, got {}",
+          kMaxDraftNodes, num_nodes);
+  RunnerOptions target = options;
+  target.tree_nodes = TokenCount(num_nodes);
+  target.max_step_tokens += TokenCount(num_nodes - 1) * options.max_seqs;
+  return target;
+}
+
+SpeculativeRunner::SpeculativeRunner(std::unique_ptr<MeteredRunner> target,
+                                     std::unique_ptr<Drafter> drafter, int64_t num_nodes)
+    : target_(std::move(target)),
+      drafter_(std::move(drafter)),
+      num_nodes_(AsSize(num_nodes)),
+      limits_(target_->limits()) {
+  QUIRE_CHECK(limits_.max_tree_nodes == TokenCount(num_nodes), "{} nodes, and the target takes {}",
+              num_nodes, limits_.max_tree_nodes);
+  const auto max_seqs = AsSize(limits_.max_seqs);
+  limits_.lookahead = TokenCount(num_nodes - 1);
+  limits_.max_step_tokens -= limits_.lookahead * limits_.max_seqs;
+  limits_.max_samples = limits_.max_seqs;
+  QUIRE_CHECK(limits_.max_step_tokens >= TokenCount(1), "steps have no room for drafts");
+  sequences_.reserve(max_seqs);
+  drafts_.reserve(max_seqs);
+  tokens_.resize(max_seqs * num_nodes_);
+  parents_.resize(max_seqs * num_nodes_);
+  moves_.reserve(max_seqs * num_nodes_);
+  drawn_.resize(num_nodes_);
+  path_.resize(num_nodes_);
+  accepted_.reserve(max_seqs * num_nodes_);
+  answers_.reserve(max_seqs);
+  results_.reserve(max_seqs);
+}
+
+void SpeculativeRunner::Submit(const StepBatch& batch) {
+  CheckBatch(batch, limits_);
+  Require(batch.moves.empty(), "step: moves: expected none, got {}", batch.moves.size());
+  sequences_.assign(batch.sequences.begin(), batch.sequences.end());
+  MakeDrafts(batch);
+  for (const Draft& draft : drafts_) Expand(draft);
+  // If it throws, nothing was written, and rows are still to be moved.
+  target_->Submit({.moves = moves_, .copies = batch.copies, .sequences = sequences_});
+}
+
+// Those that are empty are dropped: their sequences decode as ever.
+void SpeculativeRunner::MakeDrafts(const StepBatch& batch) {
+  drafts_.clear();
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const StepSequence& seq = batch.sequences[i];
+    if (!CanSpeculate(seq)) continue;
+    // Of as many nodes none lies beyond the context.
+    const size_t room = std::min({num_nodes_, AsSize(seq.lookahead.raw()) + 1,
+                                  AsSize((limits_.context - seq.position).raw())});
+    const size_t begin = drafts_.size() * num_nodes_;
+    drafts_.push_back({.sequence = i,
+                       .tokens = std::span(tokens_).subspan(begin, room),
+                       .parents = std::span(parents_).subspan(begin, room)});
+    drafts_.back().tokens[0] = seq.tokens[0];
+    drafts_.back().parents[0] = kTreeRoot;
+  }
+  if (!drafts_.empty()) drafter_->AddNodes(batch, drafts_);
+  std::erase_if(drafts_, [](const Draft& draft) { return draft.num_nodes == 1; });
+}
+
+// A tree of all nodes, of which the root alone is known to be output.
+void SpeculativeRunner::Expand(const Draft& draft) {
+  StepSequence& seq = sequences_[draft.sequence];
+  QUIRE_CHECK(draft.num_nodes <= draft.tokens.size(), "{} nodes in room for {}", draft.num_nodes,
+              draft.tokens.size());
+  seq.tokens = draft.tokens.first(draft.num_nodes);
+  seq.tree_parents = draft.parents.first(draft.num_nodes);
+  seq.lookahead -= TokenCount(draft.num_nodes - 1);
+  seq.output = seq.output.first(seq.output.size() - 1);
+}
+
+const StepResult& SpeculativeRunner::Collect() {
+  const StepResult* result = nullptr;
+  try {
+    result = &target_->Collect();
+  } catch (...) {
+    moves_.clear();  // what is in the cache is of no use any more
+    throw;
+  }
+  moves_.clear();
+  accepted_.clear();
+  answers_.clear();
+  results_.assign(result->sequences.begin(), result->sequences.end());
+  for (const Draft& draft : drafts_) {
+    results_[draft.sequence] = Accept(draft, result->sequences[draft.sequence]);
+  }
+  result_.sequences = results_;
+  return result_;
+}
+
+StepSequenceResult SpeculativeRunner::Accept(const Draft& draft, const StepSequenceResult& result) {
+  const StepSequence& seq = sequences_[draft.sequence];
+  const std::span<const StepToken> tokens = result.answers[0].tokens;
+  const std::span<int32_t> drawn = std::span(drawn_).first(draft.num_nodes);
+  for (size_t i = 0; i < drawn.size(); ++i) drawn[i] = tokens[i].chosen.token;
+  if (drawn[0] == kNoToken) return {.fault = RowFault::kLogitsNotFinite};
+  size_t count = AcceptPath({.tokens = seq.tokens, .parents = seq.tree_parents}, drawn, path_);
+  // Logits behind the last one that are not finite are found again, and reported, by the next step.
+  if (drawn[AsSize(path_[count - 1])] == kNoToken) --count;
+  const size_t first = accepted_.size();
+  for (size_t i = 0; i < count; ++i) {
+    accepted_.push_back(tokens[AsSize(path_[i])]);
+    if (AsSize(path_[i]) == i) continue;
+    moves_.push_back({.from = SlotAt(seq, limits_.page_size, seq.position + TokenCount(path_[i])),
+                      .to = SlotAt(seq, limits_.page_size, seq.position + TokenCount(i))});
+  }
+  answers_.push_back({.tokens = std::span(accepted_).subspan(first, count)});
+  return {.answers = std::span(answers_).last(1),
+          .num_drafted = static_cast<int32_t>(draft.num_nodes) - 1};
+}
+
+}  // namespace quire

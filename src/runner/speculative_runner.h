@@ -1,0 +1,81 @@
+// A runner that guesses ahead: a Drafter proposes tokens behind the last one of a sequence, one step of
+// the runner below computes all of them, and those that it would have drawn itself are the answer.
+//
+// At every node of a draft the target draws its token as a step of its own would draw it there: greedy,
+// or with the draw of that position, after the penalties of that path. The child with this token is
+// accepted, and the walk goes on behind it. So tokens, log-probabilities and alternatives are those of
+// plain steps, whatever was drafted. Accepted rows of other branches than the first are moved to the
+// slots of their places with the next step, before anything reads them.
+//
+// A sequence with a lookahead is drafted for if it gives one token behind its output, draws one sample
+// and has no mask; with a lookahead of n, by n nodes at most. It allocates nothing in a step.
+#ifndef QUIRE_RUNNER_SPECULATIVE_RUNNER_H_
+#define QUIRE_RUNNER_SPECULATIVE_RUNNER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "decode/drafter.h"
+#include "runner/memory_plan.h"
+#include "runner/metered_runner.h"
+#include "runner/runner_options.h"
+#include "step/step.h"
+
+namespace quire {
+
+// The most that a draft can have, its root among the nodes.
+inline constexpr int64_t kMaxDraftNodes = 64;
+
+// `options` of a runner to speculate on with drafts of num_nodes nodes: steps have room for those of all
+// sequences besides. Throws Error(kInvalidArgument) unless that is 2..kMaxDraftNodes.
+RunnerOptions TargetOptions(const RunnerOptions& options, int64_t num_nodes);
+
+// Not for two threads at once.
+class SpeculativeRunner final : public MeteredRunner {
+ public:
+  // `target` was made with TargetOptions of num_nodes.
+  SpeculativeRunner(std::unique_ptr<MeteredRunner> target, std::unique_ptr<Drafter> drafter,
+                    int64_t num_nodes);
+
+  const RunnerLimits& limits() const override { return limits_; }
+  void Submit(const StepBatch& batch) override;
+  const StepResult& Collect() override;
+
+  const MemoryPlan& memory_plan() const override { return target_->memory_plan(); }
+  ByteOffset WeightBytesPerStep(int64_t num_tokens) const override {
+    return target_->WeightBytesPerStep(num_tokens);
+  }
+  const StepStats& last_step() const override { return target_->last_step(); }
+  const StepTimes& times() const override { return target_->times(); }
+  void TakeTimes(bool on) override { target_->TakeTimes(on); }
+  bool TimingSlowsSteps() const override { return target_->TimingSlowsSteps(); }
+
+ private:
+  void MakeDrafts(const StepBatch& batch);
+  void Expand(const Draft& draft);
+  StepSequenceResult Accept(const Draft& draft, const StepSequenceResult& result);
+
+  const std::unique_ptr<MeteredRunner> target_;
+  const std::unique_ptr<Drafter> drafter_;
+  const size_t num_nodes_;
+  RunnerLimits limits_;
+
+  // The step at hand. Each is as long as it can be, or reserved.
+  std::vector<StepSequence> sequences_;  // as the target takes them
+  std::vector<Draft> drafts_;            // in their order
+  std::vector<int32_t> tokens_;          // [max_seqs, num_nodes] of drafts
+  std::vector<int32_t> parents_;
+  std::vector<StepSlotMove> moves_;  // to be done by the next step
+
+  std::vector<int32_t> drawn_, path_;  // [num_nodes] of the draft at hand
+  std::vector<StepToken> accepted_;    // of all drafts
+  std::vector<StepAnswer> answers_;    // of each draft
+  std::vector<StepSequenceResult> results_;
+  StepResult result_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_RUNNER_SPECULATIVE_RUNNER_H_
