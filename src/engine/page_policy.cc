@@ -77,16 +77,21 @@ bool PagePolicy::Extend(std::span<const ExtendRequest> requests) {
   return ExtendLists(pool_, requests).has_value();
 }
 
-bool PagePolicy::ExtendOrPreempt(PageList& list, TokenCount length, TokenCount ahead,
+bool PagePolicy::ExtendOrPreempt(PageList& list, TokenCount length,
                                  const std::function<bool()>& preempt) {
-  const ExtendRequest most{.list = &list, .new_length = length + ahead};
-  while (!Extend({&most, 1})) {
-    // What an earlier step has room for beyond `length` stays.
-    const ExtendRequest least{.list = &list, .new_length = Max(list.length(), length)};
-    if (Extend({&least, 1})) return true;
+  const ExtendRequest request{.list = &list, .new_length = Max(list.length(), length)};
+  while (!Extend({&request, 1})) {
     if (!preempt()) return false;
   }
   return true;
+}
+
+// Slots of the last page stay: others may hold it by now, and then the list could not have them again.
+void PagePolicy::DropSpare(TokenCount length, SequencePages& pages) {
+  const PageCount needed = limits_.page_size.PagesFor(length);
+  if (PageCount(pages.list.PageIds().size()) <= needed) return;
+  pages.list.Truncate(limits_.page_size.TokensIn(needed));
+  pages.kept = Min(pages.kept, needed);
 }
 
 void PagePolicy::PublishPrompt(std::string_view salt, std::span<const int32_t> prompt,

@@ -57,11 +57,11 @@ class PagePolicy {
   // Makes the lists as long as is asked, evicting cached pages if need be. False if that is not
   // enough; then no list has changed.
   bool Extend(std::span<const ExtendRequest> requests);
-  // Makes room for `length` tokens, and for `ahead` more if they are to be had without preempting
-  // anybody. preempt() takes the pages of the youngest sequence and returns whether that was another
-  // one; false once it was not.
-  bool ExtendOrPreempt(PageList& list, TokenCount length, TokenCount ahead,
-                       const std::function<bool()>& preempt);
+  // Makes room for `length` tokens. preempt() takes the pages of the youngest sequence and returns
+  // whether that was another one; false once it was not.
+  bool ExtendOrPreempt(PageList& list, TokenCount length, const std::function<bool()>& preempt);
+  // Gives back the pages that hold none of the first `length` tokens' slots.
+  void DropSpare(TokenCount length, SequencePages& pages);
 
   // ---- Giving them back ----
 

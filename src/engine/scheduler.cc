@@ -269,19 +269,36 @@ void Scheduler::FillMasks() {
 // and a sample for each: the constructor has seen to that.
 void Scheduler::AddDecodes() {
   candidates_.clear();
-  extensions_.clear();
-  for (Sequence* seq : running_) {
-    if (!seq->IsDecoding()) continue;
-    candidates_.push_back(seq);
-    extensions_.push_back(
-        {.list = &seq->pages.list, .new_length = seq->length() + Lookahead(*seq)});
-  }
-  // All at once: one search for pages to evict, and not one for every sequence.
-  const bool all_fit = pages_.Extend(extensions_);
+  std::ranges::copy_if(running_, std::back_inserter(candidates_), &Sequence::IsDecoding);
+  const bool all_fit = ExtendDecodes();
   for (Sequence* seq : candidates_) {
     if (!seq->running) continue;  // preempted for one before it
     if (all_fit || ExtendOrPreempt(*seq)) AddEntry(*seq, TokenCount(1));
   }
+}
+
+// Pages for the candidates' next tokens, and ahead of them as far as there are any: what one has to
+// spare goes to others before anybody is preempted.
+bool Scheduler::ExtendDecodes() {
+  TokenCount ahead = limits_.lookahead;
+  if (ExtendDecodes(ahead)) return true;
+  for (Sequence* seq : candidates_) pages_.DropSpare(seq->length(), seq->pages);
+  while (ahead > TokenCount(0)) {
+    ahead = TokenCount(ahead.raw() / 2);
+    if (ExtendDecodes(ahead)) return true;
+  }
+  return false;
+}
+
+// All at once: one search for pages to evict, and not one for every sequence.
+bool Scheduler::ExtendDecodes(TokenCount most_ahead) {
+  extensions_.clear();
+  for (Sequence* seq : candidates_) {
+    const TokenCount length = seq->length() + Min(most_ahead, Lookahead(*seq));
+    extensions_.push_back(
+        {.list = &seq->pages.list, .new_length = Max(seq->pages.list.length(), length)});
+  }
+  return pages_.Extend(extensions_);
 }
 
 void Scheduler::AddPrefills() {
@@ -350,10 +367,9 @@ StepSequence Scheduler::MakeStep(const Entry& entry) const {
     step.mask = seq.mask;
     // Several answers share what they were drawn behind, so none of them can go ahead; and one bias
     // holds for all tokens of a step.
-    // A mask is of one token.
-    if (seq.SamplesToDraw() == 1 && !seq.constraint) {
+    if (seq.SamplesToDraw() == 1) {
       step.lookahead =
-          Min(limits_.lookahead, seq.pages.list.length() - seq.pages.computed - entry.q_len);
+          Min(Lookahead(seq), seq.pages.list.length() - seq.pages.computed - entry.q_len);
       const int64_t held =
           request.min_tokens - seq.num_output();  // tokens with stop tokens held down
       if (held > 0) step.lookahead = Min(step.lookahead, TokenCount(held - 1));
@@ -392,9 +408,12 @@ bool Scheduler::TryAdmit(Sequence& seq) {
                       std::ssize(running_), seq.pages);
 }
 
-// Slots that a step of decoding may write to beyond the sequence's tokens.
+// Slots that a step of decoding may write to beyond the sequence's tokens: none where its answer would
+// have ended before. A mask is of one token.
 TokenCount Scheduler::Lookahead(const Sequence& seq) const {
-  return Min(limits_.lookahead, limits_.context - seq.length());
+  if (seq.constraint) return TokenCount(0);
+  const TokenCount left(seq.task->request.max_tokens - seq.num_output() - 1);
+  return Min(limits_.lookahead, Min(left, limits_.context - seq.length()));
 }
 
 // Preempts the youngest sequences until the pages suffice, perhaps this very one: then false. One that
@@ -402,7 +421,7 @@ TokenCount Scheduler::Lookahead(const Sequence& seq) const {
 // keeps their pages, and this sequence's own are spare. Preempted, it comes back with those of the
 // tree.
 bool Scheduler::ExtendOrPreempt(Sequence& seq) {
-  return pages_.ExtendOrPreempt(seq.pages.list, seq.length(), Lookahead(seq), [&] {
+  return pages_.ExtendOrPreempt(seq.pages.list, seq.length(), [&] {
     Sequence& youngest = **std::ranges::max_element(running_, ByOrder());
     Preempt(youngest);
     return &youngest != &seq;
@@ -462,6 +481,7 @@ void Scheduler::CommitEntry(const Entry& entry, const StepSequence& step,
     if (seq.WantsScores()) TakeScores(seq, result);
     return;
   }
+  if (result.num_drafted > 0) CountDraft(result);
   if (seq.num_output() == 0) PublishPrompt(seq);
   // Forks share the prompt's pages, so they are made before the first answer grows or ends.
   if (seq.SamplesToDraw() > 1) Fork(seq, entry.num_samples);
@@ -472,6 +492,17 @@ void Scheduler::CommitEntry(const Entry& entry, const StepSequence& step,
     QUIRE_CHECK(!tokens.empty() && std::ssize(tokens) <= step.lookahead.raw() + 1,
                 "{} tokens with a lookahead of {}", tokens.size(), step.lookahead);
     TakeTokens(i == 0 ? seq : *seq.task->answers[i], tokens, events);
+  }
+}
+
+// All that were right, whether or not the answer ends among them.
+void Scheduler::CountDraft(const StepSequenceResult& result) {
+  const size_t num_accepted = result.answers[0].tokens.size() - 1;
+  ++counters_.drafts;
+  counters_.draft_tokens += result.num_drafted;
+  counters_.accepted_tokens += static_cast<int64_t>(num_accepted);
+  for (size_t i = 0; i < std::min(num_accepted, counters_.accepted_at.size()); ++i) {
+    ++counters_.accepted_at[i];
   }
 }
 

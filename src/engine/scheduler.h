@@ -18,6 +18,8 @@
 #ifndef QUIRE_ENGINE_SCHEDULER_H_
 #define QUIRE_ENGINE_SCHEDULER_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -47,6 +49,8 @@ struct SchedulerOptions {
 
 // Everything one would graph. Counts since the start, but for the last block.
 struct SchedulerCounters {
+  static constexpr size_t kDraftDepths = 16;
+
   int64_t requests_added = 0;
   int64_t requests_refused = 0;
   int64_t answers_finished = 0;  // by any reason
@@ -56,6 +60,11 @@ struct SchedulerCounters {
   int64_t cached_tokens = 0;   // of those, found in the cache
   int64_t prefill_tokens = 0;  // computed in chunks, after preemption once more
   int64_t output_tokens = 0;
+  int64_t drafts = 0;           // steps of a sequence with tokens that were guessed
+  int64_t draft_tokens = 0;     // that were
+  int64_t accepted_tokens = 0;  // of those, right
+  // Drafts that were right for so many tokens, and one more, by their number; not of deeper ones.
+  std::array<int64_t, kDraftDepths> accepted_at = {};
   int64_t preemptions = 0;
   int64_t page_copies = 0;
   int64_t evicted_pages = 0;
@@ -152,6 +161,8 @@ class Scheduler {
   void EndAnswer(RequestId id, int32_t sample, std::vector<TokenEvent>& events);
 
   void AddDecodes();
+  bool ExtendDecodes();
+  bool ExtendDecodes(TokenCount most_ahead);
   void AddPrefills();
   void AddEntry(Sequence& seq, TokenCount q_len);
   void DropEntry(const Sequence& seq);
@@ -167,6 +178,7 @@ class Scheduler {
 
   void CommitEntry(const Entry& entry, const StepSequence& step, const StepSequenceResult& result,
                    std::vector<TokenEvent>& events);
+  void CountDraft(const StepSequenceResult& result);
   void TakeScores(Sequence& seq, const StepSequenceResult& result);
   void PublishPrompt(const Sequence& seq);
   void Fork(Sequence& parent, int32_t num_drawn);

@@ -837,14 +837,50 @@ TEST(SchedulerTest, WhatFollowsTheEndOfAnAnswerInAStepIsIgnored) {
 }
 
 TEST(SchedulerTest, LookaheadIsGivenUpBeforeAnybodyIsPreempted) {
-  // Two sequences of 20 tokens fill the pool; ahead of them there is nothing.
-  Harness harness(LookaheadLimits({.page_size = 1, .pages = 40, .context = 30, .max_seqs = 2}, 8));
-  const RequestId a = harness.Add(MakeRequest(Prompt(5), 16));
-  const RequestId b = harness.Add(MakeRequest(Prompt(5, 1), 16));
+  // Two sequences of 20 tokens fill the pool. As long as there is a page for each of them, both go on.
+  for (int32_t seed = 0; seed < 20; ++seed) {
+    Harness harness(
+        LookaheadLimits({.page_size = 1, .pages = 40, .context = 30, .max_seqs = 2}, 8));
+    const RequestId a = harness.Add(MakeRequest(Prompt(5, 2 * seed), 24));
+    const RequestId b = harness.Add(MakeRequest(Prompt(5, 2 * seed + 1), 16));
+    int64_t length = 0;  // of both, with the tokens that the next step computes
+    while (length <= 40 && !harness.HasEnded(a) && !harness.HasEnded(b)) {
+      harness.Step();
+      ASSERT_EQ(harness.counters().preemptions, 0) << "seed " << seed;
+      length = 0;
+      for (const RequestId id : {a, b}) length += 5 + std::ssize(harness.answer(id).tokens);
+    }
+  }
+}
+
+TEST(SchedulerTest, NobodyLooksBeyondMaxTokens) {
+  // A page for every token that is computed: the last one drawn needs none.
+  Harness harness(LookaheadLimits({.page_size = 1, .pages = 30, .context = 30}, 8));
+  harness.Add(MakeRequest(Prompt(5), 3));
+  while (harness.scheduler().HasWork()) {
+    harness.Step();
+    EXPECT_LE(harness.counters().pages_total - harness.counters().pages_free, 7);
+  }
+}
+
+TEST(SchedulerTest, DraftsAreCountedByHowFarTheyWereRight) {
+  Harness harness(LookaheadLimits({.page_size = 4, .pages = 1000}, 5));
+  harness.Add(MakeRequest(Prompt(9), 40));
   harness.RunAll();
-  EXPECT_EQ(harness.answer(a).tokens.size(), 16u);
-  EXPECT_EQ(harness.answer(b).tokens.size(), 16u);
-  EXPECT_EQ(harness.counters().preemptions, 0);
+  const SchedulerCounters counters = harness.counters();
+  EXPECT_GT(counters.drafts, 0);
+  EXPECT_GT(counters.draft_tokens, counters.accepted_tokens);
+  // Every step of decoding but those at the end has drafts, and gives a token besides.
+  EXPECT_LE(counters.output_tokens, counters.accepted_tokens + counters.steps);
+  int64_t sum = 0;
+  for (size_t i = 0; i < counters.accepted_at.size(); ++i) {
+    sum += counters.accepted_at[i];
+    if (i > 0) {
+      EXPECT_LE(counters.accepted_at[i], counters.accepted_at[i - 1]);
+    }
+  }
+  EXPECT_EQ(sum, counters.accepted_tokens);
+  EXPECT_EQ(counters.accepted_at[5], 0);
 }
 
 // ---- What is kept ----

@@ -329,7 +329,9 @@ void FakeRunner::Answer(size_t index, const StepSequence& seq) {
   } else if (seq.want == Want::kScores) {
     answers_.push_back({.tokens = std::span(tokens_).subspan(first)});
   }
-  sequences_.push_back({.answers = std::span(answers_).subspan(first_answer)});
+  const bool drafts = seq.want == Want::kNextToken && seq.num_samples == 1;
+  sequences_.push_back({.answers = std::span(answers_).subspan(first_answer),
+                        .num_drafted = drafts ? static_cast<int32_t>(seq.lookahead.raw()) : 0});
 }
 
 // Tokens that are drawn are not read back, so poison among them shows in the next step.
