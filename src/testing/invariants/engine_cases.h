@@ -74,14 +74,17 @@ class EngineCaseTest : public ::testing::TestWithParam<EngineCase> {
   // Pages for 6000 tokens, and 200 more: an ended sequence keeps a last page that is partly filled.
   explicit EngineCaseTest(int32_t num_threads = 1)
       : lone_(Lone(GetParam().model)),
-        runner_(MakeTestRunner(GetParam().model,
-                               {.page_size = PageSize(GetParam().page_size),
-                                .max_seqs = kMaxSeqs,
-                                .max_step_tokens = TokenCount(kTestContext),
-                                .pool_tokens = TokenCount(6000 + 200 * GetParam().page_size),
-                                .mode = GetParam().mode,
-                                .checks = StepChecks::kPoison,
-                                .num_threads = num_threads})) {}
+        runner_(MakeTestRunner(GetParam().model, CaseOptions(num_threads))) {}
+
+  static RunnerOptions CaseOptions(int32_t num_threads) {
+    return {.page_size = PageSize(GetParam().page_size),
+            .max_seqs = kMaxSeqs,
+            .max_step_tokens = TokenCount(kTestContext),
+            .pool_tokens = TokenCount(6000 + 200 * GetParam().page_size),
+            .mode = GetParam().mode,
+            .checks = StepChecks::kPoison,
+            .num_threads = num_threads};
+  }
 
   int64_t page() const { return GetParam().page_size; }
   // Copies that a hit of this many tokens takes.

@@ -152,6 +152,10 @@ void ServingLoop::TakeEvent(const TokenEvent& event) {
   if (event.token != kNoToken) {
     answer.report.tokens.push_back({{event.token, event.logprob}, event.top});
     answer.report.output.push_back(event.token);
+    // Of several tokens of a step all but the last are in the cache; the first may be another's step.
+    if (answer.report.output.size() > 1) {
+      answer.computed = std::ssize(served.request.prompt) + std::ssize(answer.report.output) - 1;
+    }
   }
   answer.finish = event.finish;
   if (event.finish == FinishReason::kNone) return;
