@@ -125,6 +125,7 @@ class TopLevelTest(CliTest):
         names = ["page-size", "context-length", "max-running-requests", "chunked-prefill-size",
                  "kv-cache-dtype", "mem-fraction-static", "max-total-tokens", "load-format",
                  "index-cache-dtype", "index-cache-layout", "index-topk",
+                 "speculative-algorithm", "speculative-num-steps", "speculative-num-draft-tokens",
                  "threads", "disable-cuda-graph", "step-mode", "device", "deterministic", "check"]
         for command in ("generate", "chat", "inspect", "score", "bench"):
             text = self.run_ok(command, "--help")
@@ -900,6 +901,31 @@ class RefusalTest(CliTest):
                               ["--check", "--step-mode graph"])):
             with self.subTest(flags=flags):
                 self.assert_score_refused(words, V2_LITE, *flags)
+
+    def test_speculation_that_cannot_be(self):
+        name, steps, nodes = ("--speculative-algorithm", "--speculative-num-steps",
+                              "--speculative-num-draft-tokens")
+        for flags, words in (([name, "eagle"], [name, "none or ngram", "eagle", "draft layer"]),
+                             ([name, "eagle3"], [name, "eagle3", "draft layer"]),
+                             ([name, "nextn"], [name, "nextn", "draft layer"]),
+                             ([name, "medusa"], [name, "ngram", '"medusa"']),
+                             ([steps, 3], [steps, f"{name} ngram", "none"]),
+                             ([nodes, 4], [nodes, f"{name} ngram", "none"]),
+                             ([name, "ngram", steps, 0], [steps, "1..8", '"0"']),
+                             ([name, "ngram", steps, 9], [steps, "1..8", '"9"']),
+                             ([name, "ngram", nodes, 10], [nodes, "2..9", '"10"']),
+                             ([name, "ngram", steps, 3, nodes, 5],
+                              [nodes, "expected 4", steps, "got 5"]),
+                             ([name, "ngram", "--context-length", 5],
+                              ["speculation", "context length", "5 tokens"]),
+                             ([name, "ngram", "--device", "cuda"],
+                              [name, "--device cpu", "--device cuda"])):
+            with self.subTest(flags=flags):
+                self.assert_refused(words, "inspect", V2_LITE, *flags)
+        self.assert_score_refused([name, "expected none", "fixed steps"], V2_LITE, name, "ngram")
+        plain = self.run_json("inspect", V2_LITE, "--json")["memory"]
+        found = self.run_json("inspect", V2_LITE, "--json", name, "ngram", nodes, 6)["memory"]
+        self.assertGreater(found["workspace_bytes"], plain["workspace_bytes"])
 
     def test_a_gpu_that_cannot_be_used_is_refused_with_why(self):
         cuda = self.run_json("doctor", "--json", "--quick")["backends"]["cuda"]

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/fault_names.h"
@@ -16,6 +17,7 @@ namespace {
 
 constexpr const char* kModelGroup = "Model";
 constexpr const char* kMemoryGroup = "Memory and steps";
+constexpr const char* kSpeculationGroup = "Speculation";
 
 // So many that their bytes can be counted, whatever the model: 4 KB a token in each of 1024 layers.
 constexpr int64_t kMaxTotalTokens = int64_t{1} << 36;
@@ -156,6 +158,62 @@ void AddMemory(FlagReader& reader, ModelFlags& flags) {
       "launches are waited for one by one, so that an error names its own");
 }
 
+Speculation::Algorithm ParseAlgorithm(const std::string& where, const std::string& text) {
+  const bool needs_layer = text == "eagle" || text == "eagle3" || text == "nextn";
+  Require(!needs_layer,
+          "{}: expected none or ngram, got {}, which needs a draft layer: quire runs "
+          "none yet",
+          where, text);
+  return ParseChoice<Speculation::Algorithm>(
+      where, text,
+      {{"none", Speculation::Algorithm::kNone}, {"ngram", Speculation::Algorithm::kNgram}});
+}
+
+void AddSpeculation(FlagReader& reader, ModelFlags& flags) {
+  const auto add = [&](const FlagText& text, auto& target, auto parse) {
+    reader.Add(text, target, parse).Group(kSpeculationGroup).Twin();
+  };
+  add({"--speculative-algorithm", "NAME", "none",
+       "Guess tokens ahead, several a step, for the same text sooner: none, or ngram, what\n"
+       "followed the last tokens where they stood before in the sequence. On a CPU only"},
+      flags.speculative_algorithm, ParseAlgorithm);
+  static_assert(kMaxDraftSteps == 8);
+  add({"--speculative-num-steps", "N", std::to_string(Speculation().num_steps),
+       "Tokens that are guessed at once, 1 to 8"},
+      flags.speculative_num_steps, [](const std::string& where, const std::string& text) {
+        return ParseInt(where, text, 1, kMaxDraftSteps);
+      });
+  add({"--speculative-num-draft-tokens", "N", "",
+       "Tokens that a step computes of a sequence that guesses: one more than its steps"},
+      flags.speculative_num_draft_tokens, [](const std::string& where, const std::string& text) {
+        return ParseInt(where, text, 2, kMaxDraftSteps + 1);
+      });
+}
+
+// A chain has as many nodes as steps, and its root. Nothing is rewritten.
+Speculation SpeculationOf(const ModelFlags& flags) {
+  Speculation speculation{.algorithm = flags.speculative_algorithm};
+  const std::optional<int64_t> steps = flags.speculative_num_steps;
+  const std::optional<int64_t> nodes = flags.speculative_num_draft_tokens;
+  for (const auto& [name, value] : {std::pair{"--speculative-num-steps", steps},
+                                    std::pair{"--speculative-num-draft-tokens", nodes}}) {
+    Require(!value || speculation.is_on(),
+            "{}: expected --speculative-algorithm ngram with it, got none", name);
+  }
+  if (!speculation.is_on()) return speculation;
+  Require(flags.device == DeviceKind::kCpu,
+          "--speculative-algorithm: expected --device cpu with it, which alone can speculate so "
+          "far, got --device {}",
+          DeviceKindName(flags.device));
+  if (nodes) speculation.num_steps = *nodes - 1;
+  if (steps) speculation.num_steps = *steps;
+  Require(!nodes || *nodes == speculation.num_nodes(),
+          "--speculative-num-draft-tokens: expected {}, one more than --speculative-num-steps, got "
+          "{}",
+          speculation.num_nodes(), *nodes);
+  return speculation;
+}
+
 }  // namespace
 
 DeviceKind ParseDevice(const std::string& where, const std::string& text) {
@@ -166,6 +224,7 @@ DeviceKind ParseDevice(const std::string& where, const std::string& text) {
 void AddModelFlags(FlagReader& reader, ModelFlags& flags) {
   AddWhichModel(reader, flags);
   AddMemory(reader, flags);
+  AddSpeculation(reader, flags);
 }
 
 namespace {
@@ -183,6 +242,7 @@ Faults FaultsOfEnvironment() {
 
 LocalOptions MakeLocalOptions(const ModelFlags& flags, const RunnerOptions& defaults) {
   const DeviceKind device = flags.device;
+  const Speculation speculation = SpeculationOf(flags);
   const std::string problem = DeviceProblem(device);
   Require(problem.empty(), "--device {}: {}", DeviceKindName(device), problem);
   Require(!(flags.disable_cuda_graph && flags.step_mode == StepMode::kGraph),
@@ -210,6 +270,7 @@ LocalOptions MakeLocalOptions(const ModelFlags& flags, const RunnerOptions& defa
   options.deterministic = flags.deterministic;
   options.num_threads = flags.threads;
   options.memory_fraction = flags.mem_fraction_static;
+  options.speculation = speculation;
   options.faults = FaultsOfEnvironment();
   return options;
 }
@@ -219,6 +280,8 @@ RunnerOptions MakeOptions(const ModelFlags& flags, const RunnerOptions& defaults
 }
 
 RunnerOptions MakeRoom(const ModelFlags& flags, const RunnerOptions& room) {
+  Require(flags.speculative_algorithm == Speculation::Algorithm::kNone,
+          "--speculative-algorithm: expected none, since this command runs fixed steps");
   const RunnerOptions options = MakeOptions(flags, room);
   const auto require = [](const char* name, int64_t needed, int64_t given) {
     Require(given >= needed, "{}: expected {} or more for what is to run, got {}", name, needed,

@@ -42,6 +42,9 @@ struct ModelFlags {
   int32_t threads = ThreadPool::DefaultThreads();
   std::optional<StepMode> step_mode = {};
   bool disable_cuda_graph = false;
+  Speculation::Algorithm speculative_algorithm = Speculation::Algorithm::kNone;
+  std::optional<int64_t> speculative_num_steps = {};
+  std::optional<int64_t> speculative_num_draft_tokens = {};
 };
 
 // A flag's "cpu" or "cuda".
@@ -56,8 +59,8 @@ LocalOptions MakeLocalOptions(const ModelFlags& flags, const RunnerOptions& defa
 // The same for a runner.
 RunnerOptions MakeOptions(const ModelFlags& flags, const RunnerOptions& defaults);
 
-// The same for a command that needs the context, the sequences and the KV tokens of `room`: throws
-// Error(kInvalidArgument) if flags ask for less.
+// The same for a command that runs steps of its own, and needs the context, the sequences and the KV
+// tokens of `room`: throws Error(kInvalidArgument) if flags ask for less, or for speculation.
 RunnerOptions MakeRoom(const ModelFlags& flags, const RunnerOptions& room);
 
 }  // namespace quire::cli

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "decode/ngram_drafter.h"
+#include "runner/speculative_runner.h"
 
 namespace quire {
 namespace {
@@ -26,6 +28,20 @@ void WarnOfVocabulary(const Tokenizer& tokenizer, const ModelConfig& config,
       tokenizer.vocab_size(), config.vocab_size));
 }
 
+RunnerOptions WithRoomForDrafts(DeviceKind device, const Speculation& speculation,
+                                const RunnerOptions& options) {
+  if (!speculation.is_on()) return options;
+  Require(device == DeviceKind::kCpu,
+          "speculation: expected the CPU, which alone can do it so far, got {}",
+          DeviceKindName(device));
+  Require(speculation.num_steps >= 1 && speculation.num_steps <= kMaxDraftSteps,
+          "speculation: steps: expected 1..{}, got {}", kMaxDraftSteps, speculation.num_steps);
+  Require(options.context == TokenCount(0) || options.context > TokenCount(speculation.num_nodes()),
+          "speculation: context length: expected more than the {} tokens of a draft, got {}",
+          speculation.num_nodes(), options.context);
+  return TargetOptions(options, speculation.num_nodes());
+}
+
 }  // namespace
 
 RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) {
@@ -33,22 +49,24 @@ RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) 
   const StepMode mode = options.checks == StepChecks::kOff ? StepModeFor(device) : StepMode::kEager;
   const TokenCount step_tokens =
       StepTokensFor(device, Max(RunnerOptions().max_step_tokens, TokenCount(options.max_seqs)));
-  return {.page_size = options.page_size,
-          .context = options.context,
-          .max_seqs = options.max_seqs,
-          .max_step_tokens = options.max_step_tokens.value_or(step_tokens),
-          .pool_tokens = options.pool_tokens,
-          .pool_room = device == DeviceKind::kCpu ? PoolRoom::kModest : PoolRoom::kEverySequence,
-          .kv_format = options.kv_format,
-          .index_type = options.index_type,
-          .index_layout = options.index_layout,
-          .index_top_k = options.index_top_k,
-          .mode = options.mode.value_or(mode),
-          .checks = options.checks,
-          .deterministic = options.deterministic,
-          .num_threads = options.num_threads,
-          .memory_limit = LimitFor(device, options),
-          .faults = options.faults};
+  const RunnerOptions plain{
+      .page_size = options.page_size,
+      .context = options.context,
+      .max_seqs = options.max_seqs,
+      .max_step_tokens = options.max_step_tokens.value_or(step_tokens),
+      .pool_tokens = options.pool_tokens,
+      .pool_room = device == DeviceKind::kCpu ? PoolRoom::kModest : PoolRoom::kEverySequence,
+      .kv_format = options.kv_format,
+      .index_type = options.index_type,
+      .index_layout = options.index_layout,
+      .index_top_k = options.index_top_k,
+      .mode = options.mode.value_or(mode),
+      .checks = options.checks,
+      .deterministic = options.deterministic,
+      .num_threads = options.num_threads,
+      .memory_limit = LimitFor(device, options),
+      .faults = options.faults};
+  return WithRoomForDrafts(device, options.speculation, plain);
 }
 
 std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
@@ -64,6 +82,14 @@ std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind d
   return runner;
 }
 
+std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,
+                                         const Speculation& speculation) {
+  const RunnerLimits& limits = target->limits();
+  auto drafter = std::make_unique<NgramDrafter>(limits.max_seqs, limits.context);
+  return std::make_unique<SpeculativeRunner>(std::move(target), std::move(drafter),
+                                             speculation.num_nodes());
+}
+
 LocalModel OpenLocalModel(const std::filesystem::path& folder, const LocalOptions& options) {
   return StartLocalModel(OpenModel(folder, options.load_format), options);
 }
@@ -77,6 +103,9 @@ LocalModel StartLocalModel(OpenedModel opened, const LocalOptions& options) {
   WarnOfVocabulary(*model.text->tokenizer, *opened.config, options.events);
   model.runner =
       LoadRunner(opened, model.device, MakeRunnerOptions(model.device, options), options.events);
+  if (options.speculation.is_on()) {
+    model.runner = Speculate(std::move(model.runner), options.speculation);
+  }
   model.config = std::move(opened.config);
   model.engine = std::make_unique<Engine>(*model.runner, options.scheduler);
   model.answers = std::make_unique<TextEngine>(*model.engine, *model.text);

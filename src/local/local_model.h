@@ -43,6 +43,21 @@ struct LoadEvents {
   std::function<void()> ready = {};
 };
 
+// Guessing ahead: several tokens of a sequence in a step, and the same text.
+struct Speculation {
+  enum class Algorithm {
+    kNone,
+    kNgram,  // what followed the last tokens where they stood before in the text
+  };
+  Algorithm algorithm = Algorithm::kNone;
+  int64_t num_steps = 4;  // tokens behind the last one, 1..kMaxDraftSteps
+
+  bool is_on() const { return algorithm != Algorithm::kNone; }
+  // Of a draft: a chain, behind the last token.
+  int64_t num_nodes() const { return num_steps + 1; }
+};
+inline constexpr int64_t kMaxDraftSteps = 8;
+
 // How a model is to be run. What is not set, the device decides.
 struct LocalOptions {
   DeviceChoice device = DeviceChoice::kAuto;
@@ -70,19 +85,25 @@ struct LocalOptions {
   double memory_fraction = 0.85;
   ByteOffset memory_limit{std::numeric_limits<int64_t>::max()};
 
+  Speculation speculation = {};
   SchedulerOptions scheduler = {};
   Faults faults = {};
   LoadEvents events = {};
 };
 
-// The same for a runner, with all that the device decides. Throws Error(kInvalidArgument) if
-// memory_fraction is not above 0 and up to 1.
+// The same for a runner, with all that the device decides, and with room for drafts where there are
+// any. Throws Error(kInvalidArgument) if memory_fraction is not above 0 and up to 1, speculation is out
+// of range or longer than the context, or the device cannot speculate.
 RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options);
 
 // Takes the memory of the device and loads the weights. Throws as PlanMemory does.
 std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
                                           const RunnerOptions& options,
                                           const LoadEvents& events = {});
+
+// `target`, which was loaded with MakeRunnerOptions of the same speculation, speculating.
+std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,
+                                         const Speculation& speculation);
 
 // What answers, and what it is made of: each member uses those above it.
 struct LocalModel {

@@ -117,6 +117,31 @@ TEST(LocalModelTest, WhatIsNotSetTheDeviceDecides) {
   EXPECT_EQ(StepModeFor(DeviceKind::kCuda), StepMode::kGraph);
 }
 
+TEST(LocalModelTest, SpeculationHasRoomBesideTheTokensOfAStepAndChangesNoAnswer) {
+  LocalOptions options = SmallOptions();
+  options.speculation = {.algorithm = Speculation::Algorithm::kNgram, .num_steps = 3};
+  const RunnerOptions room = MakeRunnerOptions(DeviceKind::kCpu, options);
+  const RunnerOptions plain = MakeRunnerOptions(DeviceKind::kCpu, SmallOptions());
+  EXPECT_EQ(room.tree_nodes, TokenCount(4));
+  EXPECT_EQ(room.max_step_tokens, plain.max_step_tokens + TokenCount(3) * plain.max_seqs);
+  std::vector<std::vector<int32_t>> answers;
+  for (const LocalOptions& each : {SmallOptions(), options}) {
+    LocalModel model = OpenLocalModel(kFolder, each);
+    EXPECT_EQ(model.engine->limits().max_step_tokens, plain.max_step_tokens);
+    // A prompt that repeats itself: there is something to guess.
+    Request request{.sampling = {.temperature = 0}, .max_tokens = 30};
+    for (int32_t i = 0; i < 24; ++i) request.prompt.push_back(5 + i % 6);
+    answers.push_back(Generate(*model.engine, request)[0].tokens);
+    EXPECT_EQ(model.engine->counters().drafts > 0, each.speculation.is_on());
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+
+  options.speculation.num_steps = 9;
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument,
+                         [&] { MakeRunnerOptions(DeviceKind::kCpu, options); }),
+            "speculation: steps: expected 1..8, got 9");
+}
+
 TEST(DeviceTest, AutoIsTheGpuWhereItCanBeUsedAndOtherwiseTheCpu) {
   const bool usable = DeviceProblem(DeviceKind::kCuda).empty();
   EXPECT_EQ(ChooseDevice(DeviceChoice::kAuto), usable ? DeviceKind::kCuda : DeviceKind::kCpu);
