@@ -78,6 +78,9 @@ OrderedJson CountersJson(const SchedulerCounters& counters) {
           {"cached_tokens", counters.cached_tokens},
           {"prefill_tokens", counters.prefill_tokens},
           {"output_tokens", counters.output_tokens},
+          {"drafts", counters.drafts},
+          {"draft_tokens", counters.draft_tokens},
+          {"accepted_tokens", counters.accepted_tokens},
           {"preemptions", counters.preemptions},
           {"page_copies", counters.page_copies},
           {"evicted_pages", counters.evicted_pages}};
@@ -94,6 +97,25 @@ OrderedJson RunningJson(const SchedulerSnapshot& engine) {
                     {"pages", running.pages.raw()}});
   }
   return list;
+}
+
+// Positions that no draft has come to are left out, as long as there is one.
+void AddDrafts(const SchedulerCounters& counters, MetricsText& text) {
+  const auto counter = [&](std::string_view name, std::string_view help, int64_t value) {
+    text.Counter(name, help, static_cast<double>(value));
+  };
+  counter("spec_decode_num_drafts_total", "Steps of an answer with tokens that were guessed.",
+          counters.drafts);
+  counter("spec_decode_num_draft_tokens_total", "Tokens guessed.", counters.draft_tokens);
+  counter("spec_decode_num_accepted_tokens_total", "Tokens guessed right.",
+          counters.accepted_tokens);
+  std::vector<std::pair<std::string, double>> positions;
+  for (size_t i = 0; i < counters.accepted_at.size(); ++i) {
+    if (i > 0 && counters.accepted_at[i] == 0) break;
+    positions.emplace_back(std::to_string(i), static_cast<double>(counters.accepted_at[i]));
+  }
+  text.Family("spec_decode_num_accepted_tokens_per_pos_total", "counter",
+              "Tokens guessed right, by their place in the guess.", "position", positions);
 }
 
 void AddEngine(const SchedulerSnapshot& engine, MetricsText& text) {
@@ -126,6 +148,7 @@ void AddEngine(const SchedulerSnapshot& engine, MetricsText& text) {
           counters.preemptions);
   counter("evicted_pages_total", "Pages that the prefix cache gave up.", counters.evicted_pages);
   counter("engine_steps_total", "Steps computed.", counters.steps);
+  AddDrafts(counters, text);
   counter("requests_added_total", "Requests that were queued.", counters.requests_added);
   counter("requests_refused_total", "Requests refused because the queue was full.",
           counters.requests_refused);

@@ -14,6 +14,8 @@
 //   that requests hold), kv_cache_pages{owner="free|cached|in_use"} (cached: by the prefix cache alone),
 //   prompt_tokens_total, generation_tokens_total, prefill_tokens_total, prefix_cache_queries_total and
 //   prefix_cache_hits_total (tokens), num_preemptions_total, evicted_pages_total, engine_steps_total,
+//   spec_decode_num_drafts_total, spec_decode_num_draft_tokens_total,
+//   spec_decode_num_accepted_tokens_total, spec_decode_num_accepted_tokens_per_pos_total{position},
 //   requests_added_total, requests_refused_total (queue full), seconds_since_last_step (also while there is
 //   nothing to do), http_connections_total
 //

@@ -150,6 +150,10 @@ SchedulerSnapshot EngineNow() {
                      .cached_tokens = 400,
                      .prefill_tokens = 650,
                      .output_tokens = 500,
+                     .drafts = 90,
+                     .draft_tokens = 270,
+                     .accepted_tokens = 100,
+                     .accepted_at = {70, 25, 5},
                      .preemptions = 3,
                      .page_copies = 7,
                      .evicted_pages = 8,
@@ -237,14 +241,22 @@ TEST(MetricsTest, WhatWasObservedAddsUp) {
 TEST(MetricsTest, TheEngineIsShownAsItIs) {
   const Metrics metrics("m", At(0));
   const std::map<std::string, Family> families = ReadText(metrics.Text(EngineNow()));
-  const std::map<std::string, double> expected = {
-      {"num_requests_running", 1},          {"num_requests_waiting", 4},
-      {"kv_cache_usage_perc", 0.2},         {"prompt_tokens_total", 1000},
-      {"generation_tokens_total", 500},     {"prefill_tokens_total", 650},
-      {"prefix_cache_queries_total", 1000}, {"prefix_cache_hits_total", 400},
-      {"num_preemptions_total", 3},         {"evicted_pages_total", 8},
-      {"engine_steps_total", 300},          {"requests_added_total", 11},
-      {"requests_refused_total", 2}};
+  const std::map<std::string, double> expected = {{"num_requests_running", 1},
+                                                  {"num_requests_waiting", 4},
+                                                  {"kv_cache_usage_perc", 0.2},
+                                                  {"prompt_tokens_total", 1000},
+                                                  {"generation_tokens_total", 500},
+                                                  {"prefill_tokens_total", 650},
+                                                  {"prefix_cache_queries_total", 1000},
+                                                  {"prefix_cache_hits_total", 400},
+                                                  {"num_preemptions_total", 3},
+                                                  {"evicted_pages_total", 8},
+                                                  {"engine_steps_total", 300},
+                                                  {"requests_added_total", 11},
+                                                  {"requests_refused_total", 2},
+                                                  {"spec_decode_num_drafts_total", 90},
+                                                  {"spec_decode_num_draft_tokens_total", 270},
+                                                  {"spec_decode_num_accepted_tokens_total", 100}};
   for (const auto& [name, value] : expected) {
     ASSERT_TRUE(families.contains("quire:" + name)) << name;
     EXPECT_EQ(ByLabel(families.at("quire:" + name), "none"),
@@ -253,6 +265,8 @@ TEST(MetricsTest, TheEngineIsShownAsItIs) {
   }
   EXPECT_EQ(ByLabel(families.at("quire:kv_cache_pages"), "owner"),
             (std::map<std::string, double>{{"free", 50}, {"cached", 30}, {"in_use", 20}}));
+  EXPECT_EQ(ByLabel(families.at("quire:spec_decode_num_accepted_tokens_per_pos_total"), "position"),
+            (std::map<std::string, double>{{"0", 70}, {"1", 25}, {"2", 5}}));
 }
 
 TEST(MetricsTest, AHistogramCountsUpToAndWithItsBounds) {
@@ -311,6 +325,9 @@ TEST(MetricsTest, TheLivePageSeesTheSameNumbers) {
   EXPECT_EQ(json["counters"]["output_tokens"], 500);
   EXPECT_EQ(json["counters"]["steps"], 300);
   EXPECT_EQ(json["counters"]["mixed_steps"], 30);
+  EXPECT_EQ(json["counters"]["drafts"], 90);
+  EXPECT_EQ(json["counters"]["draft_tokens"], 270);
+  EXPECT_EQ(json["counters"]["accepted_tokens"], 100);
   EXPECT_EQ(json["counters"]["preemptions"], 3);
   EXPECT_EQ(json["counters"]["evicted_pages"], 8);
   EXPECT_EQ(json["counters"]["page_copies"], 7);

@@ -24,6 +24,7 @@
 #include "cli/parse.h"
 #include "cli/progress.h"
 #include "cli/result_file.h"
+#include "engine/scheduler.h"
 
 namespace quire::cli {
 namespace {
@@ -55,7 +56,7 @@ struct Judged {
 struct EvalRun {
   std::vector<Judged> answers = {};
   double seconds = 0;
-  int64_t preemptions = 0;  // of a model that runs here
+  SchedulerCounters counters = {};  // of a model that runs here
   bool was_interrupted = false;
 };
 
@@ -155,6 +156,22 @@ Totals AddUp(const EvalRun& run) {
   return totals;
 }
 
+// Tokens of a step that guesses, and how many of its guesses are right by their place; "" without any.
+std::string DraftLine(const SchedulerCounters& counters) {
+  if (counters.drafts == 0) return "";
+  const auto share = [&](int64_t count) {
+    return static_cast<double>(count) / static_cast<double>(counters.drafts);
+  };
+  std::string places;
+  for (size_t i = 0; i < counters.accepted_at.size() && counters.accepted_at[i] > 0; ++i) {
+    places += fmt::format("{}{:.2f}", i == 0 ? "" : " ", share(counters.accepted_at[i]));
+  }
+  return fmt::format(
+      "speculation  {:.2f} tokens a step that guesses, mean   by position {}   {} drafts of {} "
+      "steps\n",
+      1 + share(counters.accepted_tokens), places, counters.drafts, counters.steps);
+}
+
 std::string Table(const EvalRun& run) {
   const Totals totals = AddUp(run);
   const auto count = std::ssize(run.answers);
@@ -164,11 +181,12 @@ std::string Table(const EvalRun& run) {
       "accuracy     {:.4f}   95% interval {:.4f} to {:.4f}   {} of {} right{}\n"
       "time         {:.1f} s   {:.2f} questions/s\n"
       "tokens       {} of prompts ({} cached), {} drawn\n"
-      "throughput   {:.0f} prompt tokens/s, {:.0f} output tokens/s\n",
+      "throughput   {:.0f} prompt tokens/s, {:.0f} output tokens/s\n"
+      "{}",
       accuracy.value, accuracy.low, accuracy.high, totals.right, count,
       totals.errors > 0 ? fmt::format(", {} without an answer", totals.errors) : "", run.seconds,
       rate(count), totals.prompt_tokens, totals.cached_tokens, totals.output_tokens,
-      rate(totals.prompt_tokens), rate(totals.output_tokens));
+      rate(totals.prompt_tokens), rate(totals.output_tokens), DraftLine(run.counters));
 }
 
 std::string ToJson(const EvalRun& run, std::span<const EvalQuestion> questions,
@@ -192,7 +210,11 @@ std::string ToJson(const EvalRun& run, std::span<const EvalQuestion> questions,
                    {"output_tokens", totals.output_tokens}};
   if (flags.server.url.empty()) {
     json["page_size"] = flags.model.page_size.raw();
-    json["preemptions"] = run.preemptions;
+    json["preemptions"] = run.counters.preemptions;
+    json["drafts"] = run.counters.drafts;
+    json["draft_tokens"] = run.counters.draft_tokens;
+    json["accepted_tokens"] = run.counters.accepted_tokens;
+    json["accepted_per_position"] = run.counters.accepted_at;
   }
   OrderedJson answers = OrderedJson::array();
   for (size_t i = 0; i < run.answers.size(); ++i) {
@@ -279,7 +301,7 @@ void RunEval(EvalFlags flags) {
   EvalRun run = AskAll(*answerer, questions, examples, flags, interrupt);
   run.was_interrupted = interrupt.raised();
   KeepAsked(run, questions);
-  if (model) run.preemptions = model->engine->counters().preemptions;
+  if (model) run.counters = model->engine->counters();
   Report(run, questions, flags, result);
   if (!run.was_interrupted) return;
   fmt::print(stderr, "interrupted after {} of {} questions\n", run.answers.size(), num_questions);
