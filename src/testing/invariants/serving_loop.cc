@@ -77,8 +77,9 @@ void ServingLoop::See(const StepBatch& batch) {
   for (const StepSequence& seq : batch.sequences) SeeSequence(seq);
   if (batch_.empty()) return;
   ++seen_.steps;
+  // The first output may be that of a sample which waited for its pages: it comes in as a prompt does.
   const bool decodes = std::ranges::any_of(batch.sequences, [](const auto& seq) {
-    return seq.tokens.size() == 1 && !seq.output.empty();
+    return seq.tokens.size() == 1 && seq.output.size() > 1;
   });
   const bool prefills =
       std::ranges::any_of(batch.sequences, [](const auto& seq) { return seq.tokens.size() > 1; });
