@@ -8,6 +8,7 @@
 
 #include "bench/cuda_attention_bench.h"
 #include "bench/cuda_gemm_bench.h"
+#include "bench/cuda_prefill_bench.h"
 #include "bench/cuda_roof_bench.h"
 #include "bench/cuda_row_bench.h"
 #include "bench/tables.h"
@@ -56,6 +57,7 @@ int main(int argc, char** argv) {
     RegisterCudaGemm(effort);
     RegisterCudaRows(effort);
     RegisterCudaAttention(effort);
+    RegisterCudaPrefill(effort);
     benchmark::RunSpecifiedBenchmarks();
     benchmark::Shutdown();
   } catch (const std::exception& error) {

@@ -399,13 +399,15 @@ QUIRE_HD constexpr TokenCount CountedInPages(TokenCount kv_end, PageSize page_si
 
 // Where the tiles of each sequence begin; returns how many there are.
 template <class Block>
-QUIRE_HD int64_t WriteFirstTiles(const ScheduleBuild& build, const SequenceReads& seqs,
-                                 const ScheduleReads& reads, int32_t num_rows, Block& block) {
+QUIRE_HD int64_t WriteFirstTiles(const SequencesBuild& step, const ScheduleBuild& build,
+                                 const SequenceReads& seqs, const ScheduleReads& reads,
+                                 Block& block) {
+  const int32_t num_rows = step.bounds.num_seqs;
   int64_t carry = 0;
   for (int32_t first = 0; first < num_rows; first += block.threads()) {
     const int32_t b = first + block.thread();
     int64_t value[1] = {0}, before[1], total[1];
-    if (b < num_rows) {
+    if (b < num_rows && step.step.seqs[b].is_expanded == 0) {
       value[0] = NumQueryTiles(seqs.q_offset[b + 1] - seqs.q_offset[b], build.work);
     }
     block.Scan(value, before, total);
@@ -497,7 +499,7 @@ QUIRE_HD void BuildSchedule(const SequencesBuild& seqs, const ScheduleBuild& bui
                             const OnFault& on_fault) {
   const SequenceReads lengths = ReadsOf(seqs, near);
   const ScheduleReads reads = ReadsOf(build, seqs.bounds, near);
-  const int64_t wanted = WriteFirstTiles(build, lengths, reads, seqs.bounds.num_seqs, block);
+  const int64_t wanted = WriteFirstTiles(seqs, build, lengths, reads, block);
   const int32_t num_tiles = wanted <= build.max_tiles ? static_cast<int32_t>(wanted) : 0;
   block.Sync();  // tiles search where sequences begin
   WriteTiles(seqs, build, lengths, reads, totals.num_seqs, num_tiles, block);

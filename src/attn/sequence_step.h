@@ -28,6 +28,10 @@ struct SequenceStep {
   // committed token (those before the first node), its own node, and the node's ancestors.
   std::span<const int32_t> tree_parents = {};
 
+  // It attends in multi-head form (attn/expansion.h), or is padding of a step that has such sequences:
+  // no schedule of latent form has its queries. Never a tree.
+  bool expanded = false;
+
   TokenCount num_nodes() const { return TokenCount(tree_parents.size()); }
   TokenCount committed() const { return kv_len - num_nodes(); }
 };

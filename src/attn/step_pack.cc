@@ -135,7 +135,8 @@ PackedSequence StepPacker::PackOne(const SequenceStep& seq, const RowUse& use) {
           .kv_len = Narrow(seq.kv_len),
           .num_nodes = Narrow(seq.num_nodes()),
           .parents_begin = parents_begin,
-          .num_pages = use.row == kNoRow ? 0 : static_cast<int32_t>(seq.pages.size())};
+          .num_pages = use.row == kNoRow ? 0 : static_cast<int32_t>(seq.pages.size()),
+          .is_expanded = seq.expanded ? 1 : 0};
 }
 
 void StepPacker::PackNewPages(size_t b, const SequenceStep& seq, const RowUse& use) {

@@ -60,6 +60,7 @@ struct alignas(16) PackedSequence {
   int32_t num_nodes = 0;
   int32_t parents_begin = 0;  // in words: num_nodes parents
   int32_t num_pages = 0;      // that the row lists, with those that the step brings
+  int32_t is_expanded = 0;    // 1: no schedule of latent form has its queries
 
   friend bool operator==(const PackedSequence&, const PackedSequence&) = default;
 };

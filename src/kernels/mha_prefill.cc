@@ -45,4 +45,14 @@ void Validate(const MhaPrefillArgs& args, ByteOffset workspace_bytes) {
   });
 }
 
+bool PaysToExpand(const MhaShape& shape, TokenCount q_len, TokenCount kv_len) {
+  const auto queries = static_cast<double>(q_len.raw()), keys = static_cast<double>(kv_len.raw());
+  const double pairs = queries * (keys - queries / 2);
+  // A query is brought to latent form by its nope part, and its sum back to a value.
+  const double up = double(shape.dims.latent_dim) * (shape.nope_dim + shape.value_dim);
+  const double latent = 2.0 * shape.dims.latent_dim + shape.dims.rope_dim;
+  const double heads = shape.nope_dim + shape.dims.rope_dim + shape.value_dim;
+  return pairs * heads + keys * up < pairs * latent + queries * up;
+}
+
 }  // namespace quire

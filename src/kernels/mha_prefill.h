@@ -15,10 +15,12 @@
 #include <cstdint>
 #include <span>
 
+#include "attn/expansion.h"
 #include "attn/kv_store.h"
 #include "attn/plan.h"
 #include "base/tensor_view.h"
 #include "base/units.h"
+#include "kernels/weight.h"
 
 namespace quire {
 
@@ -47,6 +49,26 @@ struct MhaPrefillArgs {
 
 // Throws Error(kInvalidArgument) naming the argument, the expected and the actual value.
 void Validate(const MhaPrefillArgs& args, ByteOffset workspace_bytes);
+
+// The same of those sequences of a step alone that are expanded (attn/expansion.h), from weights as a
+// backend keeps them: what is an op of a step.
+struct AttendExpandedArgs {
+  const Plan& plan;
+  const Expansion& expansion;  // of the plan's step
+  const KvStore& store;        // a latent format
+  MhaShape shape = {};
+  ConstTensorView q =
+      {};                // [num_query_tokens, num_heads, nope_dim + rope_dim] of activations' type
+  Weight key_up = {};    // [num_heads] latent_dim -> nope_dim
+  Weight value_up = {};  // [num_heads] latent_dim -> value_dim
+  TensorView out = {};   // [num_query_tokens, num_heads, value_dim]; rows of no others are written
+  TensorView lse = {};   // [num_query_tokens, num_heads] f32; may be empty
+  float scale = 1.0f;
+};
+
+// Whether multi-head form takes a sequence of q_len queries and kv_len keys less time than latent form:
+// by the multiplications of both, with what a query and a key have to be brought to either form.
+bool PaysToExpand(const MhaShape& shape, TokenCount q_len, TokenCount kv_len);
 
 }  // namespace quire
 

@@ -1,127 +1,109 @@
 #include "kernels/cuda/mha_prefill/mha_prefill.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "base/maths.h"
 #include "kernels/attention_checks.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/mha_prefill/mha_prefill_launch.h"
+#include "kernels/cuda/moe/expert_gemm.h"
+#include "kernels/cuda/weight_packer.h"
 
 namespace quire::cuda {
 namespace {
 
-// The parts of the workspace, each on a multiple of 256 bytes.
-struct Parts {
-  int64_t latent, rope, poison, expanded, sums, end;
+// Heads of `dim` outputs each, as the rows of one matrix.
+WeightView OneMatrix(const Weight& weight) {
+  WeightView view = ViewOf(weight);
+  view.shape.outputs *= view.count;
+  view.count = 1;
+  view.matrix_stride = view.shape.outputs * view.row_stride;
+  return view;
+}
 
-  static Parts Of(const MhaShape& shape, int64_t max_q_len, int64_t chunk) {
-    constexpr int64_t kAlignment = 256;
-    const int64_t outputs = int64_t{shape.num_heads} * (shape.nope_dim + shape.value_dim);
-    Parts parts{};
-    int64_t at = 0;
-    auto take = [&](int64_t& begin, int64_t bytes) {
-      begin = at;
-      at += RoundUp(bytes, kAlignment);
-    };
-    take(parts.latent, 2 * chunk * shape.dims.latent_dim);
-    take(parts.rope, 2 * chunk * shape.dims.rope_dim);
-    take(parts.poison, chunk);
-    take(parts.expanded, 2 * chunk * outputs);
-    take(parts.sums, 4 * max_q_len * shape.num_heads * (shape.value_dim + 2));
-    parts.end = at;
-    return parts;
-  }
-};
+void RequireHeads(const char* name, const Weight& weight, const MhaShape& shape, int32_t dim) {
+  Require(weight.format == WeightFormat::kBf16 && weight.count == shape.num_heads &&
+              weight.shape.outputs == dim && weight.shape.inputs == shape.dims.latent_dim,
+          "{}: expected {} bf16 matrices of {} x {}, got {} of {} x {}", name, shape.num_heads, dim,
+          shape.dims.latent_dim, weight.count, weight.shape.outputs, weight.shape.inputs);
+}
 
-// quire::Validate asks the plan whether a sequence is a tree, and this plan lies on the device.
-void Validate(const MhaPrefillArgs& args, std::span<const SequenceLengths> lengths,
-              int64_t workspace_bytes) {
+void Validate(const AttendExpandedArgs& args, const ExpandedKeys& keys) {
   const MhaShape& shape = args.shape;
   quire::Validate(shape);
   RequireOnDevice(args.plan);
   RequireLatentStore(args.plan, args.store);
-  Require(std::ssize(lengths) <= args.plan.num_seqs,
-          "lengths: expected those of the plan's {} sequences at most, got {}", args.plan.num_seqs,
-          lengths.size());
   Require(shape.dims == args.store.layout().dims(),
           "shape.dims: expected the store's {} + {}, got {} + {}",
           args.store.layout().dims().latent_dim, args.store.layout().dims().rope_dim,
           shape.dims.latent_dim, shape.dims.rope_dim);
-  Require(shape.nope_dim + shape.dims.rope_dim <= kMaxHeadDim && shape.value_dim <= kMaxHeadDim,
-          "heads: expected up to {} values, got keys of {} + {} and values of {}", kMaxHeadDim,
+  Require(CanExpand(shape), "heads: there is no kernel for keys of {} + {} and values of {}",
           shape.nope_dim, shape.dims.rope_dim, shape.value_dim);
-  Require(args.chunk > TokenCount(0) && args.chunk.raw() % kKeyTile.raw() == 0,
-          "chunk: expected a positive multiple of {}, got {}", kKeyTile, args.chunk);
   const int64_t num_tokens = args.q.rank() == 3 ? args.q.dim(0) : 0;
-  for (size_t b = 0; b < lengths.size(); ++b) {
-    Require(!lengths[b].is_tree(), "sequence {}: a tree; expected a causal sequence", b);
-    Require((lengths[b].q_begin + lengths[b].q_len).raw() <= num_tokens,
-            "sequence {}: queries {}..{} of a step of {}", b, lengths[b].q_begin,
-            lengths[b].q_begin + lengths[b].q_len, num_tokens);
-  }
-  RequireShape("q", args.q, {num_tokens, shape.num_heads, shape.nope_dim + shape.dims.rope_dim});
-  RequireShape(
-      "w_kv_b", args.w_kv_b,
-      {int64_t{shape.num_heads} * (shape.nope_dim + shape.value_dim), shape.dims.latent_dim});
-  Require(args.w_kv_b.dtype() == DType::kBf16, "w_kv_b: expected bf16, got {}",
-          DTypeName(args.w_kv_b.dtype()));
+  const int64_t head_dim = shape.nope_dim + shape.dims.rope_dim;
+  RequireShape("q", args.q, {num_tokens, shape.num_heads, head_dim});
+  Require(
+      args.q.dtype() == DType::kBf16 && args.q.stride(1) == head_dim && args.q.stride(0) % 8 == 0,
+      "q: expected bf16 heads side by side in rows of whole 16 bytes, got {} with strides {}, {}",
+      DTypeName(args.q.dtype()), args.q.stride(0), args.q.stride(1));
+  RequireHeads("key_up", args.key_up, shape, shape.nope_dim);
+  RequireHeads("value_up", args.value_up, shape, shape.value_dim);
   RequireShape("out", args.out, {num_tokens, shape.num_heads, shape.value_dim});
+  const bool in_chunks = args.out.stride(0) % 8 == 0 && args.out.stride(1) % 8 == 0;
+  Require(args.out.dtype() == DType::kF32 || in_chunks,
+          "out: expected rows of whole 16 bytes, got strides {}, {}", args.out.stride(0),
+          args.out.stride(1));
   RequireLse(args.lse, num_tokens, shape.num_heads);
-  RequireWorkspace(args.workspace, ByteOffset(workspace_bytes), [&] {
-    return fmt::format("chunks of {} keys, {} heads, {} + {} -> {} + {} values", args.chunk,
-                       shape.num_heads, shape.dims.latent_dim, shape.dims.rope_dim, shape.nope_dim,
-                       shape.value_dim);
-  });
+  const int64_t rows = (kExpandedBlock * std::ssize(args.expansion.blocks)).raw();
+  Require(keys.rope.dim(0) == rows, "keys: expected {} rows, got {}", rows, keys.rope.dim(0));
 }
 
-void Expand(const MhaPrefillArgs& args, const MhaChunk& chunk, const Stream& stream) {
-  const int64_t outputs = args.w_kv_b.dim(0), inputs = args.w_kv_b.dim(1);
-  WeightView weights =
-      DenseWeights(args.w_kv_b.Address<Bf16>(), {.outputs = outputs, .inputs = inputs});
-  weights.row_stride = args.w_kv_b.stride(0);
-  Gemm({.x = {chunk.latent, {chunk.num_keys, inputs}},
-        .w = weights,
-        .y = {chunk.expanded, {chunk.num_keys, outputs}}},
-       stream);
+// The keys and values of all heads, of as many rows as the step has.
+void Expand(const AttendExpandedArgs& args, const ExpandedKeys& keys, const Stream& stream,
+            StatusWord status) {
+  const int32_t* offsets = args.expansion.counts[0].row_offsets;  // an address on the device
+  const auto product = [&](const Weight& weight, TensorView y) {
+    ExpertGemm(
+        {.x = keys.latent, .w = OneMatrix(weight), .offsets = offsets, .y = y, .status = status},
+        stream, TileSize::kPrefill);
+  };
+  product(args.key_up, keys.keys);
+  product(args.value_up, keys.values);
 }
 
 }  // namespace
 
-ByteOffset MhaPrefillWorkspace(const MhaShape& shape, TokenCount max_q_len, TokenCount chunk) {
-  quire::Validate(shape);
-  return ByteOffset(Parts::Of(shape, max_q_len.raw(), chunk.raw()).end);
+bool CanExpand(const MhaShape& shape) {
+  if (shape.dims.latent_dim > kMaxExpandedLatent || shape.dims.latent_dim % 8 != 0) return false;
+  if (shape.dims.rope_dim > kPanelColumns || shape.dims.rope_dim % 8 != 0) return false;
+  return (shape.nope_dim == 64 && shape.value_dim == 64) ||
+         (shape.nope_dim == 128 && shape.value_dim == 128) ||
+         (shape.nope_dim == 192 && shape.value_dim == 256);
 }
 
-void MhaPrefill(const MhaPrefillArgs& args, std::span<const SequenceLengths> lengths,
-                const Stream& stream, StatusWord status) {
-  TokenCount max_q_len{0};
-  for (const SequenceLengths& seq : lengths) max_q_len = Max(max_q_len, seq.q_len);
-  const Parts parts = Parts::Of(args.shape, max_q_len.raw(), args.chunk.raw());
-  Validate(args, lengths, parts.end);
-  std::byte* memory = args.workspace.data();
-  MhaChunk chunk{.latent = reinterpret_cast<Bf16*>(memory + parts.latent),
-                 .rope = reinterpret_cast<Bf16*>(memory + parts.rope),
-                 .poison = reinterpret_cast<uint8_t*>(memory + parts.poison),
-                 .expanded = reinterpret_cast<Bf16*>(memory + parts.expanded),
-                 .sums = reinterpret_cast<float*>(memory + parts.sums)};
-  for (size_t b = 0; b < lengths.size(); ++b) {
-    if (lengths[b].q_len == TokenCount(0)) continue;
-    chunk.seq = static_cast<int32_t>(b);
-    chunk.q_begin = lengths[b].q_begin.raw();
-    chunk.q_len = static_cast<int32_t>(lengths[b].q_len.raw());
-    chunk.kv_len = static_cast<int32_t>(lengths[b].kv_len.raw());
-    chunk.begin = 0;
-    do {  // once at least: queries that see nothing are written too
-      chunk.num_keys = std::min(static_cast<int32_t>(args.chunk.raw()), chunk.kv_len - chunk.begin);
-      if (chunk.num_keys > 0) {
-        LaunchMhaGather(args, chunk, stream, status);
-        Expand(args, chunk, stream);
-      }
-      LaunchMhaAttend(args, chunk, stream);
-      chunk.begin += static_cast<int32_t>(args.chunk.raw());
-    } while (chunk.begin < chunk.kv_len);
-  }
+ExpandedKeys LayOutExpandedKeys(const MhaShape& shape, TokenCount rows, Carver& carver) {
+  const int64_t n = rows.raw();
+  const auto take = [&](int64_t width) { return carver.TakeTensor(DType::kBf16, {n, width}); };
+  return {.latent = take(shape.dims.latent_dim),
+          .rope = take(kPanelColumns),
+          .keys = take(int64_t{shape.num_heads} * shape.nope_dim),
+          .values = take(int64_t{shape.num_heads} * shape.value_dim),
+          .poison = carver.Take<uint8_t>(n),
+          .next_item = carver.Take<int32_t>(1),
+          .poisoned = carver.Take<int32_t>(CeilDiv(n, int64_t{kPoisonRows}))};
+}
+
+ByteOffset ExpandedKeyBytes(const MhaShape& shape) {
+  Carver counter;
+  LayOutExpandedKeys(shape, kExpandedBlock, counter);
+  return ByteOffset(CeilDiv(counter.used().raw(), kExpandedBlock.raw()));
+}
+
+void AttendExpanded(const AttendExpandedArgs& args, const ExpandedKeys& keys, const Stream& stream,
+                    StatusWord status) {
+  Validate(args, keys);
+  LaunchMhaGather(args, keys, stream, status);
+  Expand(args, keys, stream, status);
+  LaunchMhaAttend(args, keys, stream);
 }
 
 }  // namespace quire::cuda

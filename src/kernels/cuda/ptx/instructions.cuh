@@ -63,6 +63,13 @@ __device__ inline void LoadMatrices(uint32_t from, uint32_t& m0, uint32_t& m1, u
                : "memory");
 }
 
+// The other way: lane 8 m + r gives the address of row r of matrix m.
+__device__ inline void StoreMatrices(uint32_t to, const uint32_t (&m)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+               "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
+               : "memory");
+}
+
 // As LoadMatrices, with each matrix transposed.
 __device__ inline void LoadMatricesTransposed(uint32_t from, uint32_t& m0, uint32_t& m1,
                                               uint32_t& m2, uint32_t& m3) {

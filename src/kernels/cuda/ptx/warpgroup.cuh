@@ -100,17 +100,31 @@ QUIRE_MULTIPLY_PANELS(MultiplyPanels, "m64n64k16.f32.bf16.bf16", 32, "%32, %33",
 QUIRE_MULTIPLY_PANELS(MultiplyPanels, "m64n128k16.f32.bf16.bf16", 64, "%64, %65", "%66")
 QUIRE_MULTIPLY_PANELS(MultiplyPanels, "m64n256k16.f32.bf16.bf16", 128, "%128, %129", "%130")
 QUIRE_MULTIPLY_PANELS(MultiplyPanelsF16, "m64n8k16.f32.f16.f16", 4, "%4, %5", "%6")
-
-// sum += a b: a is 64 x 16 in registers, as MultiplyBf16's, and b is 16 x 256 in shared memory, rows
-// of 16 keys over four panels.
-__device__ inline void MultiplyRows(float (&sum)[128], const uint32_t (&a)[4], uint64_t b) {
+// The same of e4m3: a is 64 x 32 and b is 128 x 32.
+__device__ inline void MultiplyCodes(float (&sum)[64], uint64_t a, uint64_t b, bool adds) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" QUIRE_NAMES128
-      "}, {%128, %129, %130, %131}, %132, p, 1, 1, 1;\n}\n"
-      : QUIRE_SUMS128(sum, 0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" QUIRE_NAMES64
+      "}, %64, %65, p, 1, 1;\n}\n"
+      : QUIRE_SUMS64(sum, 0)
+      : "l"(a), "l"(b), "r"(static_cast<int>(adds)));
 }
+
+// sum += a b: a is 64 x 16 in registers, as MultiplyBf16's, and b is 16 x n in shared memory, n twice the
+// sums of a thread: rows of 16 keys over panels of 64 columns.
+#define QUIRE_MULTIPLY_ROWS(instruction, count, operands)                                        \
+  __device__ inline void MultiplyRows(float(&sum)[count], const uint32_t(&a)[4], uint64_t b) {   \
+    asm volatile(                                                                                \
+        "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                               \
+        "wgmma.mma_async.sync.aligned." instruction " {" QUIRE_NAMES##count "}, " operands       \
+                                                                            ", p, 1, 1, 1;\n}\n" \
+        : QUIRE_SUMS##count(sum, 0)                                                              \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                   \
+  }
+QUIRE_MULTIPLY_ROWS("m64n64k16.f32.bf16.bf16", 32, "{%32, %33, %34, %35}, %36")
+QUIRE_MULTIPLY_ROWS("m64n128k16.f32.bf16.bf16", 64, "{%64, %65, %66, %67}, %68")
+QUIRE_MULTIPLY_ROWS("m64n256k16.f32.bf16.bf16", 128, "{%128, %129, %130, %131}, %132")
+#undef QUIRE_MULTIPLY_ROWS
 // The same with a in shared memory, as MultiplyPanels'.
 __device__ inline void MultiplyValues(float (&sum)[64], uint64_t a, uint64_t b) {
   asm volatile(
