@@ -72,6 +72,8 @@ class GemmPlanner {
   // cuBLASLt has none for it, that is fixed too, and the tile kernel computes it.
   void Plan(const GemmShape& shape);
   int64_t num_plans() const;
+  // Whether a row of y has the same bits beside any others.
+  bool is_exact() const { return backend_ == GemmBackend::kTiles; }
   GemmKernel Choose(const GemmArgs& args) const { return ChooseGemm(backend_, args); }
 
   // Launches the product. Throws InternalError if cuBLASLt takes it and its shape was not planned, or

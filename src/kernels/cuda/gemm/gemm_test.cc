@@ -20,6 +20,8 @@ using testing::BitMismatch;
 using testing::ErrorMessage;
 using testing::Mismatch;
 
+// Of a product's magnitude.
+constexpr double kCodesBound = 0x1p-11;
 constexpr TileSize kTileSizes[] = {TileSize::kDecode, TileSize::kMedium, TileSize::kPrefill};
 
 // How x and w are given.
@@ -111,6 +113,35 @@ TEST(CudaGemmTest, EqualsTheReferenceWithinTheBoundOfTheArithmetic) {
       }
     }
   }
+}
+
+// Products of codes keep fewer bits than others (docs/numerics.md): 13 behind the largest of 32 products
+// and the sum so far. What a row gets does not depend on the rows beside it all the same.
+TEST(CudaGemmTest, CodesAreMultipliedWithinTheBoundOfTheirInstruction) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  double worst = 0;
+  for (const MatrixShape shape :
+       {MatrixShape{136, 256}, MatrixShape{300, 1104}, MatrixShape{64, 4096}}) {
+    const MadeUpMatrix matrix({.format = WeightFormat::kFp8Block, .shape = shape});
+    const Products products(matrix, Form::kFp8, Spread::kAligned);
+    const std::vector<float> x = MadeUpX(9, 257 * shape.inputs);
+    const GemmReference reference = products.Reference(x, DType::kF32, {});
+    const std::vector<float> y = products.Run(x, DType::kF32, {}, TileSize::kCodes);
+    for (size_t i = 0; i < y.size(); ++i) {
+      const double error = std::abs(y[i] - reference.y[i]);
+      worst = std::max(worst, error / reference.magnitudes[i]);
+      ASSERT_LE(error, reference.bounds[i] + kCodesBound * reference.magnitudes[i]) << i;
+    }
+    const auto num_first = static_cast<size_t>(70 * shape.inputs);
+    const std::vector<float> few =
+        products.Run({x.begin(), x.begin() + static_cast<int64_t>(num_first)}, DType::kF32, {},
+                     TileSize::kCodes);
+    EXPECT_EQ(BitMismatch(few, std::span(y).first(few.size())), "");
+    std::vector<float> rounded;
+    for (const float value : y) rounded.push_back(ToFloat(quire::ToBf16(value)));
+    EXPECT_EQ(BitMismatch(products.Run(x, DType::kBf16, {}, TileSize::kCodes), rounded), "");
+  }
+  RecordProperty("worst", fmt::format("{:.3g}", worst));
 }
 
 TEST(CudaGemmTest, NoRowsIsNoWork) {
@@ -322,7 +353,7 @@ TEST(TileChoiceTest, RowsChooseTheSizeAndAnOddAddressTheMediumTile) {
     const WeightView weights = DenseWeights(w + w_from, {64, 64});
     Bf16 y[64];
     const TileParams params = MakeTileParams(from, {}, weights, {y, {1, 64}});
-    return ChooseTile(params, {}, weights, rows, size);
+    return ChooseTile(params, {}, weights, rows, /*exact=*/true, size);
   };
   EXPECT_EQ(choose(16, 0, 0).size, TileSize::kDecode);
   EXPECT_EQ(choose(17, 0, 0).size, TileSize::kMedium);
@@ -336,13 +367,26 @@ TEST(TileChoiceTest, RowsChooseTheSizeAndAnOddAddressTheMediumTile) {
   }
 }
 
+TEST(TileChoiceTest, OnlyWhereBitsMayDifferAreManyRowsOfCodesMultipliedAsTheyAre) {
+  Fp8E4m3 code;
+  WeightView weights{.format = WeightFormat::kFp8Block};
+  const auto size_of = [&](int64_t rows, bool exact) {
+    return ChooseTile({}, {.codes = &code}, weights, rows, exact).size;
+  };
+  EXPECT_EQ(size_of(65, false), TileSize::kCodes);
+  EXPECT_EQ(size_of(65, true), TileSize::kPrefill);
+  EXPECT_EQ(size_of(64, false), TileSize::kMedium);
+  weights.format = WeightFormat::kBf16;
+  EXPECT_EQ(ChooseTile({}, {}, weights, 65, false).size, TileSize::kPrefill);
+}
+
 TEST(TileChoiceTest, FormatsChooseTheMath) {
   WeightView weights;
-  EXPECT_EQ(ChooseTile({}, {}, weights, 1).math, TileMath::kBf16);
+  EXPECT_EQ(ChooseTile({}, {}, weights, 1, true).math, TileMath::kBf16);
   weights.format = WeightFormat::kFp8Block;
-  EXPECT_EQ(ChooseTile({}, {}, weights, 1).math, TileMath::kFp8KeepX);
+  EXPECT_EQ(ChooseTile({}, {}, weights, 1, true).math, TileMath::kFp8KeepX);
   Fp8E4m3 code;
-  EXPECT_EQ(ChooseTile({}, {.codes = &code}, weights, 1).math, TileMath::kFp8);
+  EXPECT_EQ(ChooseTile({}, {.codes = &code}, weights, 1, true).math, TileMath::kFp8);
 }
 
 TEST(CudaGemmTest, WrongArgumentsAreRefusedByName) {

@@ -1,5 +1,6 @@
 #include "kernels/cuda/gemm/gemm_tile.h"
 
+#include "base/error.h"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/gemm/gemm_tile.cuh"
 #include "kernels/cuda/gemm/gemm_warpgroup.h"
@@ -104,6 +105,9 @@ void LaunchSize(const TileParams& p, const TileChoice& tile, const Stream& strea
       } else {
         return Launch<Tile<kMath, TileSize::kPrefill>, TileLoads::kAligned>(p, stream);
       }
+    case TileSize::kCodes:
+      QUIRE_CHECK(kMath == TileMath::kFp8, "codes of bf16");
+      return LaunchWarpgroupCodes(p, stream);
   }
 }
 

@@ -8,8 +8,8 @@
 //      sum times its scales is added on with one fused multiply-add.
 //   3. The ranges' sums are added ascending, then the bias.
 //
-// The three tile sizes differ in how many rows and outputs a CTA takes, never in that order, so a
-// row has the same bits in any of them and beside any other rows.
+// The tile sizes, but kCodes, differ in how many rows and outputs a CTA takes, never in that order, so
+// a row has the same bits in any of them and beside any other rows.
 //
 // A range belongs to one CTA and the CTAs of one tile are a cluster: they exchange their sums
 // through distributed shared memory. So there is no workspace, no atomic, no second kernel.
@@ -35,6 +35,9 @@ enum class TileSize {
   kDecode,   // 16 x 64: a row of w is read once for up to 16 rows of x
   kMedium,   // 64 x 64
   kPrefill,  // 128 x 128; of bf16 128 x 256, by warpgroups (kernels/cuda/gemm/gemm_warpgroup.h)
+  // 128 x 128, of kFp8 alone: products of e4m3 by warpgroups, which keep fewer bits than the others
+  // (docs/numerics.md): another y, several times sooner.
+  kCodes,
 };
 
 struct TileExtent {
@@ -49,6 +52,7 @@ constexpr TileExtent ExtentOf(TileSize size) {
     case TileSize::kMedium:
       return {64, 64};
     case TileSize::kPrefill:
+    case TileSize::kCodes:
       return {128, 128};
   }
   return {};

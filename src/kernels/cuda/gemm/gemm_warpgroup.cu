@@ -13,6 +13,7 @@
 #include "kernels/cuda/gemm/gemm_store.cuh"
 #include "kernels/cuda/gemm/gemm_tile_shape.cuh"
 #include "kernels/cuda/ptx/instructions.cuh"
+#include "kernels/cuda/ptx/lines.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
 
 namespace quire::cuda {
@@ -23,8 +24,8 @@ constexpr int kRoles = kConsumers + 1;  // the producer is the last
 constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 constexpr int kBlockRows = 64;  // of a consumer
 constexpr int kTileRows = kConsumers * kBlockRows;
-constexpr int kStepInputs = 64;  // 128 bytes: a row of a panel
-constexpr int kStages = 4;
+constexpr int kStepBytes = 128;  // of a row, at a time: a row of a panel
+constexpr int kConsumerWarps = kConsumers * kWarpgroup / 32;
 
 // Where the rows of each expert are, and how many row tiles the experts before it have.
 struct ExpertTiles {
@@ -54,23 +55,37 @@ struct ExpertTiles {
     if (lane == 31) first_tile[p.num_experts] = upto;
   }
 
-  // The expert and rows of a row tile.
-  __device__ void Find(int num_experts, int row_tile, TilePlace& place) const {
+  // Tile `number` of all, expert by expert: of each those of the same outputs one behind the other, which
+  // read the same weights.
+  __device__ TilePlace At(int num_experts, int columns, int tile_outputs, int number) const {
     int low = 0, high = num_experts;  // the last expert that begins with the tile or before
     while (high - low > 1) {
       const int middle = (low + high) / 2;
-      (first_tile[middle] <= row_tile ? low : high) = middle;
+      (first_tile[middle] * columns <= number ? low : high) = middle;
     }
-    place.batch = low;
-    place.row = row[low] + (row_tile - first_tile[low]) * kTileRows;
-    place.row_end = row_end[low];
+    const int row_tiles = first_tile[low + 1] - first_tile[low];
+    const int in_expert = number - first_tile[low] * columns;
+    return {.batch = low,
+            .row = row[low] + in_expert % row_tiles * kTileRows,
+            .row_end = row_end[low],
+            .first_output = in_expert / row_tiles * tile_outputs};
   }
 };
 
-// kOutputs: of a tile, 256, or 128 where inputs come in several ranges, whose sums a consumer has
-// beside the total.
+// kOutputs: of a tile, 256, or 128 where a consumer has sums beside the total: of bf16 those of a range
+// of inputs, of e4m3 those of 128 inputs, which have scales of their own.
+template <TileMath kMath_, int kOutputs_, bool kHasRanges_, bool kIndexed_>
+struct Products {
+  static constexpr TileMath kMath = kMath_;
+  static constexpr int kOutputs = kOutputs_;
+  static constexpr bool kHasRanges = kHasRanges_, kIndexed = kIndexed_;
+  static constexpr int kInputBytes = kMath == TileMath::kFp8 ? 1 : 2;
+  static constexpr int kStepInputs = kStepBytes / kInputBytes;
+};
+
 template <int kOutputs>
 struct SharedStages {
+  static constexpr int kStages = kOutputs > 128 ? 4 : 6;
   static constexpr uint32_t kXBytes = kTileRows * kRowBytes, kWBytes = kOutputs * kRowBytes;
 
   struct alignas(1024) Stage {
@@ -78,6 +93,7 @@ struct SharedStages {
     std::byte w[kWBytes];
   };
   Stage stages[kStages];
+  std::byte slabs[kConsumerWarps][kSlabBytes];  // of y
   PhaseBarrier full[kStages], empty[kStages];
   ExpertTiles experts;
 };
@@ -96,20 +112,18 @@ class Tiles {
 
   __device__ int count() const { return p_.num_batches * row_tiles_ * columns_; }
 
-  // Groups of 8 row tiles, outputs by outputs: what CTAs have at one time then shares x and w in L2.
   __device__ TilePlace At(int number) const {
+    if (p_.offsets != nullptr) return experts_.At(p_.num_experts, columns_, tile_outputs_, number);
+    // Groups of 8 row tiles, outputs by outputs: what CTAs have at one time then shares x and w in L2.
     constexpr int kGroup = 8;
     const int batch = number / (row_tiles_ * columns_), linear = number % (row_tiles_ * columns_);
     const int group_begin = linear / (kGroup * columns_) * kGroup;
     const int group_rows = min(kGroup, row_tiles_ - group_begin);
     const int in_group = linear % (kGroup * columns_);
-    const int row_tile = group_begin + in_group % group_rows;
-    TilePlace place{.batch = batch,
-                    .row = row_tile * kTileRows,
-                    .row_end = p_.rows,
-                    .first_output = in_group / group_rows * tile_outputs_};
-    if (p_.offsets != nullptr) experts_.Find(p_.num_experts, row_tile, place);
-    return place;
+    return {.batch = batch,
+            .row = (group_begin + in_group % group_rows) * kTileRows,
+            .row_end = p_.rows,
+            .first_output = in_group / group_rows * tile_outputs_};
   }
 
  private:
@@ -119,6 +133,7 @@ class Tiles {
 };
 
 // The steps of a range of inputs.
+template <int kStepInputs>
 struct InputRange {
   int begin, end;
 
@@ -132,10 +147,11 @@ struct WeightBoxes {
   CUtensorMap map[2];
 };
 
-template <int kOutputs, bool kIndexed>
+template <class P>
 class Producer {
  public:
-  __device__ Producer(const TileParams& p, const WeightBoxes& boxes, SharedStages<kOutputs>& shared)
+  __device__ Producer(const TileParams& p, const WeightBoxes& boxes,
+                      SharedStages<P::kOutputs>& shared)
       : p_(p),
         boxes_(boxes),
         shared_(shared),
@@ -144,8 +160,8 @@ class Producer {
         row_(thread_ / 8) {}
 
   __device__ void Run(const TilePlace& at) {
-    const XRows<kRows, kRowStep, kIndexed> rows(p_, at.row + row_, at.row_end,
-                                                chunk_ == 0 && at.first_output == 0);
+    const XRows<kRows, kRowStep, P::kIndexed> rows(p_, at.row + row_, at.row_end,
+                                                   chunk_ == 0 && at.first_output == 0);
     const std::byte* x = rows.Origin(
         p_.x + (p_.offsets == nullptr ? at.batch * p_.x_batch_bytes : 0), p_.x_row_bytes);
     const std::byte* from[kRows];
@@ -154,8 +170,8 @@ class Producer {
       from[i] = rows.There(i) ? x + rows.Offset(i, p_.x_row_bytes) + chunk_ * 16 : nullptr;
     }
     for (int i = 0; i < p_.num_splits; ++i) {
-      const InputRange range(p_, i);
-      for (int input = range.begin; input < range.end; input += kStepInputs) {
+      const InputRange<P::kStepInputs> range(p_, i);
+      for (int input = range.begin; input < range.end; input += P::kStepInputs) {
         CopyStep(at, from, input, range.end);
       }
     }
@@ -174,20 +190,22 @@ class Producer {
     if (thread_ == 0) {
       full.ArriveExpecting(sizeof(stage.w));
       const uint32_t to = SharedAddress(stage.w);
-      CopyBox(to, &boxes_.map[0], input, at.first_output, at.batch, full.Address());
+      const int column = input * P::kInputBytes / 2;  // boxes are of 16-bit elements
+      CopyBox(to, &boxes_.map[0], column, at.first_output, at.batch, full.Address());
       if (p_.gated) {
-        CopyBox(to + sizeof(stage.w) / 2, &boxes_.map[1], input, at.first_output, at.batch,
+        CopyBox(to + sizeof(stage.w) / 2, &boxes_.map[1], column, at.first_output, at.batch,
                 full.Address());
       }
     }
     const uint32_t to = SharedAddress(stage.x) + InPanel(row_, chunk_);
-    const int bytes = min(max((end - input) * 2 - chunk_ * 16, 0), 16);
+    const int bytes = min(max((end - input) * P::kInputBytes - chunk_ * 16, 0), 16);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       // Without a row nothing is copied: what is there then reaches no row of y.
       if (from[i] == nullptr) continue;
       // Without bytes nothing is read; the address must be one of x all the same.
-      CopyAsync16(to + i * kRowStep * kRowBytes, from[i] + (bytes > 0 ? input * 2 : 0), bytes);
+      CopyAsync16(to + i * kRowStep * kRowBytes, from[i] + (bytes > 0 ? input * P::kInputBytes : 0),
+                  bytes);
     }
     full.ArriveAfterCopies();
     ring_.Advance();
@@ -195,15 +213,15 @@ class Producer {
 
   const TileParams& p_;
   const WeightBoxes& boxes_;
-  SharedStages<kOutputs>& shared_;
+  SharedStages<P::kOutputs>& shared_;
   const int thread_, chunk_, row_;
-  RingPosition<kStages> ring_;
+  RingPosition<SharedStages<P::kOutputs>::kStages> ring_;
 };
 
-template <int kOutputs, bool kHasRanges>
+template <class P>
 class Consumer {
  public:
-  __device__ Consumer(const TileParams& p, SharedStages<kOutputs>& shared, int number)
+  __device__ Consumer(const TileParams& p, SharedStages<P::kOutputs>& shared, int number)
       : p_(p),
         shared_(shared),
         number_(number),
@@ -212,9 +230,10 @@ class Consumer {
   __device__ void Run(const TilePlace& at) {
     if (at.row + number_ * kBlockRows >= at.row_end) return SkipTile();
     float total[kSums];
-    for (int i = 0; i < p_.num_splits; ++i) {
-      const InputRange range(p_, i);
-      if constexpr (kHasRanges) {
+    if constexpr (P::kMath == TileMath::kFp8) MultiplyBlocks(at, total);
+    for (int i = 0; i < p_.num_splits && P::kMath == TileMath::kBf16; ++i) {
+      const InputRange<P::kStepInputs> range(p_, i);
+      if constexpr (P::kHasRanges) {
         float sums[kSums];
         Multiply(range, sums);
 #pragma unroll
@@ -231,49 +250,145 @@ class Consumer {
   }
 
  private:
+  static constexpr int kOutputs = P::kOutputs;
   static constexpr int kSums = kOutputs / 2;  // of a thread: two rows, a quarter of the outputs
+  static constexpr int kStages = SharedStages<kOutputs>::kStages;
 
   __device__ void SkipTile() {
     for (int i = 0; i < p_.num_splits; ++i) {
-      for (int step = InputRange(p_, i).num_steps(); step > 0; --step) {
+      for (int step = InputRange<P::kStepInputs>(p_, i).num_steps(); step > 0; --step) {
         shared_.full[ring_.stage].Wait(ring_.parity);
+        ring_.Advance();
         FreeStage();
       }
     }
   }
 
-  __device__ __forceinline__ void Multiply(const InputRange& range, float (&sums)[kSums]) {
+  __device__ __forceinline__ void Multiply(const InputRange<P::kStepInputs>& range,
+                                           float (&sums)[kSums]) {
 #pragma unroll
     for (int e = 0; e < kSums; ++e) sums[e] = 0.0f;
-    for (int step = range.num_steps(); step > 0; --step) {
+    HoldSums(sums);
+    const int num_steps = range.num_steps();
+    for (int step = 0; step < num_steps; ++step) {
       const int stage = Uniform(ring_.stage);
       shared_.full[stage].Wait(ring_.parity);
       FenceForProducts();  // copies of x are of threads that did not wait for them
       const uint32_t x = SharedAddress(shared_.stages[stage].x) + number_ * kBlockRows * kRowBytes;
       const uint32_t w = SharedAddress(shared_.stages[stage].w);
-      HoldSums(sums);
       BeginProducts();
 #pragma unroll
       for (uint32_t i = 0; i < 4; ++i) {
         MultiplyPanels(sums, PanelOperand(x, i * 32), PanelOperand(w, i * 32), true);
       }
       CommitProducts();
+      ring_.Advance();
+      WaitForProducts<1>();  // those of the step before are done
+      if (step > 0) FreeStage();
+    }
+    WaitForProducts<0>();
+    HoldSums(sums);
+    if (num_steps > 0) FreeStage();
+  }
+
+  // The scales of 128 inputs: of the thread's rows, times those of gate and of up.
+  struct Scales {
+    float x[2], w[2];
+
+    __device__ float of(int half, int matrix) const { return x[half] * w[matrix]; }
+  };
+  __device__ __forceinline__ Scales ScalesOf(const TilePlace& at,
+                                             const XRows<2, 8, P::kIndexed>& rows,
+                                             int block) const {
+    const int64_t of_w =
+        at.batch * p_.w_scale_batch + at.first_output / kScaleBlock * p_.w_scale_stride + block;
+    Scales scales{.x = {0.0f, 0.0f}, .w = {p_.w_scales[0][of_w], p_.w_scales[1][of_w]}};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (rows.There(half)) scales.x[half] = p_.x_scales[rows[half] * p_.x_scale_stride + block];
+    }
+    return scales;
+  }
+
+  // total = the sums of all blocks of 128 inputs, each times its scales.
+  __device__ __forceinline__ void MultiplyBlocks(const TilePlace& at, float (&total)[kSums]) {
+#pragma unroll
+    for (int e = 0; e < kSums; ++e) total[e] = 0.0f;
+    const XRows<2, 8, P::kIndexed> rows(
+        p_, at.row + number_ * kBlockRows + thread_ / 32 * 16 + thread_ % 32 / 4, at.row_end,
+        /*reports=*/false);
+    const int num_steps = InputRange<P::kStepInputs>(p_, 0).num_steps();
+    Scales next = ScalesOf(at, rows, 0);
+    for (int step = 0; step < num_steps; ++step) {
+      const int stage = Uniform(ring_.stage);
+      shared_.full[stage].Wait(ring_.parity);
+      FenceForProducts();
+      const uint32_t x = SharedAddress(shared_.stages[stage].x) + number_ * kBlockRows * kRowBytes;
+      const uint32_t w = SharedAddress(shared_.stages[stage].w);
+      float sums[kSums];
+      HoldSums(sums);
+      BeginProducts();
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i) {
+        MultiplyCodes(sums, PanelOperand(x, i * 32), PanelOperand(w, i * 32), i > 0);
+      }
+      CommitProducts();
+      const Scales scales = next;
+      if (step + 1 < num_steps) next = ScalesOf(at, rows, step + 1);
       WaitForProducts<0>();
       HoldSums(sums);
+      ring_.Advance();
       FreeStage();
+      // With `gated` the first half of the sums is gate's.
+#pragma unroll
+      for (int e = 0; e < kSums; ++e) {
+        total[e] = __fmaf_rn(scales.of(e / 2 % 2, e < kSums / 2 ? 0 : 1), sums[e], total[e]);
+      }
     }
   }
 
+  // The first that is read and not free yet.
   __device__ __forceinline__ void FreeStage() {
     __syncwarp();
-    if (thread_ % 32 == 0) shared_.empty[ring_.stage].Arrive();
-    ring_.Advance();
+    if (thread_ % 32 == 0) shared_.empty[free_.stage].Arrive();
+    free_.Advance();
+  }
+
+  // Two neighbouring outputs of the thread's row `half`: columns [8 j, + 8) of y are of the quad's threads.
+  template <bool kGated>
+  static __device__ __forceinline__ float2 PairOf(const float (&sums)[kSums], int j, int half) {
+    const float2 pair{sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]};
+    if constexpr (!kGated) return pair;
+    const float* up = sums + kSums / 2 + 4 * j + 2 * half;
+    return {Silu(pair.x) * up[0], Silu(pair.y) * up[1]};
+  }
+
+  // Whether rows of y are bf16 in whole chunks of 16 bytes.
+  __device__ bool IsInChunks() const {
+    return !p_.y_is_f32 && p_.bias == nullptr && p_.outputs % 8 == 0 && p_.y_stride % 8 == 0 &&
+           p_.y_batch % 8 == 0 && reinterpret_cast<uintptr_t>(p_.y) % 16 == 0;
   }
 
   template <bool kGated>
-  __device__ __forceinline__ void Store(const TilePlace& at, const float (&sums)[kSums]) {
-    const bool is_plain =
-        !p_.y_is_f32 && p_.y_in_pairs && p_.outputs % 2 == 0 && p_.bias == nullptr;
+  __device__ __forceinline__ void StoreInLines(const TilePlace& at, const float (&sums)[kSums]) {
+    const int warp = thread_ / 32;
+    const int first_row = at.row + number_ * kBlockRows + warp * kSlabRows;
+    const int64_t batch = p_.offsets == nullptr ? at.batch : 0;
+    uint16_t* y = reinterpret_cast<uint16_t*>(p_.y) + batch * p_.y_batch + at.first_output;
+    StoreLines<OutputsOfTile<kGated>() / kSlabColumns>(
+        SharedAddress(shared_.slabs[number_ * kWarpgroup / 32 + warp]),
+        [&](int j, int half) { return PairOf<kGated>(sums, j, half); },
+        [&](int row, int column) -> uint4* {
+          if (first_row + row >= at.row_end || at.first_output + column >= p_.outputs) {
+            return nullptr;
+          }
+          return reinterpret_cast<uint4*>(y + (first_row + row) * p_.y_stride + column);
+        });
+  }
+
+  // Any y.
+  template <bool kGated>
+  __device__ __forceinline__ void StorePairs(const TilePlace& at, const float (&sums)[kSums]) {
     const int64_t batch = p_.offsets == nullptr ? at.batch : 0;
     const int column = at.first_output + thread_ % 4 * 2;
 #pragma unroll
@@ -281,30 +396,33 @@ class Consumer {
       const int row =
           at.row + number_ * kBlockRows + thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * half;
       if (row >= at.row_end) continue;
-      uint16_t* y =
-          reinterpret_cast<uint16_t*>(p_.y) + batch * p_.y_batch + row * p_.y_stride + column;
 #pragma unroll
-      for (int j = 0; j < kOutputs / 8 / (kGated ? 2 : 1); ++j) {
-        float a = sums[4 * j + 2 * half], b = sums[4 * j + 2 * half + 1];
-        if constexpr (kGated) {
-          const float* up = sums + kSums / 2 + 4 * j + 2 * half;
-          a = Silu(a) * up[0];
-          b = Silu(b) * up[1];
-        }
-        if (!is_plain) {
-          StorePair(p_, batch, row, column + 8 * j, a, b);
-        } else if (column + 8 * j < p_.outputs) {
-          *reinterpret_cast<uint32_t*>(y + 8 * j) = PackBf16(a, b);
-        }
+      for (int j = 0; j < OutputsOfTile<kGated>() / 8; ++j) {
+        const float2 pair = PairOf<kGated>(sums, j, half);
+        StorePair(p_, batch, row, column + 8 * j, pair.x, pair.y);
       }
     }
+  }
+
+  template <bool kGated>
+  __device__ __forceinline__ void Store(const TilePlace& at, const float (&sums)[kSums]) {
+    if (IsInChunks()) {
+      StoreInLines<kGated>(at, sums);
+    } else {
+      StorePairs<kGated>(at, sums);
+    }
+  }
+  template <bool kGated>
+  static constexpr int OutputsOfTile() {
+    return kGated ? kOutputs / 2 : kOutputs;
   }
 
   const TileParams& p_;
   SharedStages<kOutputs>& shared_;
   const int number_;
   const int thread_;
-  RingPosition<kStages> ring_;
+  RingPosition<kStages> ring_;  // what is read next
+  RingPosition<kStages> free_;  // what is free next: at most one behind
 };
 
 // The outputs of y that a tile has: of gate and up, half of its rows of w each.
@@ -313,16 +431,16 @@ constexpr int OutputsOfY(bool gated) {
   return gated ? kOutputs / 2 : kOutputs;
 }
 
-template <int kOutputs, bool kHasRanges, bool kIndexed>
+template <class P>
 __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     WarpgroupTiles(const __grid_constant__ TileParams p,
                    const __grid_constant__ WeightBoxes boxes) {
   extern __shared__ __align__(1024) std::byte memory[];
-  auto& shared = *reinterpret_cast<SharedStages<kOutputs>*>(memory);
+  auto& shared = *reinterpret_cast<SharedStages<P::kOutputs>*>(memory);
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
+    for (int stage = 0; stage < shared.kStages; ++stage) {
       shared.full[stage].Init(kWarpgroup + 1);
-      shared.empty[stage].Init(kConsumers * kWarpgroup / 32);
+      shared.empty[stage].Init(kConsumerWarps);
     }
     FenceBarrierInit();
   }
@@ -332,7 +450,7 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     if (blockIdx.x == 0) ReportBadOffsets(p, kRoles * kWarpgroup);
   }
   __syncthreads();  // barriers are there, and tiles are counted
-  const Tiles tiles(p, OutputsOfY<kOutputs>(p.gated), shared.experts);
+  const Tiles tiles(p, OutputsOfY<P::kOutputs>(p.gated), shared.experts);
   const auto run = [&](auto role) {
     const int count = tiles.count();
     for (int tile = static_cast<int>(blockIdx.x); tile < count;
@@ -343,14 +461,14 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
   const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (role == kConsumers) {
     GiveRegistersBack<kProducerRegisters>();
-    run(Producer<kOutputs, kIndexed>(p, boxes, shared));
+    run(Producer<P>(p, boxes, shared));
   } else {
     TakeRegisters<kConsumerRegisters>();
-    run(Consumer<kOutputs, kHasRanges>(p, shared, role));
+    run(Consumer<P>(p, shared, role));
   }
 }
 
-template <int kOutputs>
+template <class P>
 WeightBoxes BoxesOf(const TileParams& p) {
   const int64_t matrices = p.offsets != nullptr ? p.num_experts : p.num_batches;
   WeightBoxes boxes;
@@ -358,38 +476,48 @@ WeightBoxes BoxesOf(const TileParams& p) {
     boxes.map[i] =
         MakeTensorMap({.data = p.w[i],
                        .rows = p.outputs,
-                       .columns = p.inputs,
+                       .columns = p.inputs * P::kInputBytes / 2,
                        .row_bytes = p.w_row_bytes,
-                       .box_rows = OutputsOfY<kOutputs>(p.gated),
-                       .box_columns = kStepInputs,
+                       .box_rows = OutputsOfY<P::kOutputs>(p.gated),
+                       .box_columns = kStepBytes / 2,
                        .matrices = matrices,
                        .matrix_bytes = matrices > 1 ? p.w_batch_bytes : p.outputs * p.w_row_bytes});
   }
   return boxes;
 }
 
-template <int kOutputs, bool kHasRanges, bool kIndexed>
+template <class P>
 void LaunchKernel(const TileParams& p, const Stream& stream) {
-  const auto kernel = WarpgroupTiles<kOutputs, kHasRanges, kIndexed>;
-  constexpr int kBytes = static_cast<int>(sizeof(SharedStages<kOutputs>));
+  const auto kernel = WarpgroupTiles<P>;
+  constexpr int kBytes = static_cast<int>(sizeof(SharedStages<P::kOutputs>));
   Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
         "gemm: shared memory of warpgroups");
   constexpr int64_t kMultiprocessors = 132;  // of a Hopper GPU; another number changes no bit
   const int64_t row_tiles = p.offsets != nullptr
                                 ? MaxRowTiles(p.rows, p.num_experts, kTileRows)
                                 : CeilDiv(p.rows, kTileRows) * int64_t{p.num_batches};
-  const int64_t columns = CeilDiv(p.outputs, OutputsOfY<kOutputs>(p.gated));
+  const int64_t columns = CeilDiv(p.outputs, OutputsOfY<P::kOutputs>(p.gated));
   const auto ctas = static_cast<unsigned>(std::min(kMultiprocessors, row_tiles * columns));
   LaunchAhead("gemm: warpgroups", kernel, {ctas, kRoles * kWarpgroup, static_cast<size_t>(kBytes)},
-              stream, p, BoxesOf<kOutputs>(p));
+              stream, p, BoxesOf<P>(p));
 }
 
 }  // namespace
 
 void LaunchWarpgroupTiles(const TileParams& p, const Stream& stream) {
-  if (p.num_splits > 1) return LaunchKernel<128, true, false>(p, stream);
-  if (p.x_index == nullptr) return LaunchKernel<256, false, false>(p, stream);
-  LaunchKernel<256, false, true>(p, stream);
+  constexpr TileMath kBf16 = TileMath::kBf16;
+  if (p.num_splits > 1) return LaunchKernel<Products<kBf16, 128, true, false>>(p, stream);
+  if (p.x_index == nullptr) return LaunchKernel<Products<kBf16, 256, false, false>>(p, stream);
+  LaunchKernel<Products<kBf16, 256, false, true>>(p, stream);
+}
+
+void LaunchWarpgroupCodes(const TileParams& params, const Stream& stream) {
+  constexpr TileMath kFp8 = TileMath::kFp8;
+  TileParams p = params;
+  p.num_splits = 1;
+  p.split_inputs = static_cast<int32_t>(GemmSplitInputs(p.inputs, 1));
+  if (p.x_index == nullptr) return LaunchKernel<Products<kFp8, 128, false, false>>(p, stream);
+  LaunchKernel<Products<kFp8, 128, false, true>>(p, stream);
 }
 
 }  // namespace quire::cuda

@@ -1,4 +1,4 @@
-// The products of many rows of bf16, by warpgroups: the prefill tile of kernels/cuda/gemm/gemm_tile.h.
+// The products of many rows, by warpgroups: the prefill tile of kernels/cuda/gemm/gemm_tile.h.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_WARPGROUP_H_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMM_WARPGROUP_H_
 
@@ -10,6 +10,10 @@ namespace quire::cuda {
 // As LaunchTiles, of bf16 x and w whose rows begin on multiples of 16 bytes: the same bits, since
 // products of warpgroups are those of warps (docs/numerics.md), added in the same order.
 void LaunchWarpgroupTiles(const TileParams& params, const Stream& stream);
+
+// TileSize::kCodes: e4m3 x and w, of which every 128 inputs are summed by the tensor cores alone. One
+// range of inputs, whatever params say.
+void LaunchWarpgroupCodes(const TileParams& params, const Stream& stream);
 
 }  // namespace quire::cuda
 

@@ -76,7 +76,8 @@ void ExpertGemm(const ExpertGemmArgs& args, const Stream& stream, std::optional<
     p.x_rows = static_cast<int32_t>(XRowsOf(args));
   }
   p.status = args.status;
-  const TileChoice tile = ChooseTile(p, args.x_codes, args.w, CeilDiv(rows, args.w.count), size);
+  const TileChoice tile =
+      ChooseTile(p, args.x_codes, args.w, CeilDiv(rows, args.w.count), args.exact, size);
   RequireTiles(rows, args.w.count, ExtentOf(tile.size).rows);
   LaunchTiles(p, tile, stream);
 }

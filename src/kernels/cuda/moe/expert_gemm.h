@@ -38,6 +38,7 @@ struct ExpertGemmArgs {
   std::span<const int32_t> rows = {};
   TensorView y = {};  // [rows, outputs] bf16 or f32, any row stride; overlaps no x
   StatusWord status = {};
+  bool exact = true;  // false: y may depend on how many rows there are
 };
 
 // Throws Error(kInvalidArgument) naming the argument, the expected and the actual value.

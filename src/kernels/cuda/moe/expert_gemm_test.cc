@@ -225,6 +225,59 @@ TEST(CudaExpertGemmTest, EqualsALoopOverTheExpertsBitForBit) {
   }
 }
 
+// The rows of x that `index` names; row 0 for one that is not there, as the device reads it.
+std::vector<float> Gathered(const std::vector<float>& x, int64_t width,
+                            const std::vector<int32_t>& index) {
+  std::vector<float> rows;
+  for (int32_t row : index) {
+    const bool there = row >= 0 && row < std::ssize(x) / width;
+    const auto from = x.begin() + (there ? row : 0) * width;
+    rows.insert(rows.end(), from, from + width);
+  }
+  return rows;
+}
+
+// Experts of e4m3 by products of codes: those of one expert after the other, and of an index those of
+// the rows it names; gate and up within what the exact tiles give.
+TEST(CudaExpertGemmTest, CodesOfExpertsAreThoseOfOneAfterTheOther) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const MatrixShape shape{200, 912};
+  const std::vector<int32_t> offsets = Offsets({3, 0, 140, 129, 1});
+  const int64_t rows = offsets.back();
+  const std::vector<float> x = MadeUpX(12, rows * shape.inputs);
+  const Stream stream;
+  const Experts plain(shape, 5, Form::kFp8, Op::kPlain, Spread::kAligned);
+  const DeviceRows on_device(x, shape.inputs, Spread::kAligned);
+  const DeviceCodes codes(on_device.view(), stream);
+  std::vector<float> expected;
+  for (size_t e = 0; e < 5; ++e) {
+    const DeviceOutput y(rows, shape.outputs, DType::kF32, Spread::kAligned);
+    Gemm({.x_codes = codes.rows(), .w = plain.gate().at(static_cast<int64_t>(e)), .y = y.view()},
+         stream, TileSize::kCodes);
+    const std::vector<float> values = y.Values(stream);
+    expected.insert(expected.end(), values.begin() + offsets[e] * shape.outputs,
+                    values.begin() + offsets[e + 1] * shape.outputs);
+  }
+  EXPECT_EQ(BitMismatch(plain.Run(x, offsets, DType::kF32, TileSize::kCodes), expected), "");
+
+  const Experts gated(shape, 5, Form::kFp8, Op::kGated, Spread::kAligned);
+  const std::vector<float> y = gated.Run(x, offsets, DType::kF32, TileSize::kCodes);
+  const std::vector<float> exact = gated.Run(x, offsets, DType::kF32, TileSize::kPrefill);
+  double errors = 0, squares = 0;
+  for (size_t i = 0; i < y.size(); ++i) {
+    errors += std::pow(double{y[i]} - exact[i], 2);
+    squares += std::pow(double{exact[i]}, 2);
+  }
+  EXPECT_GT(errors, 0);
+  EXPECT_LT(std::sqrt(errors / squares), 0x1p-8);
+  std::vector<int32_t> index;
+  for (int64_t r = 0; r < rows; ++r) index.push_back(static_cast<int32_t>(r * 7919 % rows));
+  EXPECT_EQ(BitMismatch(gated.RunIndexed(x, index, offsets, DType::kBf16, TileSize::kCodes),
+                        gated.Run(Gathered(x, shape.inputs, index), offsets, DType::kBf16,
+                                  TileSize::kCodes)),
+            "");
+}
+
 TEST(CudaExpertGemmTest, ARowHasTheSameBitsWhateverOthersItsExpertHas) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const MatrixShape shape{96, 256};
@@ -241,18 +294,6 @@ TEST(CudaExpertGemmTest, ARowHasTheSameBitsWhateverOthersItsExpertHas) {
       EXPECT_EQ(BitMismatch(alone, expected), "") << "row " << row;
     }
   }
-}
-
-// The rows of x that `index` names; row 0 for one that is not there, as the device reads it.
-std::vector<float> Gathered(const std::vector<float>& x, int64_t width,
-                            const std::vector<int32_t>& index) {
-  std::vector<float> rows;
-  for (int32_t row : index) {
-    const bool there = row >= 0 && row < std::ssize(x) / width;
-    const auto from = x.begin() + (there ? row : 0) * width;
-    rows.insert(rows.end(), from, from + width);
-  }
-  return rows;
 }
 
 // Rows from the last offset on are padding: what the index says of them is not read.
