@@ -100,6 +100,7 @@ OrderedJson PlanToJson(const MemoryPlan& plan, const ModelFlags& flags) {
           {"kv_bytes_per_token", plan.kv_per_token.raw()},
           {"index_bytes_per_token", plan.index_per_token.raw()},
           {"selection_bytes", plan.selection.raw()},
+          {"expanded_bytes", plan.expanded.raw()},
           {"page_size", limits.page_size.raw()},
           {"pages", plan.usable_pages().raw()},
           {"max_total_tokens", plan.usable_tokens().raw()},

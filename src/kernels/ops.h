@@ -20,6 +20,7 @@
 #include "attn/kv_store.h"
 #include "base/tensor_view.h"
 #include "base/units.h"
+#include "kernels/mha_prefill.h"
 #include "kernels/mla_attention.h"
 #include "kernels/row_ops.h"
 #include "kernels/select_keys.h"
@@ -44,8 +45,10 @@ struct OpLimits {
   int64_t widest_side_input = 0;  // the same, of products between Fork and Join
   bool has_block_scales = false;  // some weights are kFp8Block
   RouteShape route = {};
-  int64_t expert_width = 0;  // 0: no layer has experts
-  IndexShape index = {};     // num_heads 0: attention is not sparse
+  int64_t expert_width = 0;     // 0: no layer has experts
+  IndexShape index = {};        // num_heads 0: attention is not sparse
+  MhaShape heads = {};          // of sequences that attend in multi-head form
+  TokenCount expanded_keys{0};  // rows for their keys; 0: there are none
 
   int64_t num_tokens() const { return capacity.query_tokens.raw(); }
   int64_t num_choices() const { return expert_width > 0 ? num_tokens() * route.top_k : 0; }
@@ -177,6 +180,8 @@ class Ops {
   virtual void Rotate(const RotateArgs& args) = 0;
   // With a workspace of its own, whatever the arguments have there.
   virtual void Attend(const MlaAttentionArgs& args) = 0;
+  // Of sequences that are expanded, where OpLimits have rows for their keys.
+  virtual void AttendExpanded(const AttendExpandedArgs& args) = 0;
   // Sparse attention; the last two with workspaces of their own too.
   virtual void WriteIndexKeys(const WriteIndexKeysArgs& args) = 0;
   virtual void SelectKeys(const SelectKeysArgs& args) = 0;

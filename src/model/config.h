@@ -111,6 +111,8 @@ struct ModelConfig {
   int32_t num_draft_layers = 0;   // of multi-token prediction, which follow in the file
   // Whether the draft layer is loaded and computed. Not the file's to say: WithDraftLayer.
   bool drafts = false;
+  // Whether weights for multi-head form are loaded too, for prompts. The backend's to say.
+  bool expands = false;
   RopeConfig rope;
   std::optional<BlockQuantization> fp8_blocks = {};
   std::optional<IndexerConfig> indexer = {};  // of a sparse model

@@ -21,8 +21,15 @@ MlaShape AttentionShape(const ModelConfig& config) {
           .dims = {.latent_dim = config.latent_dim, .rope_dim = config.rope_dim}};
 }
 
-OpLimits OpLimitsOf(const ModelConfig& config, const StepCapacity& capacity,
-                    const WorkShape& work) {
+MhaShape HeadShape(const ModelConfig& config) {
+  return {.num_heads = config.num_heads,
+          .nope_dim = config.nope_dim,
+          .value_dim = config.value_dim,
+          .dims = {.latent_dim = config.latent_dim, .rope_dim = config.rope_dim}};
+}
+
+OpLimits OpLimitsOf(const ModelConfig& config, const StepCapacity& capacity, const WorkShape& work,
+                    TokenCount expanded_keys) {
   return {.capacity = capacity,
           .work = work,
           .attention = AttentionShape(config),
@@ -36,7 +43,9 @@ OpLimits OpLimitsOf(const ModelConfig& config, const StepCapacity& capacity,
           .has_block_scales = config.fp8_blocks.has_value(),
           .route = config.moe.route,
           .expert_width = config.moe.expert_width,
-          .index = IndexShapeOf(config)};
+          .index = IndexShapeOf(config),
+          .heads = HeadShape(config),
+          .expanded_keys = expanded_keys};
 }
 
 size_t NumTrunkStores(const ModelConfig& config) {
@@ -91,6 +100,7 @@ void Model::Forward(const ForwardArgs& args, Ops& ops) const {
   QUIRE_CHECK(args.stores.size() == NumTrunkStores(config_), "{} stores for {} layers",
               args.stores.size(), num_layers);
   QUIRE_CHECK(!args.chooses || config_.indexer);
+  QUIRE_CHECK(args.expansion == nullptr || (config_.expands && !config_.indexer));
   const LayerPass pass(config_, args, softmax_scale_, rope_, ops);
   pass.Embed(weights_.embedding);
   Update update;

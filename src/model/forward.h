@@ -1,6 +1,6 @@
 // The forward pass of the DeepSeek family, over the ops of any backend (kernels/ops.h).
 //
-// Every token is computed in latent form. On the CPU, and on a device with exact products, by
+// Every token is computed in latent form, but where a backend expands the keys of prompts. On the CPU, and on a device with exact products, by
 // arithmetic that depends on its own sequence and position alone (docs/numerics.md): batches, chunks,
 // pages and threads change no bit.
 #ifndef QUIRE_MODEL_FORWARD_H_
@@ -11,11 +11,13 @@
 #include <span>
 
 #include "attn/capacity.h"
+#include "attn/expansion.h"
 #include "attn/kv_store.h"
 #include "attn/plan.h"
 #include "base/tensor_view.h"
 #include "base/units.h"
 #include "device/arena.h"
+#include "kernels/mha_prefill.h"
 #include "kernels/mla_attention.h"
 #include "kernels/ops.h"
 #include "model/config.h"
@@ -27,9 +29,12 @@ namespace quire {
 
 // How the config's attention looks to its kernel.
 MlaShape AttentionShape(const ModelConfig& config);
+// The same in multi-head form.
+MhaShape HeadShape(const ModelConfig& config);
 
 // What the ops of steps of this capacity are sized for.
-OpLimits OpLimitsOf(const ModelConfig& config, const StepCapacity& capacity, const WorkShape& work);
+OpLimits OpLimitsOf(const ModelConfig& config, const StepCapacity& capacity, const WorkShape& work,
+                    TokenCount expanded_keys = TokenCount(0));
 
 // What lies between a step's tokens and its logits, for a number of tokens at most. Every value is
 // written before it is read, in every step. `act` is the ops' activation().
@@ -72,6 +77,10 @@ struct ForwardArgs {
   // Of a sparse model: whether some query may see more keys than it can choose. If not, all attend to
   // all that they see, with the same bits and without scores.
   bool chooses = false;
+  // Sequences that attend in multi-head form, or none. Then only the first num_latent tokens can be of
+  // others.
+  const Expansion* expansion = nullptr;
+  int64_t num_latent = 0;
   // [num_tokens, hidden] act, or none: the hidden state of all rows after the last norm, which a draft
   // layer takes.
   TensorView states = {};

@@ -10,6 +10,7 @@ LayerPass::LayerPass(const ModelConfig& config, const ForwardArgs& args, float s
     : config_(config),
       args_(args),
       num_tokens_(std::ssize(args.tokens)),
+      num_latent_(args.expansion != nullptr ? args.num_latent : num_tokens_),
       softmax_scale_(softmax_scale),
       ops_(ops),
       hidden_(Rows(args.buffers.hidden)),
@@ -90,11 +91,16 @@ void LayerPass::Attention(const AttentionWeights& weights, const LayerStores& st
   Attend(stores.latent, q_latent);
   ops_.Mark(ForwardPart::kAttention);
   const TensorView out = Rows(buffers.out);
-  ops_.Matmul({.x = Rows(buffers.out_latent).Columns(0, config_.latent_dim),
+  ops_.Matmul({.x = buffers.out_latent.FirstRows(num_latent_).Columns(0, config_.latent_dim),
                .w = weights.value_heads,
-               .y = out.Columns(0, config_.value_dim),
+               .y = out.FirstRows(num_latent_).Columns(0, config_.value_dim),
                .x_step = config_.latent_dim,
                .y_step = config_.value_dim});
+  if (args_.expansion != nullptr) {
+    ops_.Mark(ForwardPart::kProjections);
+    AttendExpanded(weights, stores.latent);
+    ops_.Mark(ForwardPart::kAttention);
+  }
   ops_.Matmul({.x = out, .w = weights.out, .y = update_, .bias = weights.out_bias});
 }
 
@@ -115,6 +121,21 @@ void LayerPass::Attend(const KvStore& store, const TensorView& q_latent) const {
                  .out = out_latent,
                  .scale = softmax_scale_});
   }
+}
+
+void LayerPass::AttendExpanded(const AttentionWeights& weights, const KvStore& store) const {
+  const TensorView q = Rows(args_.buffers.q).Parts(config_.num_heads);
+  const TensorView rope = q.Columns(config_.nope_dim, config_.rope_dim);
+  ops_.Rotate({.x = rope, .angles = angles_, .y = rope});
+  ops_.AttendExpanded({.plan = args_.plan,
+                       .expansion = *args_.expansion,
+                       .store = store,
+                       .shape = HeadShape(config_),
+                       .q = q,
+                       .key_up = weights.key_up,
+                       .value_up = weights.value_heads,
+                       .out = Rows(args_.buffers.out).Parts(config_.num_heads),
+                       .scale = softmax_scale_});
 }
 
 void LayerPass::KeysAndValues(const AttentionWeights& weights, const KvStore& store,
@@ -145,15 +166,19 @@ void LayerPass::Queries(const AttentionWeights& weights, ConstTensorView input) 
 }
 
 void LayerPass::QueriesToLatent(const AttentionWeights& weights, TensorView q_latent) const {
-  const TensorView q = Rows(args_.buffers.q);
+  const TensorView q = args_.buffers.q.FirstRows(num_latent_);
+  StepAngles angles = angles_;
+  angles.positions = angles.positions.first(static_cast<size_t>(num_latent_));
+  angles.cos = angles.cos.FirstRows(num_latent_);
+  angles.sin = angles.sin.FirstRows(num_latent_);
   ops_.Matmul({.x = q.Columns(0, config_.nope_dim),
                .w = weights.key_heads,
-               .y = Rows(args_.buffers.q_latent).Columns(0, config_.latent_dim),
+               .y = args_.buffers.q_latent.FirstRows(num_latent_).Columns(0, config_.latent_dim),
                .x_step = config_.head_dim(),
                .y_step = config_.latent_dim + config_.rope_dim});
   ops_.Rotate({.x = q.Parts(config_.num_heads).Columns(config_.nope_dim, config_.rope_dim),
-               .angles = angles_,
-               .y = q_latent.Columns(config_.latent_dim, config_.rope_dim)});
+               .angles = angles,
+               .y = q_latent.FirstRows(num_latent_).Columns(config_.latent_dim, config_.rope_dim)});
 }
 
 // ---- MLPs ----

@@ -59,6 +59,8 @@ class LayerPass {
   // Leaves what it adds in update_.
   void Attention(const AttentionWeights& weights, const LayerStores& stores,
                  ConstTensorView input) const;
+  // Sequences that are expanded: q, whose rope part is rotated where it lies, to out.
+  void AttendExpanded(const AttentionWeights& weights, const KvStore& store) const;
   // To all keys that queries see, or to those that this layer's indexer, or the last one's, chose.
   void Attend(const KvStore& store, const TensorView& q_latent) const;
   // The tokens' own rows, to the store.
@@ -66,7 +68,7 @@ class LayerPass {
                      Ops& ops) const;
   // Without q_lora q takes one product less.
   void Queries(const AttentionWeights& weights, ConstTensorView input) const;
-  // q_latent = [q_nope * key head | rotated q_rope], head by head.
+  // q_latent = [q_nope * key head | rotated q_rope], head by head, of tokens that attend in latent form.
   void QueriesToLatent(const AttentionWeights& weights, TensorView q_latent) const;
 
   Update Dense(const LayerWeights& layer) const;
@@ -77,6 +79,7 @@ class LayerPass {
   const ModelConfig& config_;
   const ForwardArgs& args_;
   const int64_t num_tokens_;
+  const int64_t num_latent_;  // of them, the first ones: that may attend in latent form
   const float softmax_scale_;
   Ops& ops_;
   const TensorView hidden_;

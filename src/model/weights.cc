@@ -186,15 +186,21 @@ class Loader {
         packer_.Reserve({config_.latent_dim, config_.nope_dim}, config_.num_heads, format);
     attention.value_heads =
         packer_.Reserve({config_.value_dim, config_.latent_dim}, config_.num_heads, format);
+    if (config_.expands) {
+      attention.key_up =
+          packer_.Reserve({config_.nope_dim, config_.latent_dim}, config_.num_heads, format);
+    }
     if (packer_.counting()) return;
     const MatrixSource source = source_.Matrix(name, whole, packer_.executor());
-    std::vector<MatrixSource> keys, values;
+    std::vector<MatrixSource> keys, values, ups;
     for (int64_t h = 0; h < config_.num_heads; ++h) {
-      keys.push_back(Transposed(Rows(source, h * head_rows, config_.nope_dim)));
+      ups.push_back(Rows(source, h * head_rows, config_.nope_dim));
+      keys.push_back(Transposed(ups.back()));
       values.push_back(Rows(source, h * head_rows + config_.nope_dim, config_.value_dim));
     }
     packer_.Fill(attention.key_heads, 0, keys, name);
     packer_.Fill(attention.value_heads, 0, values, name);
+    if (config_.expands) packer_.Fill(attention.key_up, 0, ups, name);
   }
 
   void LoadExperts(const std::string& prefix, LayerWeights& layer) {

@@ -34,7 +34,7 @@ struct IndexerWeights {
 };
 
 // Latent form: kv_b is split by head into what turns queries into latent space and what brings
-// outputs back, so that keys and values are never expanded.
+// outputs back, so that keys and values are never expanded; but those of prompts, where that pays.
 struct AttentionWeights {
   Weight q_down = {};  // hidden -> q_lora_rank; empty without q_lora
   std::span<const float> q_down_bias = {};
@@ -45,6 +45,7 @@ struct AttentionWeights {
   std::span<const float> kv_norm = {};
   Weight key_heads = {};    // [num_heads] nope_dim -> latent_dim
   Weight value_heads = {};  // [num_heads] latent_dim -> value_dim
+  Weight key_up = {};       // [num_heads] latent_dim -> nope_dim, where config.expands
   Weight out = {};          // num_heads * value_dim -> hidden
   std::span<const float> out_bias = {};
   IndexerWeights indexer = {};  // of a sparse model's layers that choose; empty elsewhere

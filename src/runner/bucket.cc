@@ -23,9 +23,17 @@ int64_t NextMixedTokens(int64_t tokens) {
   return tokens + std::max<int64_t>(256, RoundUp(tokens / 16, int64_t{256}));
 }
 
+// The smallest bucket that expands: below it prompts are short, and what latent form does beside costs
+// too much of a step.
+constexpr int64_t kLeastExpandedTokens = 512;
+
+// Of buckets that expand: a token of every sequence, in whole tiles of a product.
+TokenCount LatentTokens(int32_t max_seqs) { return TokenCount(RoundUp<int64_t>(max_seqs, 64)); }
+
 }  // namespace
 
-std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount max_step_tokens) {
+std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount max_step_tokens,
+                                    bool expands) {
   if (mode == StepMode::kEager) return {{.num_seqs = max_seqs, .num_tokens = max_step_tokens}};
   std::vector<BucketSize> buckets;
   const auto max_rows = static_cast<int32_t>(std::min<int64_t>(max_seqs, max_step_tokens.raw()));
@@ -33,18 +41,29 @@ std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount 
     buckets.push_back({.num_seqs = rows, .num_tokens = TokenCount(rows), .is_decode = true});
   }
   buckets.push_back({.num_seqs = max_rows, .num_tokens = TokenCount(max_rows), .is_decode = true});
+  const TokenCount latent = LatentTokens(max_seqs);
+  const auto add_mixed = [&](TokenCount tokens) {
+    const BucketSize size{.num_seqs = max_seqs + 1, .num_tokens = tokens};
+    if (expands && tokens >= Max(latent * 2, TokenCount(kLeastExpandedTokens))) {
+      buckets.push_back(size);
+      buckets.back().num_latent = latent;
+    }
+    buckets.push_back(size);
+  };
   for (int64_t tokens = kLeastMixedTokens; tokens < max_step_tokens.raw();
        tokens = NextMixedTokens(tokens)) {
-    buckets.push_back({.num_seqs = max_seqs + 1, .num_tokens = TokenCount(tokens)});
+    add_mixed(TokenCount(tokens));
   }
-  buckets.push_back({.num_seqs = max_seqs + 1, .num_tokens = max_step_tokens});
+  add_mixed(max_step_tokens);
   return buckets;
 }
 
-size_t ChooseBucket(std::span<const BucketSize> buckets, int32_t num_seqs, TokenCount num_tokens) {
+size_t ChooseBucket(std::span<const BucketSize> buckets, int32_t num_seqs, TokenCount num_tokens,
+                    TokenCount num_latent) {
   const bool one_token_each = num_tokens == TokenCount(num_seqs);
   for (size_t i = 0; i < buckets.size(); ++i) {
     if (buckets[i].is_decode && !one_token_each) continue;
+    if (buckets[i].num_latent < num_latent) continue;
     if (buckets[i].num_seqs >= num_seqs && buckets[i].num_tokens >= num_tokens) return i;
   }
   QUIRE_CHECK(false, "no bucket for {} sequences of {} tokens", num_seqs, num_tokens);

@@ -16,17 +16,26 @@ struct BucketSize {
   int32_t num_seqs = 1;
   TokenCount num_tokens{1};
   bool is_decode = false;  // for steps of one token per sequence alone
+  // The step's first tokens, that can attend in latent form; others are of sequences that attend in
+  // multi-head form (attn/expansion.h). num_tokens where there are none of those.
+  TokenCount num_latent = num_tokens;
+
+  bool expands() const { return num_latent < num_tokens; }
   friend bool operator==(const BucketSize&, const BucketSize&) = default;
 };
 
 // kEager: the one largest step. kGraph: for steps of one token per sequence, as many rows as
 // tokens, 1, 2, 4, 8, 12, 16, then every 8; for others 16, 32, 64, 128 tokens, then every 128 to 1024
 // and every 256 to 4096, then a sixteenth more each, to max_step_tokens, with a row more than max_seqs for the padding tokens.
-std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount max_step_tokens);
+// With `expands` every large bucket comes twice, first as one that expands.
+std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount max_step_tokens,
+                                    bool expands = false);
 
-// The smallest bucket for a step of num_seqs sequences with num_tokens tokens together; it is in
-// the list if the step keeps the limits the list was made with.
-size_t ChooseBucket(std::span<const BucketSize> buckets, int32_t num_seqs, TokenCount num_tokens);
+// The smallest bucket for a step of num_seqs sequences with num_tokens tokens together, of which the
+// first num_latent are to attend in latent form; it is in the list if the step keeps the limits the list
+// was made with. One that does not expand takes steps that have no room in one that does.
+size_t ChooseBucket(std::span<const BucketSize> buckets, int32_t num_seqs, TokenCount num_tokens,
+                    TokenCount num_latent);
 
 }  // namespace quire
 

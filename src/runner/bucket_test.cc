@@ -22,7 +22,8 @@ TEST(BucketTest, EveryStepWithinTheLimitsHasABucketAndNoSmallerOneWouldDo) {
       const auto buckets = MakeBuckets(StepMode::kGraph, max_seqs, TokenCount(max_tokens));
       for (int32_t seqs = 1; seqs <= max_seqs; ++seqs) {
         for (int64_t tokens = seqs; tokens <= max_tokens; ++tokens) {
-          const BucketSize& bucket = buckets[ChooseBucket(buckets, seqs, TokenCount(tokens))];
+          const BucketSize& bucket =
+              buckets[ChooseBucket(buckets, seqs, TokenCount(tokens), TokenCount(tokens))];
           const bool decode = tokens == seqs;
           ASSERT_GE(bucket.num_tokens, TokenCount(tokens));
           // Padding tokens need a row of their own, or a row each.
@@ -61,7 +62,27 @@ TEST(BucketTest, MixedTokensGrowAsListedAndAreNeverPaddedByMuch) {
                                          1536, 1792, 2048}));
   EXPECT_LT(MakeBuckets(StepMode::kGraph, 64, TokenCount(1 << 20)).size(), 150u);
   // 63 sequences that decode beside a prompt of 1024 tokens.
-  EXPECT_EQ(buckets[ChooseBucket(buckets, 64, TokenCount(1087))].num_tokens, TokenCount(1280));
+  EXPECT_EQ(buckets[ChooseBucket(buckets, 64, TokenCount(1087), TokenCount(1087))].num_tokens,
+            TokenCount(1280));
+}
+
+TEST(BucketTest, StepsOfPromptsThatExpandHaveBucketsOfTheirOwn) {
+  const auto buckets = MakeBuckets(StepMode::kGraph, 100, TokenCount(2048), /*expands=*/true);
+  const auto chosen = [&](int32_t seqs, int64_t tokens, int64_t latent) {
+    return buckets[ChooseBucket(buckets, seqs, TokenCount(tokens), TokenCount(latent))];
+  };
+  EXPECT_EQ(
+      chosen(9, 1000, 8),
+      (BucketSize{.num_seqs = 101, .num_tokens = TokenCount(1024), .num_latent = TokenCount(128)}));
+  EXPECT_TRUE(chosen(101, 1228, 128).expands());
+  // More of them than such a bucket computes in latent form; nothing but those; too small a step.
+  EXPECT_FALSE(chosen(101, 1229, 129).expands());
+  EXPECT_FALSE(chosen(2, 1000, 1000).expands());
+  EXPECT_FALSE(chosen(2, 300, 1).expands());
+  EXPECT_FALSE(chosen(64, 64, 64).expands());
+  for (const BucketSize& bucket : MakeBuckets(StepMode::kGraph, 100, TokenCount(2048))) {
+    EXPECT_FALSE(bucket.expands());
+  }
 }
 
 }  // namespace

@@ -66,6 +66,11 @@ std::string ToTable(const MemoryPlan& plan) {
                     fmt::format("{} of it for choosing keys, whatever the context",
                                 FormatBytes(plan.selection)))
               : "") +
+         (plan.expanded > ByteOffset(0)
+              ? row("", "",
+                    fmt::format("{} of it for prompts' keys and values of all heads",
+                                FormatBytes(plan.expanded)))
+              : "") +
          row("step tables", FormatBytes(plan.step_tables), "page rows, plans, inputs") +
          (plan.outside > ByteOffset(0) ? row("outside", FormatBytes(plan.outside),
                                              "context, modules, graphs, other processes: measured")

@@ -25,6 +25,7 @@ struct MemoryPlan {
   ByteOffset attention = {};        // of the workspace, partial results of attention
   // Of the workspace of a sparse model, chosen keys and the search for them: the same for every context.
   ByteOffset selection = {};
+  ByteOffset expanded = {};     // of the workspace, keys and values of prompts in multi-head form
   ByteOffset step_tables = {};  // page rows; plans and inputs of every bucket
   // Of a device, what is in use besides: its context, the code of kernels, recorded graphs. Measured:
   // before there is a runner as far as it is there already, and by the runner once it is ready.

@@ -19,6 +19,7 @@ struct StepStats {
   size_t bucket = 0;
   int32_t padded_rows = 0;
   TokenCount padded_tokens{0};
+  TokenCount expanded_tokens{0};  // that attended in multi-head form
   int32_t logit_rows = 0;
   int32_t copied_pages = 0;
   PageCount pages_looked_at{0};  // of sequences, on the host: those that were not kept

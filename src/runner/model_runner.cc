@@ -5,8 +5,11 @@
 #include <numeric>
 #include <utility>
 
+#include "attn/expansion.h"
 #include "base/error.h"
+#include "kernels/mha_prefill.h"
 #include "model/cost.h"
+#include "model/forward.h"
 #include "runner/batch_checks.h"
 #include "runner/step_inputs.h"
 
@@ -24,7 +27,10 @@ ModelRunner::ModelRunner(std::unique_ptr<StepDevice> device, const MemoryPlan& p
       device_(std::move(device)),
       memory_(device_->memory()),
       book_(plan.limits.max_seqs, memory_.page_rows.width) {
-  for (const Bucket& bucket : memory_.buckets) bucket_sizes_.push_back(bucket.size);
+  for (const Bucket& bucket : memory_.buckets) {
+    bucket_sizes_.push_back(bucket.size);
+    expanded_keys_ = Max(expanded_keys_, bucket.expanded_keys);
+  }
   PrepareBuckets();
   device_->Ready(plan_);
 }
@@ -74,10 +80,12 @@ void ModelRunner::Start(const StepBatch& batch) {
   const Clock::time_point begin = Clock::now();
   batch_ = batch;
   const auto num_seqs = static_cast<int32_t>(batch.sequences.size());
-  stats_.bucket = ChooseBucket(bucket_sizes_, num_seqs, NumTokens(batch));
+  stats_.bucket = ChooseBucket(bucket_sizes_, num_seqs, NumTokens(batch), NumLatent(batch));
   PackBucket(stats_.bucket);
   stats_.padded_rows = static_cast<int32_t>(work_.seqs.size()) - num_seqs;
   stats_.padded_tokens = TokenCount(work_.num_tokens) - NumTokens(batch);
+  stats_.expanded_tokens =
+      bucket_sizes_[stats_.bucket].expands() ? NumTokens(batch) - NumLatent(batch) : TokenCount(0);
   stats_.copied_pages = static_cast<int32_t>(batch.copies.size());
   stats_.logit_rows = memory_.results.num_rows();
   PackCopies();
@@ -111,12 +119,44 @@ void ModelRunner::PackBucket(size_t number) {
   work_ = {.bucket = number, .num_score_blocks = memory_.results.num_score_blocks()};
   if (device_->pads()) {
     PadTo(bucket.size, plan_.limits.page_size, batch_.sequences.size(), num_tokens, inputs);
+    if (bucket.size.expands()) PackExpansion(bucket);
     work_.num_tokens = ToSize(bucket.size.num_tokens.raw());
     work_.seqs = memory_.seqs.first(ToSize(bucket.size.num_seqs));
   } else {
     work_.num_tokens = ToSize(num_tokens.raw());
     work_.seqs = memory_.seqs.first(batch_.sequences.size());
   }
+}
+
+// Prompts come last in a batch. Those whose keys find room, and for which it pays, are expanded.
+size_t ModelRunner::FirstExpanded(const StepBatch& batch) const {
+  TokenCount room = expanded_keys_;
+  size_t first = batch.sequences.size();
+  for (; first > 0; --first) {
+    const StepSequence& seq = batch.sequences[first - 1];
+    const TokenCount q_len(seq.tokens.size()), kv_len = seq.position + q_len;
+    if (!seq.tree_parents.empty() || ExpandedRows(kv_len) > room ||
+        !PaysToExpand(HeadShape(model().config()), q_len, kv_len)) {
+      break;
+    }
+    room -= ExpandedRows(kv_len);
+  }
+  return first;
+}
+
+TokenCount ModelRunner::NumLatent(const StepBatch& batch) const {
+  TokenCount tokens{0};
+  for (const StepSequence& seq : batch.sequences.first(FirstExpanded(batch))) {
+    tokens += TokenCount(seq.tokens.size());
+  }
+  return tokens;
+}
+
+// Padding is nobody's to attend to.
+void ModelRunner::PackExpansion(const Bucket& bucket) {
+  const std::span<SequenceStep> seqs = memory_.seqs.first(ToSize(bucket.size.num_seqs));
+  for (SequenceStep& seq : seqs.subspan(FirstExpanded(batch_))) seq.expanded = true;
+  CutExpansion(seqs, bucket.host.expansion);
 }
 
 void ModelRunner::PackCopies() {

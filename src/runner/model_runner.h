@@ -48,7 +48,12 @@ class ModelRunner : public MeteredRunner {
   void PrepareBuckets();
   void Start(const StepBatch& batch);
   void PackBucket(size_t number);
+  void PackExpansion(const Bucket& bucket);
   void PackCopies();
+  // The first sequence of those, at the end of the batch, that would attend in multi-head form, and the
+  // tokens before it.
+  size_t FirstExpanded(const StepBatch& batch) const;
+  TokenCount NumLatent(const StepBatch& batch) const;
   void SampleMasked();
   void AssignRows();
   void BringMany(std::span<const SequenceStep> seqs, std::span<RowUse> uses);
@@ -58,6 +63,7 @@ class ModelRunner : public MeteredRunner {
   const std::unique_ptr<StepDevice> device_;
   StepMemory& memory_;  // the device's
   std::vector<BucketSize> bucket_sizes_;
+  TokenCount expanded_keys_{0};  // of buckets that expand
   PageRowBook book_;
 
   // The step at hand.

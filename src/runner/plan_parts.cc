@@ -140,6 +140,7 @@ MemoryPlan PlanMemory(const ModelConfig& config, WeightSource& source, const Run
   plan.workspace = angles.used() + steps.workspace_bytes;
   plan.attention = steps.attention_bytes;
   plan.selection = steps.selection_bytes;
+  plan.expanded = steps.expanded_bytes;
   plan.step_tables = steps.table_bytes;
   plan.outside = backend.outside;
   ChoosePool(config, options, plan);

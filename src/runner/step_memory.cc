@@ -51,13 +51,14 @@ int32_t HeadRows(const BucketSize& size, const RunnerLimits& limits) {
 
 std::vector<Bucket> MakeBucketList(const RunnerLimits& limits, const StepLayout& layout) {
   std::vector<Bucket> buckets;
-  for (const BucketSize& size :
-       MakeBuckets(layout.buckets, limits.max_seqs, limits.max_step_tokens)) {
+  for (const BucketSize& size : MakeBuckets(layout.buckets, limits.max_seqs, limits.max_step_tokens,
+                                            layout.expanded_keys > TokenCount(0))) {
     Bucket bucket;
     bucket.size = size;
     bucket.capacity = CapacityOfBucket(size, limits);
     bucket.work = layout.work(size);
     bucket.head_rows = HeadRows(size, limits);
+    if (size.expands()) bucket.expanded_keys = layout.expanded_keys;
     buckets.push_back(std::move(bucket));
   }
   return buckets;
@@ -72,6 +73,10 @@ BucketInputs LayOutInputs(const Bucket& bucket, const RunnerLimits& limits, cons
           .positions = carver.Take<TokenCount>(tokens),
           .slots = carver.Take<Slot>(tokens),
           .live_tokens = carver.Take<int32_t>(1),
+          .expansion = bucket.size.expands()
+                           ? LayOutExpansion(bucket.size.num_seqs, bucket.size.num_tokens,
+                                             bucket.expanded_keys, carver)
+                           : Expansion(),
           .logit_rows = carver.Take<int32_t>(bucket.head_rows),
           .sampling = {.counts = carver.Take<SampleCounts>(1),
                        .items = carver.Take<SampleItem>(MaxNextItems(limits)),
@@ -170,7 +175,7 @@ void LayOutActivations(const ModelConfig& config, const StepLayout& layout, Carv
                        StepMemory& memory) {
   memory.activations = TakeShared(device, memory.buckets, [&](size_t i, Carver& region) {
     Bucket& bucket = memory.buckets[i];
-    const OpLimits ops = OpLimitsOf(config, bucket.capacity, bucket.work);
+    const OpLimits ops = OpLimitsOf(config, bucket.capacity, bucket.work, bucket.expanded_keys);
     bucket.forward = LayOutForward(config, bucket.capacity, layout.activation, region);
     layout.ops(i, ops, region);
     memory.attention_bytes = Max(memory.attention_bytes, layout.attention(ops));
@@ -236,6 +241,7 @@ StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
   LayOutActivations(config, layout, device, memory);
   LayOutWorkspace(config, limits, options, layout, device, memory);
   memory.table_bytes = tables_end - tables_begin;
+  memory.expanded_bytes = layout.expanded_key_bytes * layout.expanded_keys.raw();
   memory.workspace_bytes = device.used() - begin - memory.table_bytes;
   if (!device.counting()) MakePackers(limits, memory);
   return memory;

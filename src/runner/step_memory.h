@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "attn/capacity.h"
+#include "attn/expansion.h"
 #include "attn/sequence_step.h"
 #include "attn/step_pack.h"
 #include "base/executor.h"
@@ -36,6 +37,7 @@ struct BucketInputs {
   std::span<TokenCount> positions = {};  // [num_tokens]
   std::span<Slot> slots = {};            // [num_tokens]
   std::span<int32_t> live_tokens = {};   // [1]: how many of them are no padding
+  Expansion expansion = {};              // of a bucket that expands
   std::span<int32_t> logit_rows = {};    // [head_rows] of the hidden state
   SampleInputs sampling = {};            // counts and items; the rest lies in RareInputs
   std::span<std::byte> bytes = {};       // all of these
@@ -76,7 +78,8 @@ struct Bucket {
   BucketSize size = {};
   StepCapacity capacity = {};
   WorkShape work = {};
-  int32_t head_rows = 0;  // rows of which tokens can be drawn
+  int32_t head_rows = 0;        // rows of which tokens can be drawn
+  TokenCount expanded_keys{0};  // rows for keys of sequences that are expanded
   BucketInputs host = {};
   BucketInputs device = {};              // host's own where the host computes
   std::optional<SampledRows> next = {};  // over host
@@ -111,6 +114,7 @@ struct StepMemory {
   ByteOffset workspace_bytes = {};  // everything else
   ByteOffset attention_bytes = {};  // of the workspace, partial results of attention
   ByteOffset selection_bytes = {};  // of the workspace, chosen keys and the search for them
+  ByteOffset expanded_bytes = {};   // of the workspace, prompts' keys and values of all heads
 };
 
 // How a backend wants its steps laid out, and what it takes besides.
@@ -121,6 +125,9 @@ struct StepLayout {
   FunctionRef<WorkShape(const BucketSize&)> work;
   FunctionRef<ByteOffset(const OpLimits&)> attention;
   FunctionRef<ByteOffset(const OpLimits&)> selection;
+  // Rows for the keys of sequences that attend in multi-head form, and what one takes; 0: none do.
+  TokenCount expanded_keys{0};
+  ByteOffset expanded_key_bytes{0};
   // Take the memory of bucket i's plan and of its ops. A function that takes memory runs more than
   // once, and only its last call counts.
   FunctionRef<void(size_t i, const Bucket&, const PageRows&, Carver& device, Carver& host)> plan;

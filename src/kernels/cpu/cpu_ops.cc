@@ -154,6 +154,10 @@ void CpuOps::Rotate(const RotateArgs& args) {
        executor_);
 }
 
+void CpuOps::AttendExpanded(const AttendExpandedArgs&) {
+  QUIRE_CHECK(false, "prompts are not expanded on the CPU");
+}
+
 void CpuOps::Attend(const MlaAttentionArgs& args) {
   MlaAttentionArgs with_workspace = args;
   with_workspace.workspace = scratch_.attention;

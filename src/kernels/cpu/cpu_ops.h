@@ -71,6 +71,8 @@ class CpuOps final : public Ops {
   void WriteKv(const WriteKvArgs& args) override;
   void Rotate(const RotateArgs& args) override;
   void Attend(const MlaAttentionArgs& args) override;
+  // Nothing is expanded here: throws InternalError.
+  void AttendExpanded(const AttendExpandedArgs& args) override;
   void WriteIndexKeys(const WriteIndexKeysArgs& args) override;
   void SelectKeys(const SelectKeysArgs& args) override;
   void AttendChosen(const SparseAttentionArgs& args) override;

@@ -110,6 +110,9 @@ OpScratch LayOutOps(const OpLimits& limits, Carver& carver) {
   }
   scratch.attention =
       carver.TakeBytes(MlaAttentionWorkspace(limits.capacity, limits.work, limits.attention));
+  if (limits.expanded_keys > TokenCount(0)) {
+    scratch.expanded = LayOutExpandedKeys(limits.heads, limits.expanded_keys, carver);
+  }
   return scratch;
 }
 
@@ -224,6 +227,10 @@ void CudaOps::Attend(const MlaAttentionArgs& args) {
   MlaAttention(with_workspace, *lane_.stream, device_.status);
 }
 
+void CudaOps::AttendExpanded(const AttendExpandedArgs& args) {
+  cuda::AttendExpanded(args, scratch_.expanded, *lane_.stream, device_.status);
+}
+
 void CudaOps::WriteIndexKeys(const WriteIndexKeysArgs&) {
   QUIRE_CHECK(false, "index keys are not written on a device");
 }
@@ -269,6 +276,7 @@ void CudaOps::RunExperts(const ExpertsArgs& args, int64_t num_choices) {
   const auto product = [&](ExpertGemmArgs gemm, const QuantisedRows& codes) {
     gemm.offsets = scratch_.expert_offsets.data();
     gemm.status = device_.status;
+    gemm.exact = device_.gemms.is_exact();
     if (gemm.w.format == WeightFormat::kFp8Block) {
       gemm.x_codes = FirstRows(codes, gemm.x.dim(0), gemm.x.dim(1));
       QuantiseRows({.x = gemm.x, .to = gemm.x_codes}, *lane_.stream);

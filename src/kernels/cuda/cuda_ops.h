@@ -12,6 +12,7 @@
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/gemm/gemm_planner.h"
+#include "kernels/cuda/mha_prefill/mha_prefill.h"
 #include "kernels/cuda/part_marks.h"
 #include "kernels/cuda/row_ops/row_ops.h"
 #include "kernels/ops.h"
@@ -33,6 +34,7 @@ struct OpScratch {
   QuantisedRows side_codes = {};           // the same, of what runs beside
   QuantisedRows expert_codes = {};         // of expert_activated
   std::span<std::byte> attention = {};
+  ExpandedKeys expanded = {};  // of prompts in multi-head form
 };
 OpScratch LayOutOps(const OpLimits& limits, Carver& carver);
 
@@ -68,6 +70,7 @@ class CudaOps final : public Ops {
   void WriteKv(const WriteKvArgs& args) override;
   void Rotate(const RotateArgs& args) override;
   void Attend(const MlaAttentionArgs& args) override;
+  void AttendExpanded(const AttendExpandedArgs& args) override;
   // Sparse models are refused before there are ops: these throw InternalError.
   void WriteIndexKeys(const WriteIndexKeysArgs& args) override;
   void SelectKeys(const SelectKeysArgs& args) override;
@@ -120,6 +123,7 @@ class ProductPlanningOps final : public Ops {
   void WriteKv(const WriteKvArgs&) override {}
   void Rotate(const RotateArgs&) override {}
   void Attend(const MlaAttentionArgs&) override {}
+  void AttendExpanded(const AttendExpandedArgs&) override {}
   void WriteIndexKeys(const WriteIndexKeysArgs&) override {}
   void SelectKeys(const SelectKeysArgs&) override {}
   void AttendChosen(const SparseAttentionArgs&) override {}

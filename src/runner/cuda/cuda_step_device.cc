@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "device/thread_pool.h"
+#include "kernels/cuda/mha_prefill/mha_prefill.h"
 #include "kernels/cuda/mla_attention/mla_attention.h"
 #include "kernels/cuda/store/store.h"
 #include "kernels/cuda/weight_packer.h"
@@ -80,11 +81,29 @@ void Fill(std::span<std::byte> device, int value, const Stream& stream) {
   Check(cudaMemsetAsync(device.data(), value, device.size(), stream.get()), "poison");
 }
 
+// Prompts' keys and values of all heads take no more than this; a prompt that needs more attends in
+// latent form.
+constexpr ByteOffset kExpandedBytes{int64_t{1} << 30};
+
+// The longest context, and the rest of a step beside it, where they find room.
+TokenCount ExpandedKeysFor(const ModelConfig& config, const RunnerLimits& limits) {
+  if (!config.expands) return TokenCount(0);
+  const TokenCount fit(kExpandedBytes.raw() / ExpandedKeyBytes(HeadShape(config)).raw());
+  const TokenCount wanted = limits.context + limits.max_step_tokens * 2;
+  return kExpandedBlock * (Min(fit, wanted).raw() / kExpandedBlock.raw());
+}
+
 SampleWork WorkOf(const SamplePacker& packer) {
   return packer.needs_search() ? SampleWork::kAll : SampleWork::kScan;
 }
 
 }  // namespace
+
+ModelConfig CudaConfigFor(const ModelConfig& model, const RunnerOptions& options) {
+  ModelConfig config = ConfigFor(model, options);
+  config.expands = !options.deterministic && !config.indexer && CanExpand(HeadShape(config));
+  return config;
+}
 
 StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits,
                            const RunnerOptions& options, int32_t num_sms, CudaStepParts& parts,
@@ -126,15 +145,19 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
   };
   // The same buckets in both modes: an eager step launches what the graph of its bucket holds.
   const auto selection = [](const OpLimits&) { return ByteOffset(0); };
-  const StepLayout layout{.activation = DType::kBf16,
-                          .buckets = StepMode::kGraph,
-                          .logit_rows = logit_rows,
-                          .work = work,
-                          .attention = attention,
-                          .selection = selection,
-                          .plan = plan,
-                          .ops = ops,
-                          .more = more};
+  const TokenCount expanded_keys = ExpandedKeysFor(config, limits);
+  const StepLayout layout{
+      .activation = DType::kBf16,
+      .buckets = StepMode::kGraph,
+      .logit_rows = logit_rows,
+      .work = work,
+      .attention = attention,
+      .selection = selection,
+      .expanded_keys = expanded_keys,
+      .expanded_key_bytes = config.expands ? ExpandedKeyBytes(HeadShape(config)) : ByteOffset(0),
+      .plan = plan,
+      .ops = ops,
+      .more = more};
   return LayOutSteps(config, limits, options, layout, device, pinned);
 }
 
@@ -142,7 +165,7 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
                                const RunnerOptions& options, const MemoryPlan& plan,
                                const LoadProgress& progress)
     : options_(options),
-      config_(ConfigFor(model, options)),
+      config_(CudaConfigFor(model, options)),
       limits_(plan.limits),
       properties_(QueryDevice()),
       arena_(ZeroedArena(plan.arena())),
@@ -239,6 +262,8 @@ ForwardArgs CudaStepDevice::ForwardOf(size_t number) const {
           .stores = std::span(stores_).first(NumTrunkStores(config_)),
           .buffers = bucket.forward,
           .experts_used = memory_.device_outputs.experts_used,
+          .expansion = bucket.size.expands() ? &bucket.device.expansion : nullptr,
+          .num_latent = bucket.size.num_latent.raw(),
           .states = config_.drafts ? memory_.states.FirstRows(std::ssize(bucket.device.tokens))
                                    : TensorView()};
 }

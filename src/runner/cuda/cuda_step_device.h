@@ -40,6 +40,10 @@ namespace quire::cuda {
 // each, that is a prompt of 256k tokens that was found in the prefix tree.
 inline constexpr PageCount kNewPages{4096};
 
+// The model as the options have it run on a device: prompts attend in multi-head form where there is a
+// kernel for it, unless rows are to have the same bits in every batch.
+ModelConfig CudaConfigFor(const ModelConfig& model, const RunnerOptions& options);
+
 // What a device's steps have besides StepMemory.
 struct CudaStepParts {
   struct BucketParts {

@@ -12,7 +12,7 @@ namespace quire::cuda {
 
 MemoryPlan MakeMemoryPlan(const ModelConfig& model, WeightSource& source,
                           const RunnerOptions& options) {
-  const ModelConfig config = ConfigFor(model, options);
+  const ModelConfig config = CudaConfigFor(model, options);
   Require(
       !config.indexer,
       "{}: sparse attention (index_topk {}) is not computed on a GPU yet; --device cpu serves it",
