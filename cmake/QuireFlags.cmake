@@ -26,6 +26,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_UNITY_BUILD)
   target_compile_options(quire_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
+# Where a whole test is one file, GCC takes a sixth of its time to collect garbage, from 128 MiB on; it
+# now begins at 2 GiB, which none of the files reaches.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND QUIRE_UNITY_TESTS)
+  target_compile_options(quire_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=2097152>)
+endif()
 if(QUIRE_SANITIZE)
   target_compile_options(quire_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${QUIRE_SANITIZE} -fno-sanitize-recover=all
