@@ -2,6 +2,8 @@
 # A second run does only what is not done yet.
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
+# Tests that are run at once: one more than cores, because those of the program wait half of their time.
+TEST_JOBS ?= $(shell expr $(JOBS) + 1)
 CLANG_FORMAT ?= clang-format-14
 BENCH_FLAGS ?=
 # The tree that `bench` and `install` use: release; cuda, which is the same with more targets; or dev, to
@@ -27,7 +29,7 @@ serve: quire  ## serve the bundled model, or MODEL=folder, on http://127.0.0.1:8
 
 test: build/dev/.configured build/browser.tried  ## install what is missing, build, run every test
 	cmake --build --preset dev -j $(JOBS)
-	ctest --preset dev -j $(JOBS)
+	ctest --preset dev -j $(TEST_JOBS)
 
 # Real clients, of the versions that tools/clients.txt names. Here a test that is skipped has failed.
 CLIENTS = build/clients/bin/python
@@ -49,7 +51,7 @@ test-vllm-bench: build/dev/.configured build/clients-vllm/.installed  ## vLLM's 
 # Without those that are about the build, or put faults back.
 asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --build --preset asan -j $(JOBS)
-	ctest --preset asan -j $(JOBS) -LE 'seeds|compile_fail|repo'
+	ctest --preset asan -j $(TEST_JOBS) -LE 'seeds|compile_fail|repo'
 
 # What runs loops on threads, or threads of its own; the server as a whole runs under `make load`.
 THREADED = device_test attn_test interop_test kernels_test engine_test model_test draft_test \
