@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "testing/error_message.h"
+#include "testing/sanitized_share.h"
 #include "text/grammar/ebnf.h"
 #include "text/grammar/json_schema.h"
 #include "text/grammar/regex_grammar.h"
@@ -286,6 +287,7 @@ TEST(TokenGrammarTest, AMaskHasTheTokensThatAreAcceptedAndNoOthers) {
 }
 
 TEST(TokenGrammarTest, CountedRepetitionsAreCountedInsideTokensToo) {
+  const auto num_seeds = testing::SanitizedShare(uint32_t{20});
   for (const std::string schema :
        {R"({"type": "string", "maxLength": 9})", R"({"type": "string", "minLength": 12})",
         R"({"type": "array", "items": {"type": "string", "minLength": 3, "maxLength": 20}})",
@@ -293,7 +295,7 @@ TEST(TokenGrammarTest, CountedRepetitionsAreCountedInsideTokensToo) {
         R"({"type": "array", "minItems": 9, "maxItems": 11, "items": {"type": "integer"}})"}) {
     const auto grammar =
         MakeTokenGrammar(JsonSchemaGrammar(OrderedJson::parse(schema), "schema"), JsonTrie());
-    for (uint32_t seed = 0; seed < 20; ++seed) ExpectMasksAreWhatIsAccepted(grammar, seed);
+    for (uint32_t seed = 0; seed < num_seeds; ++seed) ExpectMasksAreWhatIsAccepted(grammar, seed);
   }
   // Read in several ways, empty or not, one repetition directly behind another or in it, at the end of a
   // rule, and of what no text matches.
@@ -304,7 +306,7 @@ TEST(TokenGrammarTest, CountedRepetitionsAreCountedInsideTokensToo) {
         "root ::= ([abc]{8,} \"1\"?){8,} \"}\"", "root ::= \"[\" x \"]\" root?\nx ::= [a-c]{3,9}",
         "root ::= \"a\" (x{0,9} | [ ]{9,})\nx ::= \"b\" x"}) {
     const auto grammar = Ebnf(text, JsonTrie());
-    for (uint32_t seed = 0; seed < 20; ++seed) ExpectMasksAreWhatIsAccepted(grammar, seed);
+    for (uint32_t seed = 0; seed < num_seeds; ++seed) ExpectMasksAreWhatIsAccepted(grammar, seed);
   }
   const auto grammar = Ebnf("root ::= [a-c]{10,500} \"1\"");
   EXPECT_FALSE(Matches(grammar, std::string(9, 'a') + "1"));
