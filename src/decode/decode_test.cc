@@ -6,6 +6,7 @@
 #include "attn/sequence_step.h"
 #include "decode/acceptance.h"
 #include "decode/draft_tree.h"
+#include "testing/allocation_count.h"
 #include "testing/error_message.h"
 
 namespace quire {
@@ -22,39 +23,54 @@ DraftCandidates WorkedExample() {
   return {.branches = 2, .scores = kScores, .tokens = kTokens, .continued = kContinued};
 }
 
+DraftTree Select(const DraftCandidates& candidates, int32_t root_token, int32_t num_nodes) {
+  DraftTree tree;
+  SelectTree(candidates, root_token, num_nodes, tree);
+  return tree;
+}
+
 TEST(DraftTreeTest, TheWorkedExampleHolds) {
-  const DraftTree tree = SelectTree(WorkedExample(), 7, 6);
+  const DraftTree tree = Select(WorkedExample(), 7, 6);
   EXPECT_EQ(tree.candidates, (std::vector<int32_t>{-1, 0, 1, 2, 4, 6}));
   EXPECT_EQ(tree.tokens, (std::vector<int32_t>{7, 11, 12, 21, 23, 31}));
   EXPECT_EQ(tree.parents, (std::vector<int32_t>{kTreeRoot, 0, 0, 1, 2, 3}));
-  EXPECT_EQ(tree.first_child, (std::vector<int32_t>{1, 3, 4, 5, -1, -1}));
-  EXPECT_EQ(tree.next_sibling, (std::vector<int32_t>{-1, 2, -1, -1, -1, -1}));
+}
+
+TEST(DraftTreeTest, ATreeThatWasReservedIsSelectedWithoutMemory) {
+  DraftTree tree;
+  tree.Reserve(kScores.size());
+  const int64_t before = testing::AllocationCount();
+  for (int32_t num_nodes = 1; num_nodes <= 11; ++num_nodes) {
+    SelectTree(WorkedExample(), 7, num_nodes, tree);
+  }
+  EXPECT_EQ(testing::AllocationCount(), before);
+  EXPECT_EQ(tree.tokens.size(), 11u);
 }
 
 TEST(DraftTreeTest, EqualScoresGoToTheLowerNumber) {
   const std::vector<float> scores = {.5f, .5f, .5f};
   const std::vector<int32_t> tokens = {1, 2, 3}, continued = {-1};
   const DraftTree tree =
-      SelectTree({.branches = 3, .scores = scores, .tokens = tokens, .continued = continued}, 0, 3);
+      Select({.branches = 3, .scores = scores, .tokens = tokens, .continued = continued}, 0, 3);
   EXPECT_EQ(tree.tokens, (std::vector<int32_t>{0, 1, 2}));
 }
 
 TEST(DraftTreeTest, ArraysThatDoNotFitAreRefused) {
   DraftCandidates candidates = WorkedExample();
-  EXPECT_EQ(ErrorMessage([&] { (void)SelectTree(candidates, 7, 12); }),
+  EXPECT_EQ(ErrorMessage([&] { (void)Select(candidates, 7, 12); }),
             "num_nodes: expected 1..11 (the root and 10 candidates), got 12");
   candidates.tokens = candidates.tokens.first(9);
-  EXPECT_EQ(ErrorMessage([&] { (void)SelectTree(candidates, 7, 6); }),
+  EXPECT_EQ(ErrorMessage([&] { (void)Select(candidates, 7, 6); }),
             "tokens: expected 10 (one per score), got 9");
   candidates = WorkedExample();
   candidates.continued = candidates.continued.first(4);
-  EXPECT_EQ(ErrorMessage([&] { (void)SelectTree(candidates, 7, 6); }),
+  EXPECT_EQ(ErrorMessage([&] { (void)Select(candidates, 7, 6); }),
             "continued: expected 5 (10 candidates of 2 branches), got 4");
   candidates = WorkedExample();
   std::vector<float> scores = kScores;
   scores[6] = 0.9f;  // above its parent's 0.5
   candidates.scores = scores;
-  EXPECT_EQ(ErrorMessage([&] { (void)SelectTree(candidates, 7, 2); }),
+  EXPECT_EQ(ErrorMessage([&] { (void)Select(candidates, 7, 2); }),
             "candidate 6: its parent 2 scored less and was left out");
 }
 
@@ -66,7 +82,7 @@ std::vector<int32_t> Accepted(const DraftedNodes& nodes, std::span<const int32_t
 }
 
 TEST(AcceptanceTest, ThePathFollowsTheTargetAsTheWorkedExamplesDo) {
-  const DraftTree tree = SelectTree(WorkedExample(), 7, 6);
+  const DraftTree tree = Select(WorkedExample(), 7, 6);
   const DraftedNodes nodes{.tokens = tree.tokens, .parents = tree.parents};
   struct Case {
     std::vector<int32_t> target, path;

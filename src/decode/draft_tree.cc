@@ -23,50 +23,46 @@ void Check(const DraftCandidates& candidates, int32_t num_nodes) {
           candidates.branches, candidates.continued.size());
 }
 
-// The numbers of the best `count` candidates, ascending.
-std::vector<int32_t> BestCandidates(std::span<const float> scores, size_t count) {
-  std::vector<int32_t> numbers(scores.size());
+// The root and the numbers of the best `count` candidates, ascending.
+void SelectBest(std::span<const float> scores, int32_t count, std::vector<int32_t>& numbers) {
+  numbers.resize(scores.size());
   std::iota(numbers.begin(), numbers.end(), 0);
-  std::stable_sort(numbers.begin(), numbers.end(), [&](int32_t a, int32_t b) {
-    return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)];
-  });
-  numbers.resize(count);
+  std::partial_sort(numbers.begin(), numbers.begin() + count, numbers.end(),
+                    [&](int32_t a, int32_t b) { return IsBetterCandidate(scores, a, b); });
+  numbers.resize(static_cast<size_t>(count));
+  numbers.push_back(-1);
   std::sort(numbers.begin(), numbers.end());
-  return numbers;
 }
 
-// The node that candidate `number` hangs on, among those selected so far.
+// The node that candidate `number` hangs on, among those before it.
 int32_t ParentOf(const DraftCandidates& candidates, const DraftTree& tree, int32_t number) {
   const int32_t place = number / candidates.branches;
   if (place == 0) return 0;
   const int32_t parent = candidates.continued[static_cast<size_t>(place)];
-  const auto at = std::find(tree.candidates.begin(), tree.candidates.end(), parent);
-  Require(at != tree.candidates.end(), "candidate {}: its parent {} scored less and was left out",
-          number, parent);
+  const auto at = std::lower_bound(tree.candidates.begin(), tree.candidates.end(), parent);
+  Require(at != tree.candidates.end() && *at == parent,
+          "candidate {}: its parent {} scored less and was left out", number, parent);
   return static_cast<int32_t>(at - tree.candidates.begin());
 }
 
 }  // namespace
 
-DraftTree SelectTree(const DraftCandidates& candidates, int32_t root_token, int32_t num_nodes) {
+void DraftTree::Reserve(size_t num_candidates) {
+  tokens.reserve(num_candidates + 1);
+  parents.reserve(num_candidates + 1);
+  candidates.reserve(num_candidates + 1);
+}
+
+void SelectTree(const DraftCandidates& candidates, int32_t root_token, int32_t num_nodes,
+                DraftTree& tree) {
   Check(candidates, num_nodes);
-  DraftTree tree{.tokens = {root_token},
-                 .parents = {kTreeRoot},
-                 .first_child = std::vector<int32_t>(static_cast<size_t>(num_nodes), -1),
-                 .next_sibling = std::vector<int32_t>(static_cast<size_t>(num_nodes), -1),
-                 .candidates = {-1}};
-  for (int32_t number : BestCandidates(candidates.scores, static_cast<size_t>(num_nodes - 1))) {
+  SelectBest(candidates.scores, num_nodes - 1, tree.candidates);
+  tree.tokens.assign(1, root_token);
+  tree.parents.assign(1, kTreeRoot);
+  for (const int32_t number : std::span(tree.candidates).subspan(1)) {
     tree.parents.push_back(ParentOf(candidates, tree, number));
     tree.tokens.push_back(candidates.tokens[static_cast<size_t>(number)]);
-    tree.candidates.push_back(number);
   }
-  // Backwards, so that each parent ends with its lowest child first.
-  for (size_t node = static_cast<size_t>(num_nodes) - 1; node > 0; --node) {
-    int32_t& first_child = tree.first_child[static_cast<size_t>(tree.parents[node])];
-    tree.next_sibling[node] = first_child;
-    first_child = static_cast<int32_t>(node);
-  }
-  return tree;
 }
 
 }  // namespace quire

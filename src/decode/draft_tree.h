@@ -2,6 +2,7 @@
 #ifndef QUIRE_DECODE_DRAFT_TREE_H_
 #define QUIRE_DECODE_DRAFT_TREE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -23,19 +24,27 @@ struct DraftCandidates {
 
 // Node 0 is the root: the token that is known but not yet in the cache.
 struct DraftTree {
-  std::vector<int32_t> tokens;
-  std::vector<int32_t> parents;       // a SequenceStep's tree_parents: parents[0] is kTreeRoot
-  std::vector<int32_t> first_child;   // -1: none
-  std::vector<int32_t> next_sibling;  // -1: none
-  std::vector<int32_t> candidates;    // number of each node's candidate; -1 for the root
+  // Memory for trees that are selected of so many candidates.
+  void Reserve(size_t num_candidates);
 
-  int32_t num_nodes() const { return static_cast<int32_t>(tokens.size()); }
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> parents;     // a SequenceStep's tree_parents: parents[0] is kTreeRoot
+  std::vector<int32_t> candidates;  // number of each node's candidate; -1 for the root
 };
 
-// The root and the num_nodes - 1 candidates of the highest score, ties to the lower number, in the
-// order of their numbers. A candidate's score is never above its parent's, so parents are among them.
-// Throws Error(kInvalidArgument) if the arrays do not fit each other or a parent was left out.
-DraftTree SelectTree(const DraftCandidates& candidates, int32_t root_token, int32_t num_nodes);
+// Whether candidate a goes before b: that of the higher score, or of the lower number.
+inline bool IsBetterCandidate(std::span<const float> scores, int32_t a, int32_t b) {
+  const float score_a = scores[static_cast<size_t>(a)];
+  const float score_b = scores[static_cast<size_t>(b)];
+  return score_a != score_b ? score_a > score_b : a < b;
+}
+
+// Makes `tree` the root and the num_nodes - 1 candidates of the highest score, ties to the lower number,
+// in the order of their numbers. A candidate's score is never above its parent's, so parents are among
+// them. Throws Error(kInvalidArgument) if the arrays do not fit each other or a parent was left out; the
+// tree is then of no use. Allocates nothing where memory was reserved.
+void SelectTree(const DraftCandidates& candidates, int32_t root_token, int32_t num_nodes,
+                DraftTree& tree);
 
 }  // namespace quire
 
