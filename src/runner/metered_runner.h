@@ -9,6 +9,7 @@
 
 #include "base/units.h"
 #include "kernels/ops.h"
+#include "runner/draft_runner.h"
 #include "runner/memory_plan.h"
 #include "step/step.h"
 
@@ -67,6 +68,9 @@ class MeteredRunner : public Runner {
   // Whether steps are timed from now on. On a device that makes them slower.
   virtual void TakeTimes(bool on) = 0;
   virtual bool TimingSlowsSteps() const = 0;
+
+  // What runs its model's draft layer, where one was loaded to draft; else null.
+  virtual DraftRunner* draft_runner() { return nullptr; }
 };
 
 }  // namespace quire

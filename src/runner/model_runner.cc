@@ -11,7 +11,6 @@
 #include "model/cost.h"
 #include "model/forward.h"
 #include "runner/batch_checks.h"
-#include "runner/step_inputs.h"
 
 namespace quire {
 namespace {
@@ -92,9 +91,7 @@ void ModelRunner::Start(const StepBatch& batch) {
   AssignRows();
   host_seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
   device_->Bring(work_);
-  for (size_t i = 0; i < batch.sequences.size(); ++i) {
-    book_.Set(work_.uses[i].row, work_.uses[i].unchanged, work_.seqs[i].pages);
-  }
+  NoteRows();
   device_->Run(work_);
   // Masks are the caller's to write until Collect.
   if (!memory_.results.has_masks()) device_->Sample(work_);
@@ -108,10 +105,7 @@ void ModelRunner::SampleMasked() {
 // The batch's inputs, padded, and what is wanted of its rows.
 void ModelRunner::PackBucket(size_t number) {
   Bucket& bucket = memory_.buckets[number];
-  const StepInputs inputs{.tokens = bucket.host.tokens,
-                          .positions = bucket.host.positions,
-                          .slots = bucket.host.slots,
-                          .seqs = memory_.seqs};
+  const StepInputs inputs = Inputs(bucket);
   memory_.results.Pick(batch_, *bucket.next, memory_.scores);
   Pack(batch_, plan_.limits.page_size, inputs);
   const TokenCount num_tokens = NumTokens(batch_);
@@ -159,6 +153,13 @@ void ModelRunner::PackExpansion(const Bucket& bucket) {
   CutExpansion(seqs, bucket.host.expansion);
 }
 
+StepInputs ModelRunner::Inputs(const Bucket& bucket) const {
+  return {.tokens = bucket.host.tokens,
+          .positions = bucket.host.positions,
+          .slots = bucket.host.slots,
+          .seqs = memory_.seqs};
+}
+
 void ModelRunner::PackCopies() {
   const PageSize page_size = plan_.limits.page_size;
   for (const StepSlotMove& move : batch_.moves) {
@@ -182,6 +183,13 @@ void ModelRunner::AssignRows() {
   book_.Assign(batch_.sequences, work_.seqs.first(num_seqs), uses.first(num_seqs));
   BringMany(work_.seqs.first(num_seqs), uses.first(num_seqs));
   work_.uses = uses;
+}
+
+// The rows of the batch's sequences hold their pages.
+void ModelRunner::NoteRows() {
+  for (size_t i = 0; i < batch_.sequences.size(); ++i) {
+    book_.Set(work_.uses[i].row, work_.uses[i].unchanged, work_.seqs[i].pages);
+  }
 }
 
 // Where a step has more new pages than it can bring, others that compute nothing bring some before.
@@ -212,6 +220,34 @@ void ModelRunner::BringMany(std::span<const SequenceStep> seqs, std::span<RowUse
       uses[i].unchanged = PageCount(carriers[i].pages.size());
     }
     left -= most;
+  }
+}
+
+// ---- Drafting ----
+
+// As a step of its own, without padding, in the smallest bucket: results of the last one stay as they
+// are.
+std::span<const TokenLogprob> ModelRunner::Draft(const DraftPass& pass) {
+  device_->ThrowIfLost();
+  QUIRE_CHECK(!is_running_, "a step is still to be collected");
+  batch_ = {.sequences = pass.sequences};
+  const TokenCount num_tokens = NumTokens(batch_);
+  const size_t num_seqs = pass.sequences.size();
+  const size_t number =
+      ChooseBucket(bucket_sizes_, static_cast<int32_t>(num_seqs), num_tokens, num_tokens);
+  Pack(batch_, plan_.limits.page_size, Inputs(memory_.buckets[number]));
+  work_ = {.bucket = number,
+           .num_tokens = ToSize(num_tokens.raw()),
+           .seqs = memory_.seqs.first(num_seqs)};
+  try {
+    AssignRows();
+    const std::span<const TokenLogprob> top = device_->Draft(work_, pass);
+    NoteRows();
+    return top;
+  } catch (...) {
+    book_.ForgetPages();
+    device_->Abandon(std::current_exception());
+    throw;
   }
 }
 

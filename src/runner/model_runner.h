@@ -5,22 +5,25 @@
 #ifndef QUIRE_RUNNER_MODEL_RUNNER_H_
 #define QUIRE_RUNNER_MODEL_RUNNER_H_
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "base/units.h"
 #include "model/forward.h"
+#include "runner/draft_runner.h"
 #include "runner/memory_plan.h"
 #include "runner/metered_runner.h"
 #include "runner/page_row_book.h"
 #include "runner/step_device.h"
+#include "runner/step_inputs.h"
 #include "step/step.h"
 
 namespace quire {
 
 // Not for two threads at once.
-class ModelRunner : public MeteredRunner {
+class ModelRunner : public MeteredRunner, private DraftRunner {
  public:
   // `plan` is the one that the device was made with.
   ModelRunner(std::unique_ptr<StepDevice> device, const MemoryPlan& plan);
@@ -43,12 +46,18 @@ class ModelRunner : public MeteredRunner {
   const StepTimes& times() const override { return times_; }
   void TakeTimes(bool on) override { device_->TakeTimes(on); }
   bool TimingSlowsSteps() const override { return device_->TimingSlowsSteps(); }
+  DraftRunner* draft_runner() override { return memory_.num_draft_rows > 0 ? this : nullptr; }
 
  private:
+  int32_t num_step_states() const override { return memory_.num_step_states; }
+  std::span<const TokenLogprob> Draft(const DraftPass& pass) override;
+  void CopyState(int32_t from, int32_t to) override { device_->CopyState(from, to); }
+
   void PrepareBuckets();
   void Start(const StepBatch& batch);
   void PackBucket(size_t number);
   void PackExpansion(const Bucket& bucket);
+  StepInputs Inputs(const Bucket& bucket) const;
   void PackCopies();
   // The first sequence of those, at the end of the batch, that would attend in multi-head form, and the
   // tokens before it.
@@ -57,6 +66,7 @@ class ModelRunner : public MeteredRunner {
   void SampleMasked();
   void AssignRows();
   void BringMany(std::span<const SequenceStep> seqs, std::span<RowUse> uses);
+  void NoteRows();
   void CountExperts();
 
   MemoryPlan plan_;

@@ -123,7 +123,8 @@ RunnerLimits LimitsWithoutPool(const ModelConfig& config, const RunnerOptions& o
       .max_step_tokens = options.max_step_tokens,
       .max_samples = options.max_seqs * samples_each,
       .vocab_size = config.vocab_size,
-      .max_tree_nodes = options.tree_nodes};
+      .max_tree_nodes = options.tree_nodes,
+      .has_draft_rows = options.draft_layer};
 }
 
 MemoryPlan PlanMemory(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,

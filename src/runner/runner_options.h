@@ -43,8 +43,10 @@ struct RunnerOptions {
   IndexKeyType index_type = IndexKeyType::kAuto;
   IndexKeyLayout index_layout = IndexKeyLayout::kAuto;
   int32_t index_top_k = 0;  // what queries of a sparse model choose; 0: the model's own, else less
-  bool draft_layer =
-      false;  // the model's draft layer is loaded, and keeps its rows in the pages too
+  // The model's draft layer is loaded, and keeps its rows in the pages too.
+  bool draft_layer = false;
+  int32_t draft_branches =
+      0;  // rows of each sequence that a pass of it wants tokens of; 0: none runs
   StepMode mode = StepMode::kEager;
   StepChecks checks = StepChecks::kOff;
   // On a device: a row's bits do not depend on the batch either, for some speed. On the CPU they

@@ -6,13 +6,16 @@
 #define QUIRE_RUNNER_STEP_DEVICE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <span>
 
 #include "attn/sequence_step.h"
 #include "attn/step_pack.h"
+#include "base/error.h"
 #include "base/units.h"
 #include "model/forward.h"
+#include "runner/draft_runner.h"
 #include "runner/memory_plan.h"
 #include "runner/metered_runner.h"
 #include "runner/step_memory.h"
@@ -60,6 +63,13 @@ class StepDevice {
   virtual void Sample(const StepWork& work) = 0;
   // Returns when all is done and memory().host_outputs hold what came of it. Throws what stopped it.
   virtual void Wait() = 0;
+  // A pass of the draft layer, done when it returns; `work` is packed as a step's, which no Wait is left
+  // of. Returns what DraftRunner::Draft does.
+  virtual std::span<const TokenLogprob> Draft(const StepWork&, const DraftPass&) {
+    QUIRE_CHECK(false, "the device runs no draft layer");
+    return {};
+  }
+  virtual void CopyState(int32_t, int32_t) { QUIRE_CHECK(false, "the device runs no draft layer"); }
   // After any of the above has thrown `why`: returns when nothing is under way any more.
   virtual void Abandon(const std::exception_ptr& why) noexcept = 0;
 

@@ -204,7 +204,11 @@ void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
     for (const Bucket& bucket : memory.buckets) {
       most_tokens = std::max(most_tokens, bucket.size.num_tokens.raw());
     }
-    memory.states = device.TakeTensor(layout.activation, {most_tokens, config.hidden_size});
+    memory.num_step_states = static_cast<int32_t>(most_tokens);
+    memory.num_draft_rows = limits.max_seqs * options.draft_branches;
+    // One that a sequence keeps from step to step, and those of its rows.
+    const int64_t kept = options.draft_branches > 0 ? limits.max_seqs + memory.num_draft_rows : 0;
+    memory.states = device.TakeTensor(layout.activation, {most_tokens + kept, config.hidden_size});
   }
   layout.more(device);
 }

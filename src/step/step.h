@@ -23,8 +23,9 @@ struct StepPageCopy {
   int32_t count = 0;
 };
 
-// A row to move, in every payload: of a token that a step before found to be the sequence's next, and
-// that lies in another slot than the one of its place.
+// A row to move, in every payload of the model's layers: of a token that a step before found to be the
+// sequence's next, and that lies in another slot than the one of its place. A draft layer's rows stay
+// where they are: it writes its own.
 struct StepSlotMove {
   Slot from;
   Slot to;
@@ -151,6 +152,8 @@ struct RunnerLimits {
   // The lookahead that a sequence which decodes should have, where its context has room for it: with
   // it a step may answer with lookahead + 1 tokens. At most max_tree_nodes.
   TokenCount lookahead{0};
+  // Whether what pages hold of a token depends on the token behind it, too, as a draft layer's rows do.
+  bool has_draft_rows = false;
 };
 
 class Runner {

@@ -10,6 +10,7 @@
 #include "kernels/cpu/mla_attention.h"
 #include "kernels/cpu/store.h"
 #include "kernels/cpu/weight_packer.h"
+#include "model/draft.h"
 #include "model/rope_table.h"
 #include "model/weights.h"
 #include "runner/kv_stores.h"
@@ -25,6 +26,12 @@ double SecondsSince(Clock::time_point begin) {
 }
 
 size_t Size(int64_t n) { return static_cast<size_t>(n); }
+
+// Of each row that a pass of the draft layer wants tokens of, the most likely.
+SampleCapacity DraftCapacity(const RunnerLimits& limits, const RunnerOptions& options) {
+  const int32_t rows = limits.max_seqs * options.draft_branches;
+  return {.vocab_size = limits.vocab_size, .rows = rows, .items = rows};
+}
 
 Model LoadModel(const ModelConfig& config, WeightSource& source, TokenCount context, Carver& carver,
                 Executor& executor, const LoadProgress& progress) {
@@ -84,6 +91,9 @@ StepMemory LayOutCpuSteps(const ModelConfig& config, const RunnerLimits& limits,
   };
   const auto more = [&](Carver& memory) {
     parts.sample_workers = LayOutSampleWorkers(limits.vocab_size, options.num_threads, memory);
+    if (!config.drafts || options.draft_branches == 0) return;
+    parts.draft_inputs = LayOutSampleInputs(DraftCapacity(limits, options), memory);
+    parts.draft_results = LayOutSampleResults(DraftCapacity(limits, options), memory);
   };
   const StepLayout layout{.activation = DType::kF32,
                           .buckets = options.mode,
@@ -114,6 +124,9 @@ CpuStepDevice::CpuStepDevice(const ModelConfig& model, WeightSource& source,
   for (const CpuStepParts::BucketParts& bucket : parts_.buckets) {
     ops_.emplace_back(bucket.scratch, pool_, clock_);
   }
+  if (memory_.num_draft_rows > 0) {
+    draft_tops_.emplace(DraftCapacity(plan.limits, options), parts_.draft_inputs);
+  }
 }
 
 void CpuStepDevice::BringPages(size_t, std::span<const SequenceStep>, std::span<const RowUse>) {
@@ -134,20 +147,28 @@ void CpuStepDevice::BringNow(const StepWork& work) {
   const Clock::time_point begin = Clock::now();
   times_ = {};
   clock_.Reset();
-  if (options_.checks == StepChecks::kPoison) {
-    std::memset(memory_.activations.data(), 0xff, memory_.activations.size());
-  }
+  Poison();
   const RareInputs& rare = memory_.device_rare;
-  MoveRows(rare.move_from.first(work.num_moves), rare.move_to.first(work.num_moves));
-  MoveRows(rare.copy_from.first(work.num_copies), rare.copy_to.first(work.num_copies));
+  MoveRows(TrunkStores(), rare.move_from.first(work.num_moves), rare.move_to.first(work.num_moves));
+  MoveRows(stores_, rare.copy_from.first(work.num_copies), rare.copy_to.first(work.num_copies));
   plan_ = &parts_.buckets[work.bucket].plans->Make(work.seqs, work.uses, pool_, options_.faults);
   times_[StepPart::kPlan] = SecondsSince(begin);
 }
 
+void CpuStepDevice::Poison() {
+  if (options_.checks == StepChecks::kOff) return;
+  std::memset(memory_.activations.data(), 0xff, memory_.activations.size());
+}
+
+std::span<const KvStore> CpuStepDevice::TrunkStores() const {
+  return std::span(stores_).first(NumTrunkStores(config_));
+}
+
 // In every layer all sources are read before a target is written.
-void CpuStepDevice::MoveRows(std::span<const Slot> from, std::span<const Slot> to) {
+void CpuStepDevice::MoveRows(std::span<const KvStore> stores, std::span<const Slot> from,
+                             std::span<const Slot> to) {
   if (from.empty()) return;
-  for (const KvStore& store : stores_) {
+  for (const KvStore& store : stores) {
     cpu::StoreMove({.store = store, .from = from, .to = to, .workspace = memory_.copy_rows}, pool_);
   }
 }
@@ -160,7 +181,7 @@ void CpuStepDevice::RunNow(const StepWork& work) {
                   .positions = bucket.device.positions.first(work.num_tokens),
                   .slots = bucket.device.slots.first(work.num_tokens),
                   .plan = *plan_,
-                  .stores = std::span(stores_).first(NumTrunkStores(config_)),
+                  .stores = TrunkStores(),
                   .buffers = bucket.forward,
                   .experts_used = memory_.device_outputs.experts_used,
                   .chooses = Chooses(),
@@ -206,6 +227,51 @@ void CpuStepDevice::SampleAll(const StepWork& work, const SampledRows& sampled,
                pool_);
     times_[StepPart::kSampling] += SecondsSince(begin);
   }
+}
+
+// ---- Drafting ----
+
+std::span<const TokenLogprob> CpuStepDevice::Draft(const StepWork& work, const DraftPass& pass) {
+  const Bucket& bucket = memory_.buckets[work.bucket];
+  cpu::CpuOps& ops = ops_[work.bucket];
+  Poison();
+  plan_ = &parts_.buckets[work.bucket].plans->Make(work.seqs, work.uses, pool_, options_.faults);
+  const ForwardArgs rows{.tokens = bucket.device.tokens.first(work.num_tokens),
+                         .positions = bucket.device.positions.first(work.num_tokens),
+                         .slots = bucket.device.slots.first(work.num_tokens),
+                         .plan = *plan_,
+                         .stores = std::span(stores_).subspan(NumTrunkStores(config_)),
+                         .buffers = bucket.forward,
+                         .chooses = Chooses()};
+  ForwardDraft(model_, {.rows = rows, .states = memory_.states, .state_of = pass.state_of}, ops);
+  const int64_t num_wanted = std::ssize(pass.wanted);
+  const int64_t block = memory_.logits.dim(0);
+  draft_tops_->Begin(static_cast<int32_t>(num_wanted));
+  for (int32_t i = 0; i < num_wanted; ++i) draft_tops_->AddScore(i, kNoToken, pass.num_top);
+  for (int64_t first = 0; first < num_wanted; first += block) {
+    const int64_t count = std::min(block, num_wanted - first);
+    const int64_t state = pass.first_state + first;
+    QUIRE_CHECK(state + count <= memory_.states.dim(0), "{} states from {} on, of {}", count, state,
+                memory_.states.dim(0));
+    DraftLogits(model_,
+                {.hidden = bucket.forward.hidden,
+                 .rows = pass.wanted.subspan(Size(first), Size(count)),
+                 .picked = memory_.picked.FirstRows(count),
+                 .normed = memory_.states.FirstRows(count).Shifted(state * config_.hidden_size),
+                 .logits = memory_.logits.FirstRows(count)},
+                ops);
+    SampleRows({.logits = memory_.logits.FirstRows(count),
+                .first_row = static_cast<int32_t>(first),
+                .inputs = draft_tops_->inputs(),
+                .workers = parts_.sample_workers,
+                .results = parts_.draft_results},
+               pool_);
+  }
+  return parts_.draft_results.top.first(Size(num_wanted * kMaxTopLogprobs));
+}
+
+void CpuStepDevice::CopyState(int32_t from, int32_t to) {
+  std::copy_n(memory_.states.Row<float>(from), config_.hidden_size, memory_.states.Row<float>(to));
 }
 
 }  // namespace quire

@@ -5,15 +5,18 @@
 #define QUIRE_RUNNER_CPU_CPU_STEP_DEVICE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "attn/kv_store.h"
 #include "attn/plan_storage.h"
 #include "base/units.h"
+#include "decode/sample_items.h"
 #include "decode/sample_rows.h"
 #include "device/arena.h"
 #include "device/buffer.h"
@@ -39,6 +42,9 @@ struct CpuStepParts {
   };
   std::vector<BucketParts> buckets;
   SampleWorkers sample_workers = {};  // one per thread
+  // Of passes of the draft layer.
+  SampleInputs draft_inputs = {};
+  SampleResults draft_results = {};
 };
 
 // Sizes, or takes, the memory of steps on the CPU.
@@ -62,15 +68,20 @@ class CpuStepDevice final : public StepDevice {
   void Run(const StepWork& work) override;
   void Sample(const StepWork& work) override;
   void Wait() override { thread_.Wait(); }
+  std::span<const TokenLogprob> Draft(const StepWork& work, const DraftPass& pass) override;
+  void CopyState(int32_t from, int32_t to) override;
   void Abandon(const std::exception_ptr&) noexcept override { thread_.Drop(); }
   StepTimes times() const override { return times_; }
 
  private:
   // On the step's thread.
   void BringNow(const StepWork& work);
-  void MoveRows(std::span<const Slot> from, std::span<const Slot> to);
+  void Poison();
+  void MoveRows(std::span<const KvStore> stores, std::span<const Slot> from,
+                std::span<const Slot> to);
   void RunNow(const StepWork& work);
   void SampleNow(const StepWork& work);
+  std::span<const KvStore> TrunkStores() const;
   void SampleAll(const StepWork& work, const SampledRows& sampled, const SampleResults& results);
 
   // Whether some query of the step at hand sees more keys than it can choose.
@@ -85,6 +96,7 @@ class CpuStepDevice final : public StepDevice {
   std::vector<KvStore> stores_;  // of StoreLayouts
   CpuStepParts parts_;
   StepMemory memory_;
+  std::optional<SamplePacker> draft_tops_;  // over draft_inputs
 
   const Plan* plan_ = nullptr;  // of the step at hand
   cpu::PartClock clock_;

@@ -322,8 +322,9 @@ void CudaStepDevice::Bring(const StepWork& work) {
   plan.Pack(work.seqs, work.uses);
   if (timing_) timing_->begin.Record(stream_);
   if (options_.checks == StepChecks::kPoison) Poison();
-  MoveRows(work.num_moves, &RareInputs::move_from, &RareInputs::move_to);
-  MoveRows(work.num_copies, &RareInputs::copy_from, &RareInputs::copy_to);
+  MoveRows(std::span(stores_).first(NumTrunkStores(config_)), work.num_moves,
+           &RareInputs::move_from, &RareInputs::move_to);
+  MoveRows(stores_, work.num_copies, &RareInputs::copy_from, &RareInputs::copy_to);
   Upload(memory_.buckets[work.bucket]);
   plan.Upload(stream_);
   if (timing_) timing_->planned.Record(stream_);
@@ -351,14 +352,14 @@ void CudaStepDevice::Sample(const StepWork& work) {
 }
 
 // In every layer all sources are read before a target is written.
-void CudaStepDevice::MoveRows(size_t num_rows, std::span<Slot> RareInputs::*from,
-                              std::span<Slot> RareInputs::*to) {
+void CudaStepDevice::MoveRows(std::span<const KvStore> stores, size_t num_rows,
+                              std::span<Slot> RareInputs::*from, std::span<Slot> RareInputs::*to) {
   if (num_rows == 0) return;
   const RareInputs& pinned = memory_.host_rare;
   const RareInputs& device = memory_.device_rare;
   CopyFirst(device.*from, pinned.*from, num_rows, "slots to copy from", stream_);
   CopyFirst(device.*to, pinned.*to, num_rows, "slots to copy to", stream_);
-  for (const KvStore& store : stores_) {
+  for (const KvStore& store : stores) {
     StoreMove({.store = store,
                .from = (device.*from).first(num_rows),
                .to = (device.*to).first(num_rows),

@@ -105,7 +105,7 @@ class CudaStepDevice final : public StepDevice {
 
   void PlanProducts();
   void LaunchAllOnce();
-  void MoveRows(size_t num_rows, std::span<Slot> RareInputs::*from,
+  void MoveRows(std::span<const KvStore> stores, size_t num_rows, std::span<Slot> RareInputs::*from,
                 std::span<Slot> RareInputs::*to);
   void Poison();
   void Upload(const Bucket& bucket);

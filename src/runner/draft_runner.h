@@ -1,0 +1,39 @@
+// Runs a model's draft layer, between the steps of the runner that has the model.
+#ifndef QUIRE_RUNNER_DRAFT_RUNNER_H_
+#define QUIRE_RUNNER_DRAFT_RUNNER_H_
+
+#include <cstdint>
+#include <span>
+
+#include "step/step.h"
+
+namespace quire {
+
+// One pass of the draft layer over rows of several sequences.
+struct DraftPass {
+  // As those of a step, in which row p takes the place of the token at p: it goes to the slot of p, and
+  // `tokens` are those behind the rows. What a step gives back is not asked for.
+  std::span<const StepSequence> sequences = {};
+  std::span<const int32_t> state_of = {};  // [rows]: which state each takes
+  std::span<const int32_t> wanted = {};    // rows of which states and most likely tokens are wanted
+  int32_t num_top = 1;                     // tokens, 1..kMaxTopLogprobs
+  int32_t first_state = 0;                 // where the states of those go: one behind the other
+};
+
+// States (model/draft.h) are numbered: the first num_step_states() are those that the last step left of
+// its tokens, in their order, and all behind them are the drafter's. Nothing here allocates. Calls come
+// between Collect and Submit.
+class DraftRunner {
+ public:
+  virtual ~DraftRunner() = default;
+
+  virtual int32_t num_step_states() const = 0;
+  // Returns [wanted, kMaxTopLogprobs], of which num_top are written, the most likely first; all of a row
+  // whose logits are not finite have a log-probability that is NaN. Valid until the next call.
+  virtual std::span<const TokenLogprob> Draft(const DraftPass& pass) = 0;
+  virtual void CopyState(int32_t from, int32_t to) = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_RUNNER_DRAFT_RUNNER_H_
