@@ -10,7 +10,7 @@ Faults ParseFault(std::string_view number) {
 #ifdef QUIRE_FAULTS
   for (const Fault fault :
        {Fault::kFlatIndexSizedInPages, Fault::kTilesCountedInPages, Fault::kIndexKeyLayoutMismatch,
-        Fault::kSerialPageTableFill, Fault::kDraftRowsWithoutBranches}) {
+        Fault::kSerialPageTableFill, Fault::kDraftRowsWithoutBranches, Fault::kDraftsNotSeen}) {
     if (fmt::format("{}", static_cast<int>(fault)) == number) return Faults(fault);
   }
   throw Error(ErrorCode::kInvalidArgument, "QUIRE_REVERT: no fault is called '{}'", number);

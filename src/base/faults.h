@@ -15,6 +15,7 @@ enum class Fault : int {
   kIndexKeyLayoutMismatch = 23562,    // reader and writer of index keys disagree on the layout
   kSerialPageTableFill = 27320,       // one worker walks every page of a row
   kDraftRowsWithoutBranches = 27460,  // draft rows sized without the branch factor
+  kDraftsNotSeen = 29,                // draft steps do not see the drafts before them
 };
 
 class Faults {

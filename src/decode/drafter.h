@@ -19,6 +19,15 @@ struct Draft {
   size_t num_nodes = 1;             // in use, the root among them
 };
 
+// What became of one sequence of a step.
+struct StepOutcome {
+  const StepSequence* sequence = nullptr;  // as it was computed: with its draft, if it had one
+  size_t first_row = 0;                    // of the step's rows: that of its first token
+  // Nodes of the draft that are the sequence's next tokens, the root first; without a draft none.
+  std::span<const int32_t> path = {};
+  int32_t next_token = kNoToken;  // behind the last of them, or of the tokens; kNoToken: not known
+};
+
 // Not for two threads at once.
 class Drafter {
  public:
@@ -28,6 +37,10 @@ class Drafter {
   // are for: each of these sequences gives one token and has its prompt and output. Tokens are those of
   // the vocabulary.
   virtual void AddNodes(const StepBatch& batch, std::span<Draft> drafts) = 0;
+
+  // After every step, before anything else is computed: what became of its sequences, but for those that
+  // have a fault, or came as trees of their own.
+  virtual void Take(std::span<const StepOutcome>) {}
 };
 
 }  // namespace quire

@@ -27,7 +27,8 @@ bool PagePolicy::Admit(std::string_view salt, std::span<const int32_t> tokens, b
   const TokenCount length(tokens.size());
   PrefixMatch match;
   if (prefix_cache_ == PrefixCache::kOn && may_match) {
-    match = tree_->Match(salt, tokens, DraftLayer::kAbsent);
+    const DraftLayer draft = limits_.has_draft_rows ? DraftLayer::kPresent : DraftLayer::kAbsent;
+    match = tree_->Match(salt, tokens, draft);
   }
   if (Take(match, length, num_running, pages)) return true;
   // A page that is to be copied from cannot be evicted, and may be the one that is missing.

@@ -39,7 +39,7 @@ RunnerOptions WithRoomForDrafts(DeviceKind device, const Speculation& speculatio
   Require(options.context == TokenCount(0) || options.context > TokenCount(speculation.num_nodes()),
           "speculation: context length: expected more than the {} tokens of a draft, got {}",
           speculation.num_nodes(), options.context);
-  return TargetOptions(options, speculation.num_nodes());
+  return TargetOptions(options, DraftRoom::OfNodes(speculation.num_nodes()));
 }
 
 }  // namespace
@@ -87,7 +87,7 @@ std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,
   const RunnerLimits& limits = target->limits();
   auto drafter = std::make_unique<NgramDrafter>(limits.max_seqs, limits.context);
   return std::make_unique<SpeculativeRunner>(std::move(target), std::move(drafter),
-                                             speculation.num_nodes());
+                                             DraftRoom::OfNodes(speculation.num_nodes()));
 }
 
 LocalModel OpenLocalModel(const std::filesystem::path& folder, const LocalOptions& options) {

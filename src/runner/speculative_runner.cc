@@ -27,26 +27,28 @@ Slot SlotAt(const StepSequence& seq, PageSize page_size, TokenCount place) {
 
 }  // namespace
 
-RunnerOptions TargetOptions(const RunnerOptions& options, int64_t num_nodes) {
-  Require(num_nodes >= 2 && num_nodes <= kMaxDraftNodes, "draft nodes: expected 2..{}, got {}",
-          kMaxDraftNodes, num_nodes);
+RunnerOptions TargetOptions(const RunnerOptions& options, const DraftRoom& room) {
+  Require(room.nodes >= 2 && room.nodes <= kMaxDraftNodes, "draft nodes: expected 2..{}, got {}",
+          kMaxDraftNodes, room.nodes);
+  QUIRE_CHECK(room.slots >= room.nodes && room.rows >= room.nodes, "{} nodes, {} slots, {} rows",
+              room.nodes, room.slots, room.rows);
   RunnerOptions target = options;
-  target.tree_nodes = TokenCount(num_nodes);
-  target.max_step_tokens += TokenCount(num_nodes - 1) * options.max_seqs;
+  target.tree_nodes = TokenCount(room.slots);
+  target.max_step_tokens += TokenCount(room.rows - 1) * options.max_seqs;
   return target;
 }
 
 SpeculativeRunner::SpeculativeRunner(std::unique_ptr<MeteredRunner> target,
-                                     std::unique_ptr<Drafter> drafter, int64_t num_nodes)
+                                     std::unique_ptr<Drafter> drafter, const DraftRoom& room)
     : target_(std::move(target)),
       drafter_(std::move(drafter)),
-      num_nodes_(AsSize(num_nodes)),
+      num_nodes_(AsSize(room.nodes)),
       limits_(target_->limits()) {
-  QUIRE_CHECK(limits_.max_tree_nodes == TokenCount(num_nodes), "{} nodes, and the target takes {}",
-              num_nodes, limits_.max_tree_nodes);
+  QUIRE_CHECK(limits_.max_tree_nodes == TokenCount(room.slots), "{} slots, and the target has {}",
+              room.slots, limits_.max_tree_nodes);
   const auto max_seqs = AsSize(limits_.max_seqs);
-  limits_.lookahead = TokenCount(num_nodes - 1);
-  limits_.max_step_tokens -= limits_.lookahead * limits_.max_seqs;
+  limits_.lookahead = TokenCount(room.slots - 1);
+  limits_.max_step_tokens -= TokenCount(room.rows - 1) * limits_.max_seqs;
   limits_.max_samples = limits_.max_seqs;
   QUIRE_CHECK(limits_.max_step_tokens >= TokenCount(1), "steps have no room for drafts");
   sequences_.reserve(max_seqs);
@@ -55,7 +57,8 @@ SpeculativeRunner::SpeculativeRunner(std::unique_ptr<MeteredRunner> target,
   parents_.resize(max_seqs * num_nodes_);
   moves_.reserve(max_seqs * num_nodes_);
   drawn_.resize(num_nodes_);
-  path_.resize(num_nodes_);
+  paths_.resize(max_seqs * num_nodes_);
+  outcomes_.reserve(max_seqs);
   accepted_.reserve(max_seqs * num_nodes_);
   answers_.reserve(max_seqs);
   results_.reserve(max_seqs);
@@ -114,27 +117,67 @@ const StepResult& SpeculativeRunner::Collect() {
   accepted_.clear();
   answers_.clear();
   results_.assign(result->sequences.begin(), result->sequences.end());
+  outcomes_.clear();
+  size_t row = 0;
+  for (const StepSequence& seq : sequences_) {
+    outcomes_.push_back({.sequence = &seq, .first_row = row});
+    row += seq.tokens.size();
+  }
+  std::span<int32_t> paths = paths_;
   for (const Draft& draft : drafts_) {
-    results_[draft.sequence] = Accept(draft, result->sequences[draft.sequence]);
+    results_[draft.sequence] = Accept(draft, result->sequences[draft.sequence],
+                                      paths.first(num_nodes_), outcomes_[draft.sequence]);
+    paths = paths.subspan(num_nodes_);
+  }
+  try {
+    ReportOutcomes();
+  } catch (...) {
+    moves_.clear();
+    throw;
   }
   result_.sequences = results_;
   return result_;
 }
 
-StepSequenceResult SpeculativeRunner::Accept(const Draft& draft, const StepSequenceResult& result) {
+// Of what was no draft the next token is that of the first sample, which is the sequence's own.
+void SpeculativeRunner::ReportOutcomes() {
+  size_t count = 0;
+  for (size_t i = 0; i < outcomes_.size(); ++i) {
+    StepOutcome outcome = outcomes_[i];
+    const StepSequence& seq = *outcome.sequence;
+    if (results_[i].fault != RowFault::kNone) continue;
+    if (outcome.path.empty()) {
+      if (!seq.tree_parents.empty()) continue;
+      if (seq.want == Want::kScores) outcome.next_token = seq.next_token;
+      if (seq.want == Want::kNextToken) {
+        outcome.next_token = results_[i].answers[0].tokens[0].chosen.token;
+      }
+    }
+    outcomes_[count++] = outcome;
+  }
+  drafter_->Take(std::span(outcomes_).first(count));
+}
+
+StepSequenceResult SpeculativeRunner::Accept(const Draft& draft, const StepSequenceResult& result,
+                                             std::span<int32_t> room_of_path,
+                                             StepOutcome& outcome) {
   const StepSequence& seq = sequences_[draft.sequence];
   const std::span<const StepToken> tokens = result.answers[0].tokens;
   const std::span<int32_t> drawn = std::span(drawn_).first(draft.num_nodes);
   for (size_t i = 0; i < drawn.size(); ++i) drawn[i] = tokens[i].chosen.token;
   if (drawn[0] == kNoToken) return {.fault = RowFault::kLogitsNotFinite};
-  size_t count = AcceptPath({.tokens = seq.tokens, .parents = seq.tree_parents}, drawn, path_);
+  size_t count =
+      AcceptPath({.tokens = seq.tokens, .parents = seq.tree_parents}, drawn, room_of_path);
   // Logits behind the last one that are not finite are found again, and reported, by the next step.
-  if (drawn[AsSize(path_[count - 1])] == kNoToken) --count;
+  if (drawn[AsSize(room_of_path[count - 1])] == kNoToken) --count;
+  const std::span<const int32_t> path = room_of_path.first(count);
+  outcome.path = path;
+  outcome.next_token = drawn[AsSize(path.back())];
   const size_t first = accepted_.size();
   for (size_t i = 0; i < count; ++i) {
-    accepted_.push_back(tokens[AsSize(path_[i])]);
-    if (AsSize(path_[i]) == i) continue;
-    moves_.push_back({.from = SlotAt(seq, limits_.page_size, seq.position + TokenCount(path_[i])),
+    accepted_.push_back(tokens[AsSize(path[i])]);
+    if (AsSize(path[i]) == i) continue;
+    moves_.push_back({.from = SlotAt(seq, limits_.page_size, seq.position + TokenCount(path[i])),
                       .to = SlotAt(seq, limits_.page_size, seq.position + TokenCount(i))});
   }
   answers_.push_back({.tokens = std::span(accepted_).subspan(first, count)});

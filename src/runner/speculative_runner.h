@@ -7,6 +7,9 @@
 // plain steps, whatever was drafted. Accepted rows of other branches than the first are moved to the
 // slots of their places with the next step, before anything reads them.
 //
+// The drafter hears what became of every sequence of a step before the next one: a draft layer's rows
+// are written then, behind the target's.
+//
 // A sequence with a lookahead is drafted for if it gives one token behind its output, draws one sample
 // and has no mask; with a lookahead of n, by n nodes at most. It allocates nothing in a step.
 #ifndef QUIRE_RUNNER_SPECULATIVE_RUNNER_H_
@@ -28,16 +31,28 @@ namespace quire {
 // The most that a draft can have, its root among the nodes.
 inline constexpr int64_t kMaxDraftNodes = 64;
 
-// `options` of a runner to speculate on with drafts of num_nodes nodes: steps have room for those of all
-// sequences besides. Throws Error(kInvalidArgument) unless that is 2..kMaxDraftNodes.
-RunnerOptions TargetOptions(const RunnerOptions& options, int64_t num_nodes);
+// What drafts take at most, of each sequence.
+struct DraftRoom {
+  // Of drafts that take no slots and rows but those of their nodes.
+  static DraftRoom OfNodes(int64_t nodes) {
+    return {.nodes = nodes, .slots = nodes, .rows = nodes};
+  }
+
+  int64_t nodes = 2;  // of a draft, its root among them: 2..kMaxDraftNodes
+  int64_t slots = 2;  // behind the tokens before the root, written by drafting or drafts
+  int64_t rows = 2;   // that are computed at once
+};
+
+// `options` of a runner to speculate on with such drafts: steps have room for those of all sequences
+// besides. Throws Error(kInvalidArgument) for nodes out of range.
+RunnerOptions TargetOptions(const RunnerOptions& options, const DraftRoom& room);
 
 // Not for two threads at once.
 class SpeculativeRunner final : public MeteredRunner {
  public:
-  // `target` was made with TargetOptions of num_nodes.
+  // `target` was made with TargetOptions of `room`.
   SpeculativeRunner(std::unique_ptr<MeteredRunner> target, std::unique_ptr<Drafter> drafter,
-                    int64_t num_nodes);
+                    const DraftRoom& room);
 
   const RunnerLimits& limits() const override { return limits_; }
   void Submit(const StepBatch& batch) override;
@@ -55,10 +70,12 @@ class SpeculativeRunner final : public MeteredRunner {
  private:
   void MakeDrafts(const StepBatch& batch);
   void Expand(const Draft& draft);
-  StepSequenceResult Accept(const Draft& draft, const StepSequenceResult& result);
+  StepSequenceResult Accept(const Draft& draft, const StepSequenceResult& result,
+                            std::span<int32_t> room_of_path, StepOutcome& outcome);
+  void ReportOutcomes();
 
   const std::unique_ptr<MeteredRunner> target_;
-  const std::unique_ptr<Drafter> drafter_;
+  const std::unique_ptr<Drafter> drafter_;  // may use the target
   const size_t num_nodes_;
   RunnerLimits limits_;
 
@@ -69,7 +86,9 @@ class SpeculativeRunner final : public MeteredRunner {
   std::vector<int32_t> parents_;
   std::vector<StepSlotMove> moves_;  // to be done by the next step
 
-  std::vector<int32_t> drawn_, path_;  // [num_nodes] of the draft at hand
+  std::vector<int32_t> drawn_;         // [num_nodes] of the draft at hand
+  std::vector<int32_t> paths_;         // [max_seqs, num_nodes] of drafts
+  std::vector<StepOutcome> outcomes_;  // of all sequences, then of those that the drafter hears of
   std::vector<StepToken> accepted_;    // of all drafts
   std::vector<StepAnswer> answers_;    // of each draft
   std::vector<StepSequenceResult> results_;

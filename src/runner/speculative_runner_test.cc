@@ -30,6 +30,7 @@ using testing::TokenReport;
 using testing::Weights;
 
 constexpr int64_t kNodes = 7;
+const DraftRoom kRoom = DraftRoom::OfNodes(kNodes);
 constexpr size_t kAnswer = 24;
 
 RunnerOptions OptionsOf(int32_t page_size) {
@@ -170,7 +171,7 @@ void ExpectSame(const std::vector<Speaker>& plain, const std::vector<Speaker>& s
 class SpeculativeRunnerTest : public ::testing::TestWithParam<std::filesystem::path> {
  protected:
   static std::unique_ptr<CpuRunner> MakeTarget(int32_t page_size) {
-    return testing::MakeRunner(GetParam(), TargetOptions(OptionsOf(page_size), kNodes),
+    return testing::MakeRunner(GetParam(), TargetOptions(OptionsOf(page_size), kRoom),
                                Weights::kDummy);
   }
 };
@@ -185,7 +186,7 @@ TEST_P(SpeculativeRunnerTest, AnswersAreThoseOfPlainSteps) {
       auto target = MakeTarget(page_size);
       const int64_t vocab_size = target->limits().vocab_size;
       SpeculativeRunner runner(std::move(target), Scripted(TextsOf(plain), style, vocab_size),
-                               kNodes);
+                               kRoom);
       std::vector<Speaker> spoken = MakeSpeakers(runner);
       const int64_t num_steps = Speak(runner, spoken, [&](const Speaker& speaker) {
         return TokenCount((speaker.id + speaker.reports.size()) %
@@ -210,7 +211,7 @@ TEST_P(SpeculativeRunnerTest, ARightDraftIsAcceptedWhole) {
   auto target = MakeTarget(16);
   const int64_t vocab_size = target->limits().vocab_size;
   SpeculativeRunner runner(std::move(target),
-                           Scripted(TextsOf(plain), DraftStyle::kRight, vocab_size), kNodes);
+                           Scripted(TextsOf(plain), DraftStyle::kRight, vocab_size), kRoom);
   EXPECT_EQ(runner.limits().lookahead, TokenCount(kNodes - 1));
   EXPECT_EQ(runner.limits().max_step_tokens, OptionsOf(16).max_step_tokens);
   EXPECT_EQ(runner.limits().max_samples, 3);
@@ -225,7 +226,7 @@ std::unique_ptr<CpuRunner> MakeFaultyTarget() {
   const ModelConfig config = ReadModelConfig(kTrueGeometry);
   const std::unique_ptr<WeightSource> dummy = MakeDummyWeights(config);
   testing::FaultyWeights source(*dummy, kPoisonId);
-  const RunnerOptions options = TargetOptions(OptionsOf(16), kNodes);
+  const RunnerOptions options = TargetOptions(OptionsOf(16), kRoom);
   const MemoryPlan plan = MakeMemoryPlan(config, source, options);
   return std::make_unique<CpuRunner>(config, source, options, plan);
 }
@@ -258,7 +259,7 @@ TEST(SpeculativeNaNTest, LogitsThatAreNotFiniteEndAnAnswerWhereTheyWould) {
     auto target = MakeFaultyTarget();
     const int64_t vocab_size = target->limits().vocab_size;
     SpeculativeRunner runner(std::move(target), Scripted(texts, DraftStyle::kRight, vocab_size),
-                             kNodes);
+                             kRoom);
     std::vector<Speaker> spoken = speakers_of(runner);
     Speak(runner, spoken, [](const Speaker&) { return TokenCount(kNodes - 1); });
     ExpectSame(plain, spoken, "NaN");
@@ -268,9 +269,9 @@ TEST(SpeculativeNaNTest, LogitsThatAreNotFiniteEndAnAnswerWhereTheyWould) {
 
 TEST(SpeculativeRunnerStepTest, AStepAllocatesNothing) {
   auto target =
-      testing::MakeRunner(kTrueGeometry, TargetOptions(OptionsOf(16), kNodes), Weights::kDummy);
+      testing::MakeRunner(kTrueGeometry, TargetOptions(OptionsOf(16), kRoom), Weights::kDummy);
   const TokenCount context = target->limits().context;
-  SpeculativeRunner runner(std::move(target), std::make_unique<NgramDrafter>(3, context), kNodes);
+  SpeculativeRunner runner(std::move(target), std::make_unique<NgramDrafter>(3, context), kRoom);
   const std::vector<PageId> pages = FirstPages(5);
   std::vector<int32_t> text;
   for (int32_t i = 0; i < 60; ++i) text.push_back(i % 5);
@@ -296,7 +297,7 @@ TEST(SpeculativeRunnerStepTest, AStepAllocatesNothing) {
 
 TEST(SpeculativeRunnerStepTest, NodesOutOfRangeAreRefused) {
   for (const int64_t nodes : {1, 65}) {
-    EXPECT_EQ(ErrorMessage([&] { TargetOptions(OptionsOf(16), nodes); }),
+    EXPECT_EQ(ErrorMessage([&] { TargetOptions(OptionsOf(16), DraftRoom::OfNodes(nodes)); }),
               "draft nodes: expected 2..64, got " + std::to_string(nodes));
   }
 }

@@ -43,7 +43,8 @@ class EngineSpeculation : public EngineRandom {
 
   // nullopt: by ngrams.
   void Speculate(std::optional<DraftStyle> style, int64_t num_nodes) {
-    auto target = MakeTestRunner(GetParam().model, TargetOptions(CaseOptions(1), num_nodes));
+    const DraftRoom room = DraftRoom::OfNodes(num_nodes);
+    auto target = MakeTestRunner(GetParam().model, TargetOptions(CaseOptions(1), room));
     std::unique_ptr<Drafter> drafter;
     if (style) {
       drafter = std::make_unique<ScriptedDrafter>(
@@ -52,7 +53,7 @@ class EngineSpeculation : public EngineRandom {
     } else {
       drafter = std::make_unique<NgramDrafter>(kMaxSeqs, target->limits().context);
     }
-    runner_ = std::make_unique<SpeculativeRunner>(std::move(target), std::move(drafter), num_nodes);
+    runner_ = std::make_unique<SpeculativeRunner>(std::move(target), std::move(drafter), room);
   }
 
   // The loop numbers requests by their seeds, from 1.
