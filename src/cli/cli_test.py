@@ -125,7 +125,8 @@ class TopLevelTest(CliTest):
         names = ["page-size", "context-length", "max-running-requests", "chunked-prefill-size",
                  "kv-cache-dtype", "mem-fraction-static", "max-total-tokens", "load-format",
                  "index-cache-dtype", "index-cache-layout", "index-topk",
-                 "speculative-algorithm", "speculative-num-steps", "speculative-num-draft-tokens",
+                 "speculative-algorithm", "speculative-num-steps", "speculative-eagle-topk",
+                 "speculative-num-draft-tokens",
                  "threads", "disable-cuda-graph", "step-mode", "device", "deterministic", "check"]
         for command in ("generate", "chat", "inspect", "score", "bench"):
             text = self.run_ok(command, "--help")
@@ -903,17 +904,26 @@ class RefusalTest(CliTest):
                 self.assert_score_refused(words, V2_LITE, *flags)
 
     def test_speculation_that_cannot_be(self):
-        name, steps, nodes = ("--speculative-algorithm", "--speculative-num-steps",
-                              "--speculative-num-draft-tokens")
-        for flags, words in (([name, "eagle"], [name, "none or ngram", "eagle", "draft layer"]),
-                             ([name, "eagle3"], [name, "eagle3", "draft layer"]),
-                             ([name, "nextn"], [name, "nextn", "draft layer"]),
+        name, steps, topk, nodes = ("--speculative-algorithm", "--speculative-num-steps",
+                                    "--speculative-eagle-topk", "--speculative-num-draft-tokens")
+        for flags, words in (([name, "eagle"], ["drafting", "one draft layer", "layers 0"]),
+                             ([name, "eagle3"], [name, "eagle3", "draft model"]),
+                             ([name, "nextn"], ["drafting", "one draft layer", "layers 0"]),
                              ([name, "medusa"], [name, "ngram", '"medusa"']),
-                             ([steps, 3], [steps, f"{name} ngram", "none"]),
-                             ([nodes, 4], [nodes, f"{name} ngram", "none"]),
+                             ([steps, 3], [steps, f"{name} eagle or ngram", "none"]),
+                             ([topk, 3], [topk, f"{name} eagle or ngram", "none"]),
+                             ([nodes, 4], [nodes, f"{name} eagle or ngram", "none"]),
+                             ([name, "eagle", topk, 9], [topk, "1..8", '"9"']),
+                             ([name, "eagle", nodes, 65], [nodes, "2..64", '"65"']),
+                             ([name, "eagle", topk, 2], [nodes, f"{topk} 2", "none"]),
+                             ([name, "eagle", steps, 2, nodes, 4],
+                              [nodes, "expected 3", steps, "got 4"]),
+                             ([name, "eagle", steps, 2, topk, 2, nodes, 8],
+                              [nodes, "2..7", f"{steps} 2", f"{topk} 2", "got 8"]),
+                             ([name, "ngram", topk, 2], [topk, "expected 1", "ngram", "got 2"]),
                              ([name, "ngram", steps, 0], [steps, "1..8", '"0"']),
                              ([name, "ngram", steps, 9], [steps, "1..8", '"9"']),
-                             ([name, "ngram", nodes, 10], [nodes, "2..9", '"10"']),
+                             ([name, "ngram", nodes, 10], [nodes, "expected 9", "got 10"]),
                              ([name, "ngram", steps, 3, nodes, 5],
                               [nodes, "expected 4", steps, "got 5"]),
                              ([name, "ngram", "--context-length", 5],

@@ -204,7 +204,9 @@ std::string Describe(const ModelConfig& config) {
       Line("parameters", fmt::format("{}, {} of them for each token", FormatCount(parameters.total),
                                      FormatCount(parameters.active)));
   text += Line("layers", fmt::format("{}: {}", config.num_layers(), DescribeLayers(config)));
-  if (config.num_draft_layers > 0) {
+  if (config.num_draft_layers == 1) {
+    text += Line("", "a draft layer follows, which --speculative-algorithm eagle uses");
+  } else if (config.num_draft_layers > 1) {
     text += Line(
         "", fmt::format("{} draft layers follow, which are not used", config.num_draft_layers));
   }

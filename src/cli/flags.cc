@@ -159,58 +159,93 @@ void AddMemory(FlagReader& reader, ModelFlags& flags) {
 }
 
 Speculation::Algorithm ParseAlgorithm(const std::string& where, const std::string& text) {
-  const bool needs_layer = text == "eagle" || text == "eagle3" || text == "nextn";
-  Require(!needs_layer,
-          "{}: expected none or ngram, got {}, which needs a draft layer: quire runs "
-          "none yet",
-          where, text);
-  return ParseChoice<Speculation::Algorithm>(
-      where, text,
-      {{"none", Speculation::Algorithm::kNone}, {"ngram", Speculation::Algorithm::kNgram}});
+  Require(
+      text != "eagle3",
+      "{}: expected none, eagle or ngram, got eagle3, which needs a draft model of its own: quire "
+      "runs none yet",
+      where);
+  return ParseChoice<Speculation::Algorithm>(where, text,
+                                             {{"none", Speculation::Algorithm::kNone},
+                                              {"eagle", Speculation::Algorithm::kEagle},
+                                              {"nextn", Speculation::Algorithm::kEagle},
+                                              {"ngram", Speculation::Algorithm::kNgram}});
 }
 
 void AddSpeculation(FlagReader& reader, ModelFlags& flags) {
   const auto add = [&](const FlagText& text, auto& target, auto parse) {
     reader.Add(text, target, parse).Group(kSpeculationGroup).Twin();
   };
+  const auto add_number = [&](const FlagText& text, std::optional<int64_t>& target, int64_t least,
+                              int64_t most) {
+    add(text, target, [least, most](const std::string& where, const std::string& value) {
+      return ParseInt(where, value, least, most);
+    });
+  };
   add({"--speculative-algorithm", "NAME", "none",
-       "Guess tokens ahead, several a step, for the same text sooner: none, or ngram, what\n"
-       "followed the last tokens where they stood before in the sequence. On a CPU only"},
+       "Guess tokens ahead, several a step, for the same text sooner: none; eagle (or nextn), by "
+       "the\n"
+       "model's own draft layer; or ngram, what followed the last tokens where they stood before "
+       "in\n"
+       "the sequence. On a CPU only"},
       flags.speculative_algorithm, ParseAlgorithm);
-  static_assert(kMaxDraftSteps == 8);
-  add({"--speculative-num-steps", "N", std::to_string(Speculation().num_steps),
-       "Tokens that are guessed at once, 1 to 8"},
-      flags.speculative_num_steps, [](const std::string& where, const std::string& text) {
-        return ParseInt(where, text, 1, kMaxDraftSteps);
-      });
-  add({"--speculative-num-draft-tokens", "N", "",
-       "Tokens that a step computes of a sequence that guesses: one more than its steps"},
-      flags.speculative_num_draft_tokens, [](const std::string& where, const std::string& text) {
-        return ParseInt(where, text, 2, kMaxDraftSteps + 1);
-      });
+  static_assert(kMaxDraftSteps == 8 && kMaxDraftBranches == 8 && kMaxDraftNodes == 64);
+  add_number({"--speculative-num-steps", "N", "3, of ngram 4",
+              "Tokens that are guessed behind each other, 1 to 8"},
+             flags.speculative_num_steps, 1, kMaxDraftSteps);
+  add_number({"--speculative-eagle-topk", "N", "1",
+              "Guesses for each of them, 1 to 8: more than one make a tree. Of eagle"},
+             flags.speculative_eagle_topk, 1, kMaxDraftBranches);
+  add_number(
+      {"--speculative-num-draft-tokens", "N", "",
+       "Tokens that a step computes of a sequence that guesses, 2 to 64: of a tree the most\n"
+       "likely guesses and the token before them; with one guess each one more than the steps"},
+      flags.speculative_num_draft_tokens, 2, kMaxDraftNodes);
 }
 
-// A chain has as many nodes as steps, and its root. Nothing is rewritten.
+// Nothing is rewritten: what does not fit is said.
+void CheckNodes(const ModelFlags& flags, const TreeShape& shape) {
+  Require(
+      shape.branches > 1 || shape.nodes == shape.steps + 1,
+      "--speculative-num-draft-tokens: expected {}, one more than --speculative-num-steps, got {}",
+      shape.steps + 1, shape.nodes);
+  Require(shape.branches == 1 || flags.speculative_num_draft_tokens,
+          "--speculative-num-draft-tokens: expected a number with --speculative-eagle-topk {}, got "
+          "none",
+          shape.branches);
+  Require(
+      shape.nodes <= shape.candidates() + 1,
+      "--speculative-num-draft-tokens: expected 2..{}, as many as --speculative-num-steps {} and "
+      "--speculative-eagle-topk {} give, got {}",
+      shape.candidates() + 1, shape.steps, shape.branches, shape.nodes);
+}
+
 Speculation SpeculationOf(const ModelFlags& flags) {
   Speculation speculation{.algorithm = flags.speculative_algorithm};
   const std::optional<int64_t> steps = flags.speculative_num_steps;
+  const std::optional<int64_t> branches = flags.speculative_eagle_topk;
   const std::optional<int64_t> nodes = flags.speculative_num_draft_tokens;
   for (const auto& [name, value] : {std::pair{"--speculative-num-steps", steps},
+                                    std::pair{"--speculative-eagle-topk", branches},
                                     std::pair{"--speculative-num-draft-tokens", nodes}}) {
     Require(!value || speculation.is_on(),
-            "{}: expected --speculative-algorithm ngram with it, got none", name);
+            "{}: expected --speculative-algorithm eagle or ngram with it, got none", name);
   }
   if (!speculation.is_on()) return speculation;
   Require(flags.device == DeviceKind::kCpu,
           "--speculative-algorithm: expected --device cpu with it, which alone can speculate so "
           "far, got --device {}",
           DeviceKindName(flags.device));
-  if (nodes) speculation.num_steps = *nodes - 1;
-  if (steps) speculation.num_steps = *steps;
-  Require(!nodes || *nodes == speculation.num_nodes(),
-          "--speculative-num-draft-tokens: expected {}, one more than --speculative-num-steps, got "
-          "{}",
-          speculation.num_nodes(), *nodes);
+  const bool is_ngram = speculation.algorithm == Speculation::Algorithm::kNgram;
+  TreeShape& shape = speculation.shape;
+  shape.branches = branches.value_or(1);
+  Require(!is_ngram || shape.branches == 1,
+          "--speculative-eagle-topk: expected 1 with --speculative-algorithm ngram, got {}",
+          shape.branches);
+  shape.steps = is_ngram ? 4 : 3;
+  if (nodes && shape.branches == 1) shape.steps = std::min(*nodes - 1, kMaxDraftSteps);
+  if (steps) shape.steps = *steps;
+  shape.nodes = nodes.value_or(shape.steps + 1);
+  CheckNodes(flags, shape);
   return speculation;
 }
 

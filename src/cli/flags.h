@@ -44,6 +44,7 @@ struct ModelFlags {
   bool disable_cuda_graph = false;
   Speculation::Algorithm speculative_algorithm = Speculation::Algorithm::kNone;
   std::optional<int64_t> speculative_num_steps = {};
+  std::optional<int64_t> speculative_eagle_topk = {};
   std::optional<int64_t> speculative_num_draft_tokens = {};
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "decode/drafter.h"
 #include "decode/ngram_drafter.h"
 #include "runner/speculative_runner.h"
 
@@ -34,12 +35,27 @@ RunnerOptions WithRoomForDrafts(DeviceKind device, const Speculation& speculatio
   Require(device == DeviceKind::kCpu,
           "speculation: expected the CPU, which alone can do it so far, got {}",
           DeviceKindName(device));
-  Require(speculation.num_steps >= 1 && speculation.num_steps <= kMaxDraftSteps,
-          "speculation: steps: expected 1..{}, got {}", kMaxDraftSteps, speculation.num_steps);
-  Require(options.context == TokenCount(0) || options.context > TokenCount(speculation.num_nodes()),
+  Validate(speculation.shape);
+  const DraftRoom room = speculation.shape.Room();
+  Require(options.context == TokenCount(0) || options.context > TokenCount(room.slots),
           "speculation: context length: expected more than the {} tokens of a draft, got {}",
-          speculation.num_nodes(), options.context);
-  return TargetOptions(options, DraftRoom::OfNodes(speculation.num_nodes()));
+          room.slots, options.context);
+  if (speculation.algorithm == Speculation::Algorithm::kEagle) {
+    return LayerTargetOptions(options, speculation.shape);
+  }
+  Require(speculation.shape.branches == 1, "speculation: branches: expected 1 of ngram, got {}",
+          speculation.shape.branches);
+  return TargetOptions(options, room);
+}
+
+std::unique_ptr<Drafter> MakeDrafter(MeteredRunner& target, const Speculation& speculation,
+                                     Faults faults) {
+  const RunnerLimits& limits = target.limits();
+  if (speculation.algorithm == Speculation::Algorithm::kNgram) {
+    return std::make_unique<NgramDrafter>(limits.max_seqs, limits.context);
+  }
+  QUIRE_CHECK(target.draft_runner() != nullptr, "the target has no draft layer that runs");
+  return std::make_unique<LayerDrafter>(*target.draft_runner(), limits, speculation.shape, faults);
 }
 
 }  // namespace
@@ -83,11 +99,10 @@ std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind d
 }
 
 std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,
-                                         const Speculation& speculation) {
-  const RunnerLimits& limits = target->limits();
-  auto drafter = std::make_unique<NgramDrafter>(limits.max_seqs, limits.context);
+                                         const Speculation& speculation, Faults faults) {
+  std::unique_ptr<Drafter> drafter = MakeDrafter(*target, speculation, faults);
   return std::make_unique<SpeculativeRunner>(std::move(target), std::move(drafter),
-                                             DraftRoom::OfNodes(speculation.num_nodes()));
+                                             speculation.shape.Room());
 }
 
 LocalModel OpenLocalModel(const std::filesystem::path& folder, const LocalOptions& options) {
@@ -104,7 +119,7 @@ LocalModel StartLocalModel(OpenedModel opened, const LocalOptions& options) {
   model.runner =
       LoadRunner(opened, model.device, MakeRunnerOptions(model.device, options), options.events);
   if (options.speculation.is_on()) {
-    model.runner = Speculate(std::move(model.runner), options.speculation);
+    model.runner = Speculate(std::move(model.runner), options.speculation, options.faults);
   }
   model.config = std::move(opened.config);
   model.engine = std::make_unique<Engine>(*model.runner, options.scheduler);

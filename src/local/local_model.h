@@ -21,6 +21,7 @@
 #include "local/device.h"
 #include "local/model_folder.h"
 #include "model/config.h"
+#include "runner/layer_drafter.h"
 #include "runner/memory_plan.h"
 #include "runner/metered_runner.h"
 #include "runner/runner_options.h"
@@ -48,15 +49,13 @@ struct Speculation {
   enum class Algorithm {
     kNone,
     kNgram,  // what followed the last tokens where they stood before in the text
+    kEagle,  // what the model's draft layer says
   };
   Algorithm algorithm = Algorithm::kNone;
-  int64_t num_steps = 4;  // tokens behind the last one, 1..kMaxDraftSteps
+  TreeShape shape = {};  // of kNgram a chain
 
   bool is_on() const { return algorithm != Algorithm::kNone; }
-  // Of a draft: a chain, behind the last token.
-  int64_t num_nodes() const { return num_steps + 1; }
 };
-inline constexpr int64_t kMaxDraftSteps = 8;
 
 // How a model is to be run. What is not set, the device decides.
 struct LocalOptions {
@@ -103,7 +102,7 @@ std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind d
 
 // `target`, which was loaded with MakeRunnerOptions of the same speculation, speculating.
 std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,
-                                         const Speculation& speculation);
+                                         const Speculation& speculation, Faults faults = {});
 
 // What answers, and what it is made of: each member uses those above it.
 struct LocalModel {

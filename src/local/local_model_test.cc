@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "io/json.h"
 #include "testing/error_message.h"
 
 namespace quire {
@@ -119,7 +122,8 @@ TEST(LocalModelTest, WhatIsNotSetTheDeviceDecides) {
 
 TEST(LocalModelTest, SpeculationHasRoomBesideTheTokensOfAStepAndChangesNoAnswer) {
   LocalOptions options = SmallOptions();
-  options.speculation = {.algorithm = Speculation::Algorithm::kNgram, .num_steps = 3};
+  options.speculation = {.algorithm = Speculation::Algorithm::kNgram,
+                         .shape = {.steps = 3, .nodes = 4}};
   const RunnerOptions room = MakeRunnerOptions(DeviceKind::kCpu, options);
   const RunnerOptions plain = MakeRunnerOptions(DeviceKind::kCpu, SmallOptions());
   EXPECT_EQ(room.tree_nodes, TokenCount(4));
@@ -136,10 +140,59 @@ TEST(LocalModelTest, SpeculationHasRoomBesideTheTokensOfAStepAndChangesNoAnswer)
   }
   EXPECT_EQ(answers[0], answers[1]);
 
-  options.speculation.num_steps = 9;
+  options.speculation.shape = {.steps = 9, .nodes = 10};
   EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument,
                          [&] { MakeRunnerOptions(DeviceKind::kCpu, options); }),
             "speculation: steps: expected 1..8, got 9");
+}
+
+// The same model, said to have draft layers: dummy weights have what is asked for.
+std::filesystem::path FolderWithDraftLayers(int num_layers) {
+  const std::filesystem::path folder =
+      std::filesystem::path(::testing::TempDir()) / ("drafts_" + std::to_string(num_layers));
+  std::filesystem::remove_all(folder);
+  std::filesystem::copy(kFolder, folder, std::filesystem::copy_options::recursive);
+  Json config = ReadJsonFile(folder / "config.json");
+  config["num_nextn_predict_layers"] = num_layers;
+  std::ofstream(folder / "config.json") << config.dump();
+  return folder;
+}
+
+TEST(LocalModelTest, ADraftLayerGuessesAndChangesNoAnswer) {
+  const std::filesystem::path folder = FolderWithDraftLayers(1);
+  const Request request{
+      .prompt = {5, 9, 12, 3, 7}, .sampling = {.temperature = 0}, .max_tokens = 30};
+  std::vector<std::vector<int32_t>> answers;
+  for (const TreeShape& shape :
+       {TreeShape{.steps = 3, .nodes = 4}, TreeShape{.steps = 3, .branches = 4, .nodes = 8}}) {
+    LocalOptions options = SmallOptions();
+    answers.push_back(Generate(*OpenLocalModel(folder, options).engine, request)[0].tokens);
+    options.speculation = {.algorithm = Speculation::Algorithm::kEagle, .shape = shape};
+    LocalModel model = OpenLocalModel(folder, options);
+    EXPECT_EQ(model.engine->limits().lookahead, TokenCount(shape.Room().slots - 1));
+    answers.push_back(Generate(*model.engine, request)[0].tokens);
+    EXPECT_GT(model.engine->counters().drafts, 0);
+    EXPECT_EQ(answers[answers.size() - 2], answers.back());
+  }
+}
+
+TEST(LocalModelTest, ModelsThatCannotDraftAreRefusedByName) {
+  LocalOptions options = SmallOptions();
+  options.speculation = {.algorithm = Speculation::Algorithm::kEagle};
+  for (const int num_layers : {0, 2}) {
+    const std::string message = ErrorMessage(ErrorCode::kInvalidArgument, [&] {
+      OpenLocalModel(FolderWithDraftLayers(num_layers), options);
+    });
+    EXPECT_NE(message.find("drafting: expected a model with one draft layer, got "
+                           "num_nextn_predict_layers " +
+                           std::to_string(num_layers)),
+              std::string::npos)
+        << message;
+  }
+  options.context = TokenCount(4);
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument,
+                         [&] { MakeRunnerOptions(DeviceKind::kCpu, options); }),
+            "speculation: context length: expected more than the 4 tokens of a draft, got 4");
 }
 
 TEST(DeviceTest, AutoIsTheGpuWhereItCanBeUsedAndOtherwiseTheCpu) {
