@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <span>
 #include <string>
@@ -28,18 +29,17 @@ class CachedPrefixes {
     Add(salt, tokens.first(tokens.size() / page * page));
   }
 
-  // How many tokens at the start of `prompt` are cached, token by token; the last one never counts.
-  int64_t Find(const std::string& salt, std::span<const int32_t> prompt) const {
+  // How many tokens at the start of `prompt` are cached, token by token; the last one never counts. With
+  // rows of a draft layer the token behind them has to be the same, too.
+  int64_t Find(const std::string& salt, std::span<const int32_t> prompt,
+               bool has_draft_rows = false) const {
     int64_t longest = 0;
     const auto found = cached_.find(salt);
     if (found == cached_.end()) return longest;
     for (const std::vector<int32_t>& tokens : found->second) {
-      int64_t shared = 0;
-      for (size_t i = 0; i + 1 < prompt.size() && i < tokens.size() && tokens[i] == prompt[i];
-           ++i) {
-        ++shared;
-      }
-      longest = std::max(longest, shared);
+      const auto shared = std::ranges::mismatch(tokens, prompt).in1 - tokens.begin();
+      const int64_t behind = has_draft_rows ? 1 : 0;
+      longest = std::max<int64_t>(longest, std::min(shared - behind, std::ssize(prompt) - 1));
     }
     return longest;
   }

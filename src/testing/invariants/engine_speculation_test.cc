@@ -1,5 +1,6 @@
 // Speculation changes no token, no log-probability and no reason to end: random requests over drafters
-// that are always right, always wrong, right in the last sibling, or anything, and over ngrams.
+// that are always right, always wrong, right in the last sibling, or anything, over ngrams, and over the
+// draft layers of models.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,9 +12,11 @@
 #include <vector>
 
 #include "decode/ngram_drafter.h"
+#include "runner/layer_drafter.h"
 #include "runner/speculative_runner.h"
 #include "testing/invariants/engine_cases.h"
 #include "testing/invariants/engine_random.h"
+#include "testing/mixed_drafter.h"
 #include "testing/scripted_drafter.h"
 
 namespace quire::testing {
@@ -54,6 +57,18 @@ class EngineSpeculation : public EngineRandom {
       drafter = std::make_unique<NgramDrafter>(kMaxSeqs, target->limits().context);
     }
     runner_ = std::make_unique<SpeculativeRunner>(std::move(target), std::move(drafter), room);
+  }
+
+  // By the model's draft layer; about half of the drafts are a script's, so that some are right.
+  void SpeculateByLayer(const TreeShape& shape, DraftStyle style) {
+    auto target = MakeTestRunner(GetParam().model, LayerTargetOptions(CaseOptions(1), shape));
+    auto layer = std::make_unique<LayerDrafter>(*target->draft_runner(), target->limits(), shape);
+    auto scripted = std::make_unique<ScriptedDrafter>(
+        [this](const StepSequence& seq) { return Next(seq); }, style, target->limits().vocab_size,
+        static_cast<uint64_t>(shape.nodes));
+    runner_ = std::make_unique<SpeculativeRunner>(
+        std::move(target), std::make_unique<MixedDrafter>(std::move(layer), std::move(scripted)),
+        shape.Room());
   }
 
   // The loop numbers requests by their seeds, from 1.
@@ -99,6 +114,56 @@ TEST_P(EngineSpeculation, RandomTreesChangeNothingThoughPagesAreScarce) {
 TEST_P(EngineSpeculation, NgramsChangeNothing) {
   EXPECT_GT(Run(std::nullopt, 5, Pages::kScarce).drafts, 0);
 }
+
+// Every page size in turn with another mode, and a sparse model.
+std::vector<EngineCase> LayerCases() {
+  std::vector<EngineCase> cases;
+  size_t mode = 0;
+  for (const int32_t page_size : {1, 16, 61, 64, 128}) {
+    cases.push_back(
+        {{"hf/v3_mtp", Weights::kFiles, KvFormat::kLatentBf16}, page_size, kModes[mode]});
+    mode = 1 - mode;
+  }
+  cases.push_back({{"hf/v32_mtp", Weights::kFiles, KvFormat::kLatentF32}, 16, StepMode::kGraph});
+  return cases;
+}
+
+class EngineLayerDrafts : public EngineSpeculation {
+ protected:
+  // Any that can be, by the seed.
+  static TreeShape DrawShape(uint64_t seed) {
+    Random random(seed);
+    TreeShape shape{.steps = random.Between(1, kMaxDraftSteps),
+                    .branches = random.Between(1, kMaxDraftBranches)};
+    const int64_t most = std::min(shape.candidates() + 1, kMaxDraftNodes);
+    shape.nodes = shape.branches == 1 ? shape.steps + 1 : random.Between(2, most);
+    return shape;
+  }
+
+  Met RunLayer(uint64_t seed, DraftStyle style, Pages pages) {
+    const TreeShape shape = DrawShape(seed);
+    SCOPED_TRACE(::testing::Message()
+                 << "shape " << shape.steps << "-" << shape.branches << "-" << shape.nodes);
+    SpeculateByLayer(shape, style);
+    Met met;
+    RunWorkload(seed, pages, met);
+    return met;
+  }
+};
+
+TEST_P(EngineLayerDrafts, ChangeNothingThoughPagesAreScarce) {
+  const auto seed = static_cast<uint64_t>(GetParam().page_size);
+  EXPECT_GT(RunLayer(seed, DraftStyle::kRight, Pages::kScarce).accepted_tokens, 0);
+  EXPECT_GT(RunLayer(seed + 1, DraftStyle::kRandom, Pages::kScarce).drafts, 0);
+}
+
+TEST_P(EngineLayerDrafts, ChangeNothingWhereRowsMove) {
+  const auto seed = static_cast<uint64_t>(GetParam().page_size) + 2;
+  EXPECT_GT(RunLayer(seed, DraftStyle::kLastSibling, Pages::kAmple).drafts, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EngineLayerDrafts, ::testing::ValuesIn(LayerCases()),
+                         EngineCaseName);
 
 class EngineSpeculationPreshuffled : public EngineSpeculation {};
 

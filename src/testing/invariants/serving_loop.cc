@@ -106,8 +106,9 @@ void ServingLoop::NoteAdmissions() {
     ServedRequest& served = served_.at(queue_.begin()->second);
     queue_.erase(queue_.begin());
     const bool looks = options_.prefix_cache == PrefixCache::kOn && !served.request.score_prompt;
-    served.expected_cached =
-        looks ? cached_.Find(served.request.cache_salt, served.request.prompt) : 0;
+    served.expected_cached = looks ? cached_.Find(served.request.cache_salt, served.request.prompt,
+                                                  limits_.has_draft_rows)
+                                   : 0;
   }
 }
 
