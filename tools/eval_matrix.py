@@ -8,7 +8,7 @@ same texts everywhere, or this fails. One cell answers all of both files. With -
 QUIRE_FAULTS, the experiment that this project grew out of follows: the planner counts pages where
 the kernel reads tokens (fault 25556), at page sizes 1 and 64. It fails too if fp8 KV costs more than
 0.01 of accuracy, if the fault does not show, or if no answer is preempted where so little KV fits that
-some must be. On a GPU (--device cuda) steps are --deterministic.
+some must be. On a GPU (--device cuda) steps are --deterministic, and nothing speculates yet.
 """
 
 import argparse
@@ -26,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODEL = ROOT / "models" / "quire-grade-school"
 FILES = {"short": MODEL / "eval" / "heldout.jsonl", "long": MODEL / "eval" / "long.jsonl"}
 PAGE_SIZES = (1, 16, 64, 128)
+TREES = ((3, 1, 4), (3, 4, 8), (5, 8, 32))  # steps, branches and nodes of drafts
 FP8_TOLERANCE = 0.01
 CONTEXT = 5632  # the longest prompt of the long file, and room for its answer
 
@@ -37,7 +38,7 @@ class Matrix:
         self.done = 0
 
     def ask(self, kind, count, *, page, mode="eager", cache=True, concurrency=64, kv="bf16",
-            fault=None, same=True, context=CONTEXT, pool=400_000):
+            tree=None, fault=None, same=True, context=CONTEXT, pool=400_000):
         """One run of `quire eval`; its JSON."""
         binary = self.options.faulty if fault else self.options.quire
         flags = ["--page-size", page, "--step-mode", mode, "--concurrency", concurrency,
@@ -47,6 +48,10 @@ class Matrix:
             flags.append("--deterministic")
         if not cache:
             flags.append("--disable-radix-cache")
+        if tree:
+            steps, branches, nodes = tree
+            flags += ["--speculative-algorithm", "eagle", "--speculative-num-steps", steps,
+                      "--speculative-eagle-topk", branches, "--speculative-num-draft-tokens", nodes]
         if count:
             flags += ["--num-questions", count]
         with tempfile.TemporaryDirectory() as folder:
@@ -67,6 +72,7 @@ class Matrix:
         self.done += 1
         print(f"[{self.done}] {kind} x {run['questions']}, page {page}, {mode}, cache "
               f"{'on' if cache else 'off'}, concurrency {concurrency}, {kv}"
+              f"{', drafts ' + tree_name(tree) if tree else ''}"
               f"{', fault ' + str(fault) if fault else ''}: {run['accuracy']:.3f} in "
               f"{time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
         if same:
@@ -89,6 +95,10 @@ def cpu_name():
                     if row["field"] == "Model name:")
     except (OSError, subprocess.CalledProcessError, StopIteration, ValueError):
         return platform.machine()
+
+
+def tree_name(tree):
+    return "-".join(str(part) for part in tree)
 
 
 def prefill_rate(run):
@@ -121,6 +131,19 @@ def crowded(matrix, sizes):
         if run["preemptions"] == 0:
             sys.exit(f"page size {page}: no answer was preempted")
         yield f"| {page} | 256 | {run['preemptions']} | {run['accuracy']:.3f} |"
+
+
+def speculating(matrix, sizes):
+    """The same texts with drafts of the model's own layer: "none" is the row to compare with."""
+    yield "| drafts (steps-branches-nodes) | page size | concurrency | short | tokens a draft gives | decode tokens/s |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    for page, concurrency, tree in itertools.product((1, 64), (1, 64), (None, *TREES)):
+        run = matrix.ask("short", sizes.short, page=page, concurrency=concurrency, tree=tree)
+        if tree and run["accepted_tokens"] == 0:
+            sys.exit(f"drafts {tree_name(tree)}: none was right")
+        given = f"{1 + run['accepted_tokens'] / run['drafts']:.2f}" if tree else ""
+        yield (f"| {tree_name(tree) if tree else 'none'} | {page} | {concurrency} | "
+               f"{run['accuracy']:.3f} | {given} | {run['output_tokens'] / run['seconds']:.0f} |")
 
 
 def whole(matrix, sizes):
@@ -188,6 +211,9 @@ def main():
     lines += cells(matrix, sizes)
     lines += ["", "The same texts again where so little KV fits that answers are preempted:", ""]
     lines += crowded(matrix, sizes)
+    if options.device == "cpu":
+        lines += ["", "The same texts with `--speculative-algorithm eagle`:", ""]
+        lines += speculating(matrix, sizes)
     lines += ["", "All questions of both files, and fp8 KV against bf16, at page size 64:", ""]
     lines += whole(matrix, sizes)
     if options.faulty:
