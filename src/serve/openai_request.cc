@@ -14,111 +14,7 @@
 namespace quire {
 namespace {
 
-constexpr int64_t kMostInt32 = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMostTokens = int64_t{1} << 30;  // as Request::max_tokens
-constexpr size_t kMaxStops = 16;                   // OpenAI: 4; people use more
-constexpr size_t kMaxStopBytes = 1024;
-constexpr size_t kMaxSaltBytes = 1024;
-constexpr double kMaxTimeout = 86400;
 constexpr int64_t kCompletionTokens = 16;  // OpenAI's default
-
-struct SamplingField {
-  const char* name;
-  double min;
-  double max;
-  float SamplingParams::*target;
-};
-constexpr SamplingField kSamplingFields[] = {
-    {"temperature", 0, 2, &SamplingParams::temperature},
-    {"min_p", 0, 1, &SamplingParams::min_p},
-    {"presence_penalty", -2, 2, &SamplingParams::presence_penalty},
-    {"frequency_penalty", -2, 2, &SamplingParams::frequency_penalty},
-    {"repetition_penalty", 1e-4, 1e4, &SamplingParams::repetition_penalty},
-};
-
-// Read where they belong.
-struct SwitchField {
-  const char* name;
-  bool GenerationFields::*target;
-};
-constexpr SwitchField kSwitchFields[] = {
-    {"stream", &GenerationFields::stream},
-    {"ignore_eos", &GenerationFields::ignore_eos},
-    {"skip_special_tokens", &GenerationFields::skip_special_tokens},
-    {"include_stop_str_in_output", &GenerationFields::include_stop},
-    {"return_token_ids", &GenerationFields::token_ids},
-};
-
-void ReadSwitches(RequestFields& body, GenerationFields& out) {
-  for (const SwitchField& field : kSwitchFields) {
-    out.*field.target = body.Bool(field.name, out.*field.target);
-  }
-}
-
-void ReadSampling(RequestFields& body, GenerationFields& out, const char* seed_name = "seed") {
-  SamplingParams& sampling = out.sampling;
-  for (const SamplingField& field : kSamplingFields) {
-    float& target = sampling.*field.target;
-    target = static_cast<float>(body.Number(field.name, field.min, field.max, target));
-  }
-  if (const auto top_p = body.Find("top_p")) {
-    const double number = top_p->value().is_number() ? top_p->value().get<double>() : 0;
-    sampling.top_p = static_cast<float>(number <= 1 ? number : 0);
-    if (!(sampling.top_p > 0)) top_p->Refuse("a number above 0, up to 1");
-  }
-  if (const auto top_k = body.Find("top_k")) {
-    sampling.top_k = static_cast<int32_t>(std::max<int64_t>(0, top_k->Int(-1, kMostInt32)));
-  }
-  if (const auto seed = body.Find(seed_name)) {
-    out.seed = static_cast<uint64_t>(
-        seed->Int(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()));
-  }
-}
-
-// The token of a key of logit_bias: decimal digits.
-std::optional<int32_t> ReadTokenKey(const std::string& key) {
-  constexpr size_t kMaxDigits = 10;
-  if (key.empty() || key.size() > kMaxDigits) return std::nullopt;
-  if (key.find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
-  const int64_t token = std::stoll(key);
-  if (token > kMostInt32) return std::nullopt;
-  return static_cast<int32_t>(token);
-}
-
-void ReadLogitBias(RequestFields& body, GenerationFields& out) {
-  const auto biases = body.Find("logit_bias");
-  if (!biases) return;
-  if (!biases->value().is_object() || std::ssize(biases->value()) > kMaxRequestBiases) {
-    biases->Refuse(fmt::format("an object of at most {} token ids", kMaxRequestBiases));
-  }
-  for (const auto& [key, value] : biases->value().items()) {
-    const std::string path = fmt::format("logit_bias.{}", QuoteForMessage(key));
-    const std::optional<int32_t> token = ReadTokenKey(key);
-    if (!token) throw BadField(path, path + ": expected a token id as the key");
-    const double bias = RequestField(value, path).Number(-100, 100);
-    out.logit_bias.push_back({.token = *token, .bias = static_cast<float>(bias)});
-  }
-}
-
-void ReadStops(RequestFields& body, GenerationFields& out) {
-  if (const auto stop = body.Find("stop")) {
-    if (stop->value().is_string()) {
-      out.stop.push_back(stop->String(1, kMaxStopBytes));
-    } else if (stop->value().is_array() && stop->value().size() <= kMaxStops) {
-      for (const RequestField& text : stop->Array()) {
-        out.stop.push_back(text.String(1, kMaxStopBytes));
-      }
-    } else {
-      stop->Refuse(fmt::format("a string or an array of at most {} strings", kMaxStops));
-    }
-  }
-  if (const auto tokens = body.Find("stop_token_ids")) {
-    if (std::ssize(tokens->value()) > kMaxRequestStops) {
-      tokens->Refuse(fmt::format("an array of at most {} token ids", kMaxRequestStops));
-    }
-    out.stop_token_ids = tokens->Tokens();
-  }
-}
 
 void ReadStream(RequestFields& body, GenerationFields& out) {
   const auto options = body.Find("stream_options");
@@ -136,17 +32,8 @@ void ReadStream(RequestFields& body, GenerationFields& out) {
 // `least` is 0 where an answer without a token makes sense.
 void ReadMaxTokens(RequestFields& body, int64_t least, const RequestLimits& limits,
                    GenerationFields& out) {
-  const auto read = [&](const char* name) -> std::optional<int64_t> {
-    const auto field = body.Find(name);
-    if (!field) return std::nullopt;
-    const int64_t tokens = field->Int(least, std::numeric_limits<int64_t>::max());
-    if (limits.max_output_tokens && tokens > *limits.max_output_tokens) {
-      field->Refuse(fmt::format("at most {}, this server's limit", *limits.max_output_tokens));
-    }
-    return std::min(tokens, kMostTokens);
-  };
-  const std::optional<int64_t> older = read("max_tokens");
-  const std::optional<int64_t> newer = read("max_completion_tokens");
+  const std::optional<int64_t> older = ReadTokenLimit(body, "max_tokens", least, limits);
+  const std::optional<int64_t> newer = ReadTokenLimit(body, "max_completion_tokens", least, limits);
   if (older && newer && *older != *newer) {
     throw BadField(
         "max_completion_tokens",
@@ -155,43 +42,14 @@ void ReadMaxTokens(RequestFields& body, int64_t least, const RequestLimits& limi
   out.max_tokens = older ? older : newer;
 }
 
-void ReadMinTokens(RequestFields& body, GenerationFields& out) {
-  const auto field = body.Find("min_tokens");
-  if (!field) return;
-  out.min_tokens = field->Int(0, kMostTokens);
-  if (out.max_tokens && out.min_tokens > *out.max_tokens) {
-    field->Refuse(fmt::format("0..{} (max_tokens)", *out.max_tokens));
-  }
-}
-
-void ReadScheduling(RequestFields& body, GenerationFields& out) {
-  out.priority = static_cast<int32_t>(
-      body.Int("priority", std::numeric_limits<int32_t>::min(), kMostInt32, 0));
-  if (const auto salt = body.Find("cache_salt")) out.cache_salt = salt->String(1, kMaxSaltBytes);
-  if (const auto timeout = body.Find("timeout")) {
-    const double seconds = timeout->value().is_number() ? timeout->value().get<double>() : 0;
-    if (!(seconds > 0 && seconds <= kMaxTimeout)) {
-      timeout->Refuse(fmt::format("a number of seconds above 0, up to {}", kMaxTimeout));
-    }
-    // Rounded up: 0 would have passed before the request began.
-    out.timeout =
-        std::chrono::ceil<std::chrono::microseconds>(std::chrono::duration<double>(seconds));
-  }
-}
-
 // All but the length of the answer and what is asked for about its tokens.
 GenerationFields ReadGeneration(RequestFields& body, const GenerationConfig& defaults,
                                 const RequestLimits& limits) {
-  GenerationFields out;
-  out.sampling = defaults.sampling;
-  if (const auto model = body.Find("model")) out.model = model->String();
+  GenerationFields out = ReadEngineFields(body, defaults);
   out.n = static_cast<int32_t>(body.Int("n", 1, limits.max_n, 1));
-  ReadSwitches(body, out);
+  out.token_ids = body.Bool("return_token_ids", false);
   ReadStream(body, out);
-  ReadSampling(body, out);
-  ReadLogitBias(body, out);
   ReadStops(body, out);
-  ReadScheduling(body, out);
   out.constraint = ReadConstraint(body);
   RequireNeutralFields(body);
   return out;
@@ -370,14 +228,6 @@ GenerateRequest ParseGenerateRequest(std::string_view body, const GenerationConf
 
 namespace {
 
-OrderedJson IntSchema(int64_t min, int64_t max = std::numeric_limits<int64_t>::max()) {
-  OrderedJson schema = {{"type", "integer"}, {"minimum", min}};
-  if (max < std::numeric_limits<int64_t>::max()) schema["maximum"] = max;
-  return schema;
-}
-
-OrderedJson TextSchema(size_t min_bytes) { return {{"type", "string"}, {"minLength", min_bytes}}; }
-
 OrderedJson TokensSchema() {
   return {{"type", "array"}, {"items", IntSchema(0, kMostInt32)}, {"minItems", 1}};
 }
@@ -385,11 +235,8 @@ OrderedJson TokensSchema() {
 OrderedJson GenerationSchemas(const RequestLimits& limits) {
   OrderedJson fields = NeutralSchemas(NeutralFor::kBoth);
   fields.update(ConstraintSchemas());
-  for (const SamplingField& field : kSamplingFields) {
-    fields[field.name] = {{"type", "number"}, {"minimum", field.min}, {"maximum", field.max}};
-  }
-  for (const SwitchField& field : kSwitchFields) fields[field.name] = {{"type", "boolean"}};
-  fields["model"] = {{"type", "string"}};
+  fields.update(EngineSchemas());
+  fields["return_token_ids"] = {{"type", "boolean"}};
   fields["n"] = IntSchema(1, limits.max_n);
   fields["stream_options"] = {{"type", "object"},
                               {"properties",
@@ -397,39 +244,13 @@ OrderedJson GenerationSchemas(const RequestLimits& limits) {
                                 {"continuous_usage_stats", {{"type", {"boolean", "null"}}}},
                                 {"include_obfuscation", {{"enum", {false, nullptr}}}}}},
                               {"additionalProperties", static_cast<bool>(limits.ignore_unknown)}};
-  fields["top_p"] = {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", 1}};
-  fields["top_k"] = IntSchema(-1, kMostInt32);
-  fields["seed"] = IntSchema(std::numeric_limits<int64_t>::min());
-  fields["logit_bias"] = {
-      {"type", "object"},
-      {"maxProperties", kMaxRequestBiases},
-      {"additionalProperties", {{"type", "number"}, {"minimum", -100}, {"maximum", 100}}}};
-  fields["stop"] = {
-      {"anyOf",
-       {TextSchema(1), {{"type", "array"}, {"items", TextSchema(1)}, {"maxItems", kMaxStops}}}}};
-  fields["stop_token_ids"] = {
-      {"type", "array"}, {"items", IntSchema(0, kMostInt32)}, {"maxItems", kMaxRequestStops}};
+  fields["stop"] = {{"anyOf", {TextSchema(1), StopTextsSchema()}}};
+  fields["stop_token_ids"] = StopTokensSchema();
   const int64_t most = limits.max_output_tokens.value_or(std::numeric_limits<int64_t>::max());
   fields["max_tokens"] = IntSchema(0, most);
   fields["max_completion_tokens"] = IntSchema(0, most);
   fields["min_tokens"] = IntSchema(0, kMostTokens);
-  fields["priority"] = IntSchema(std::numeric_limits<int32_t>::min(), kMostInt32);
-  fields["cache_salt"] = TextSchema(1);
-  fields["timeout"] = {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", kMaxTimeout}};
   return fields;
-}
-
-// Of a body: every field may be null, but those that are required.
-OrderedJson BodySchema(OrderedJson fields, const char* required, const RequestLimits& limits) {
-  OrderedJson properties = OrderedJson::object();
-  for (const auto& [name, schema] : fields.items()) {
-    properties[name] =
-        name == required ? schema : OrderedJson{{"anyOf", {schema, {{"type", "null"}}}}};
-  }
-  return {{"type", "object"},
-          {"properties", std::move(properties)},
-          {"required", *required == '\0' ? OrderedJson::array() : OrderedJson::array({required})},
-          {"additionalProperties", static_cast<bool>(limits.ignore_unknown)}};
 }
 
 }  // namespace
@@ -443,7 +264,7 @@ OrderedJson ChatCompletionSchema(const RequestLimits& limits) {
   fields["top_logprobs"] = IntSchema(0, kMaxTopLogprobs);
   fields.update(ConversationSchemas(limits));
   fields.update(ToolSchemas(limits));
-  return BodySchema(std::move(fields), "messages", limits);
+  return BodySchema(std::move(fields), {"messages"}, limits);
 }
 
 OrderedJson CompletionSchema(const RequestLimits& limits) {
@@ -460,16 +281,15 @@ OrderedJson CompletionSchema(const RequestLimits& limits) {
   };
   fields["prompt"] = {
       {"anyOf", {TextSchema(1), TokensSchema(), list(TextSchema(1)), list(TokensSchema())}}};
-  return BodySchema(std::move(fields), "prompt", limits);
+  return BodySchema(std::move(fields), {"prompt"}, limits);
 }
 
 OrderedJson GenerateSchema(const RequestLimits& limits) {
   const OrderedJson all = GenerationSchemas(limits);
   OrderedJson params = NeutralSchemas(NeutralFor::kSamplingParams);
   params.update(SamplingConstraintSchemas());
-  for (const SamplingField& field : kSamplingFields) params[field.name] = all[field.name];
-  for (const char* name : {"n", "top_p", "top_k", "logit_bias", "stop", "stop_token_ids",
-                           "ignore_eos", "skip_special_tokens"}) {
+  params.update(SamplingSchemas());
+  for (const char* name : {"n", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens"}) {
     params[name] = all[name];
   }
   params["no_stop_trim"] = {{"type", "boolean"}};
@@ -483,7 +303,7 @@ OrderedJson GenerateSchema(const RequestLimits& limits) {
     fields[name] = {{"type", "boolean"}};
   }
   fields["top_logprobs_num"] = IntSchema(0, kMaxTopLogprobs);
-  fields["sampling_params"] = BodySchema(std::move(params), "", limits);
+  fields["sampling_params"] = BodySchema(std::move(params), {}, limits);
   OrderedJson forms = OrderedJson::array();
   const auto add = [&](const char* name, const OrderedJson& item) {
     OrderedJson form = fields;
@@ -494,36 +314,11 @@ OrderedJson GenerateSchema(const RequestLimits& limits) {
                      {"items", item},
                      {"minItems", 1},
                      {"maxItems", limits.max_prompts}}}}};
-    forms.push_back(BodySchema(std::move(form), name, limits));
+    forms.push_back(BodySchema(std::move(form), {name}, limits));
   };
   add("text", TextSchema(1));
   add("input_ids", TokensSchema());
   return {{"anyOf", std::move(forms)}};
-}
-
-TextRequest MakeTextRequest(const GenerationFields& fields, std::vector<int32_t> prompt,
-                            std::optional<ReasoningStart> reasoning, const Arrival& arrival) {
-  TextRequest request;
-  request.ignore_eos = fields.ignore_eos;
-  request.stop = fields.stop;
-  request.include_stop = fields.include_stop;
-  request.skip_special_tokens = fields.skip_special_tokens;
-  request.reasoning = reasoning;
-  Request& tokens = request.tokens;
-  tokens.prompt = std::move(prompt);
-  tokens.sampling = fields.sampling;
-  tokens.sampling.seed = fields.seed.value_or(arrival.seed);
-  tokens.logit_bias = fields.logit_bias;
-  tokens.num_samples = fields.n;
-  tokens.min_tokens = fields.min_tokens;
-  // The engine always draws one.
-  if (fields.max_tokens) tokens.max_tokens = std::max<int64_t>(*fields.max_tokens, 1);
-  tokens.stop_tokens = fields.stop_token_ids;
-  tokens.score_prompt = fields.score_prompt;
-  tokens.priority = fields.priority;
-  tokens.cache_salt = fields.cache_salt;
-  if (fields.timeout) tokens.deadline = arrival.now + *fields.timeout;
-  return request;
 }
 
 }  // namespace quire

@@ -28,54 +28,20 @@
 #ifndef QUIRE_SERVE_OPENAI_REQUEST_H_
 #define QUIRE_SERVE_OPENAI_REQUEST_H_
 
-#include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
-#include "engine/request.h"
 #include "serve/api_error.h"
 #include "serve/conversation.h"
+#include "serve/generation_fields.h"
 #include "serve/request_fields.h"
 #include "serve/tool_fields.h"
-#include "step/sampling_params.h"
-#include "text/reasoning.h"
 #include "textgen/generation_config.h"
-#include "textgen/text_constraint.h"
-#include "textgen/text_engine.h"
 
 namespace quire {
-
-// What both kinds of request say about the answers.
-struct GenerationFields {
-  std::optional<std::string> model = {};
-  int32_t n = 1;
-  bool stream = false;
-  bool include_usage = false;     // of a stream
-  bool continuous_usage = false;  // with every chunk of it
-  // The request's, or the model's where it says nothing; logit_bias is apart, seed is below.
-  SamplingParams sampling = {};
-  std::vector<LogitBias> logit_bias = {};
-  std::optional<uint64_t> seed = {};
-  std::optional<int64_t> max_tokens = {};  // absent: to the end of the context; 0: see prompt_only
-  int64_t min_tokens = 0;
-  bool prompt_only = false;   // max_tokens 0: one token is drawn and not shown
-  bool score_prompt = false;  // echo with logprobs
-  bool logprobs = false;      // with sampling.top_logprobs alternatives
-  bool token_ids = false;     // those of prompt and answer are given, too
-  std::vector<std::string> stop = {};
-  std::vector<int32_t> stop_token_ids = {};
-  bool include_stop = false;  // what ends an answer is part of its text
-  bool ignore_eos = false;
-  bool skip_special_tokens = true;
-  int32_t priority = 0;
-  std::string cache_salt = {};
-  std::optional<std::chrono::microseconds> timeout = {};
-  std::optional<TextConstraint> constraint = {};  // constraint_fields.h
-};
 
 struct ChatCompletionRequest {
   GenerationFields generation = {};
@@ -119,17 +85,6 @@ GenerateRequest ParseGenerateRequest(std::string_view body, const GenerationConf
 OrderedJson ChatCompletionSchema(const RequestLimits& limits = {});
 OrderedJson CompletionSchema(const RequestLimits& limits = {});
 OrderedJson GenerateSchema(const RequestLimits& limits = {});
-
-// What a request becomes when it is taken.
-struct Arrival {
-  EngineClock::time_point now = {};
-  uint64_t seed = 0;  // for a request that gives none
-};
-
-// For the engine; it checks what needs the model (token ids, prompt against context) itself.
-// `reasoning` as in TextRequest: for chat, ChatPrompt::reasoning; for completions, nullopt.
-TextRequest MakeTextRequest(const GenerationFields& fields, std::vector<int32_t> prompt,
-                            std::optional<ReasoningStart> reasoning, const Arrival& arrival);
 
 }  // namespace quire
 
