@@ -22,6 +22,11 @@ std::string SseData(std::string_view data) {
   return out;
 }
 
+std::string SseText(const SseEvent& event) {
+  if (event.type == SseEvent().type) return SseData(event.data);
+  return "event: " + event.type + '\n' + SseData(event.data);
+}
+
 SseParser::SseParser(size_t max_event_bytes) : max_event_bytes_(max_event_bytes) {}
 
 void SseParser::Feed(std::string_view bytes, const std::function<void(const SseEvent&)>& on_event) {

@@ -21,6 +21,9 @@ struct SseEvent {
   std::string data{};            // lines joined by '\n'
 };
 
+// The same, behind "event: ..." where the type is another than every event has.
+std::string SseText(const SseEvent& event);
+
 // Takes a stream in pieces, cut anywhere. Lines may end in LF, CR or CRLF.
 class SseParser {
  public:

@@ -25,6 +25,11 @@ TEST(SseTest, DataIsFramedLineByLine) {
   EXPECT_EQ(SseData("a\nb\r\nc\rd"), "data: a\ndata: b\ndata: c\ndata: d\n\n");
 }
 
+TEST(SseTest, TypesAreWrittenWhereTheyAreOthersThanMessage) {
+  EXPECT_EQ(SseText({.data = "a\nb"}), SseData("a\nb"));
+  EXPECT_EQ(SseText({.type = "ping", .data = "{}"}), "event: ping\ndata: {}\n\n");
+}
+
 TEST(SseTest, WhatIsWrittenIsReadBackHoweverItIsCut) {
   const std::string stream = SseData("{\"x\": 1}") + std::string(kSsePing) + SseData("two\nlines") +
                              SseData("") + SseData("[DONE]");

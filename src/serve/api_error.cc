@@ -28,6 +28,22 @@ const char* TypeOf(int status) {
   }
 }
 
+// As Anthropic's API names it.
+const char* MessagesTypeOf(int status) {
+  switch (status) {
+    case 403:
+      return "permission_error";
+    case 413:
+      return "request_too_large";
+    case 503:
+      return "overloaded_error";
+    case 504:
+      return TypeOf(status);
+    default:
+      return status >= 500 ? "api_error" : TypeOf(status);
+  }
+}
+
 OrderedJson TextOrNull(const std::string& text) {
   return text.empty() ? OrderedJson(nullptr) : OrderedJson(text);
 }
@@ -43,12 +59,25 @@ std::string FieldOf(std::string_view message) {
 
 }  // namespace
 
-std::string ApiError::ToJson() const {
-  const OrderedJson error = {{"error",
-                              {{"message", what()},
-                               {"type", type()},
-                               {"param", TextOrNull(param())},
-                               {"code", TextOrNull(code())}}}};
+ErrorForm ErrorFormOf(std::string_view path) {
+  constexpr std::string_view kMessages = "/v1/messages";
+  const bool is_below =
+      path.starts_with(kMessages) && path.substr(kMessages.size()).starts_with('/');
+  return path == kMessages || is_below ? ErrorForm::kAnthropic : ErrorForm::kOpenAi;
+}
+
+std::string ApiError::ToJson(ErrorForm form) const {
+  OrderedJson error;
+  if (form == ErrorForm::kAnthropic) {
+    error = {{"type", "error"},
+             {"error", {{"type", MessagesTypeOf(status())}, {"message", what()}}}};
+  } else {
+    error = {{"error",
+              {{"message", what()},
+               {"type", type()},
+               {"param", TextOrNull(param())},
+               {"code", TextOrNull(code())}}}};
+  }
   return error.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 

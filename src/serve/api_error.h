@@ -1,4 +1,5 @@
-// An error as OpenAI's clients expect it: an HTTP status and {"error": {message, type, param, code}}.
+// An error as clients expect it: an HTTP status and {"error": {message, type, param, code}} of OpenAI's
+// API, or {"type": "error", "error": {type, message}} of Anthropic's, whose types are in brackets.
 //
 //   status  type                    code                     when
 //   400     invalid_request_error   null                     a field, named by param
@@ -10,6 +11,8 @@
 //   429     rate_limit_error        queue_full
 //   500     server_error            step_failed, null        a step failed; anything else of ours
 //   503     service_unavailable_error  cancelled, null       loading, draining, ended by the server
+//
+// [403 permission_error; 413 request_too_large; 500 api_error; 503 overloaded_error; others the same]
 #ifndef QUIRE_SERVE_API_ERROR_H_
 #define QUIRE_SERVE_API_ERROR_H_
 
@@ -22,6 +25,11 @@
 #include "engine/request.h"
 
 namespace quire {
+
+enum class ErrorForm { kOpenAi, kAnthropic };
+
+// Of the API that a path belongs to.
+ErrorForm ErrorFormOf(std::string_view path);
 
 struct ApiErrorFields {
   int status = 500;
@@ -42,7 +50,7 @@ class ApiError : public std::runtime_error {
   const std::string& param() const { return fields_.param; }
 
   // Always UTF-8: what is not, in the message, becomes U+FFFD.
-  std::string ToJson() const;
+  std::string ToJson(ErrorForm form = ErrorForm::kOpenAi) const;
 
  private:
   ApiErrorFields fields_;

@@ -16,6 +16,29 @@ TEST(ApiErrorTest, IsShapedAsOpenaisClientsExpect) {
             R"("type":"rate_limit_error","param":null,"code":"queue_full"}})");
 }
 
+TEST(ApiErrorTest, IsShapedAsAnthropicsClientsExpectBelowTheirPath) {
+  EXPECT_EQ(
+      BadField("top_k", "top_k: missing").ToJson(ErrorForm::kAnthropic),
+      R"({"type":"error","error":{"type":"invalid_request_error","message":"top_k: missing"}})");
+  const auto type_of = [](int status) {
+    const std::string json = ErrorOfStatus(status, "").ToJson(ErrorForm::kAnthropic);
+    const size_t begin = json.rfind("\"type\":\"") + 8;
+    return json.substr(begin, json.find('"', begin) - begin);
+  };
+  EXPECT_EQ(type_of(401), "authentication_error");
+  EXPECT_EQ(type_of(403), "permission_error");
+  EXPECT_EQ(type_of(404), "not_found_error");
+  EXPECT_EQ(type_of(408), "timeout_error");
+  EXPECT_EQ(type_of(413), "request_too_large");
+  EXPECT_EQ(type_of(429), "rate_limit_error");
+  EXPECT_EQ(type_of(500), "api_error");
+  EXPECT_EQ(type_of(503), "overloaded_error");
+  EXPECT_EQ(ErrorFormOf("/v1/messages"), ErrorForm::kAnthropic);
+  EXPECT_EQ(ErrorFormOf("/v1/messages/count_tokens"), ErrorForm::kAnthropic);
+  EXPECT_EQ(ErrorFormOf("/v1/messagesx"), ErrorForm::kOpenAi);
+  EXPECT_EQ(ErrorFormOf("/v1/responses"), ErrorForm::kOpenAi);
+}
+
 TEST(ApiErrorTest, IsUtf8WhateverTheMessage) {
   EXPECT_EQ(ErrorOfStatus(400, "a\xff\"").ToJson(),
             "{\"error\":{\"message\":\"a\xef\xbf\xbd\\\"\",\"type\":\"invalid_request_error\","

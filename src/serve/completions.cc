@@ -5,8 +5,11 @@
 
 #include "base/error.h"
 #include "http/sse.h"
+#include "serve/answer_blocks.h"
 #include "serve/api_error.h"
 #include "serve/event_queue.h"
+#include "serve/messages_request.h"
+#include "serve/responses_request.h"
 #include "textgen/text_model.h"
 
 namespace quire {
@@ -111,30 +114,6 @@ void Completions::CancelAll() {
   for (Submission* submission : open_) submission->Cancel();
 }
 
-asio::awaitable<void> Completions::Handle(Endpoint endpoint, const HttpRequest& request,
-                                          HttpResponder& responder, const HttpHeaders& headers) {
-  const Arrival arrival{.now = EngineClock::now(), .seed = random_()};
-  const std::string id = MakeAnswerId(endpoint, random_(), random_());
-  // Open from here on: whoever drains waits for what is still being read, too.
-  Submission submission(*this);
-  Job job = co_await RunOnWorkers(workers_.For(request.body.size()), [&](std::stop_token stop) {
-    return Prepare(endpoint, request.body, arrival, stop);
-  });
-  responder.DropBody();  // an answer may take long
-  job.shape.id = id;
-  job.shape.created = SecondsSince1970();
-  job.shape.model = options_.model_name;
-  job.shape.system_fingerprint = options_.system_fingerprint;
-  job.shape.tokenizer = engine_.model().tokenizer.get();
-
-  submission.Submit(std::move(job.requests), arrival.now);
-  if (job.stream) {
-    co_await SendStream(submission, std::move(job.shape), arrival.now, responder, headers);
-  } else {
-    co_await SendWhole(submission, std::move(job.shape), arrival.now, responder, headers);
-  }
-}
-
 // ---- On a worker ----
 
 // Throws ApiError if a prompt leaves no room for an answer.
@@ -157,9 +136,26 @@ std::shared_ptr<const TokenGrammar> Completions::CompileConstraint(
 
 Completions::Job Completions::Prepare(Endpoint endpoint, const std::string& body,
                                       const Arrival& arrival, const std::stop_token& stop) const {
-  Job job = endpoint == Endpoint::kChat         ? PrepareChat(body, arrival, stop)
-            : endpoint == Endpoint::kCompletion ? PrepareCompletion(body, arrival, stop)
-                                                : PrepareGenerate(body, arrival, stop);
+  const GenerationConfig& defaults = engine_.model().generation;
+  Job job;
+  switch (endpoint) {
+    case Endpoint::kChat:
+      job = PrepareChat(ParseChatCompletionRequest(body, defaults, options_.limits), arrival, stop);
+      break;
+    case Endpoint::kMessages:
+      job = PrepareChat(ParseMessagesRequest(body, defaults, options_.limits), arrival, stop);
+      break;
+    case Endpoint::kResponses:
+      job = PrepareResponse(body, arrival, stop);
+      break;
+    case Endpoint::kCompletion:
+      job = PrepareCompletion(body, arrival, stop);
+      break;
+    case Endpoint::kGenerate:
+      job = PrepareGenerate(body, arrival, stop);
+      break;
+  }
+  job.shape.endpoint = endpoint;
   for (TextRequest& request : job.requests) {
     if (options_.request_timeout) {
       const auto latest = arrival.now + *options_.request_timeout;
@@ -169,40 +165,52 @@ Completions::Job Completions::Prepare(Endpoint endpoint, const std::string& body
   return job;
 }
 
-Completions::Job Completions::PrepareChat(const std::string& body, const Arrival& arrival,
-                                          const std::stop_token& stop) const {
-  const TextModel& model = engine_.model();
-  ChatCompletionRequest request =
-      ParseChatCompletionRequest(body, model.generation, options_.limits);
+ChatPrompt Completions::MakePrompt(ChatCompletionRequest& request,
+                                   const std::stop_token& stop) const {
   CheckModelName(request.generation.model, options_.model_name);
-  Job job{.shape = MakeAnswerShape(request), .stream = request.generation.stream};
-  AddConversation(std::move(request.conversation), request.tools, request.generation, arrival, stop,
-                  job);
-  return job;
+  FitToTemplate(request.conversation);
+  const bool has_tools = request.tools.choice != ToolChoice::kNone;
+  if (has_tools && !tool_style_ && engine_.model().chat) {
+    throw BadField("tools",
+                   "tools: expected none, since this model's template writes no calls in a format "
+                   "that is known (--tool-call-parser names one)");
+  }
+  if (has_tools) request.conversation.tools = ToolsForTemplate(request.tools.tools);
+  return MakeChatPrompt(engine_.model(), request.conversation.ToChatRequest(), stop);
 }
 
 void Completions::FitToTemplate(Conversation& conversation) const {
   if (tool_style_ && tool_style_->wants_objects) conversation.MakeArgumentsObjects();
 }
 
-void Completions::AddConversation(Conversation conversation, const ToolFields& tools,
-                                  const GenerationFields& generation, const Arrival& arrival,
-                                  const std::stop_token& stop, Job& job) const {
-  FitToTemplate(conversation);
-  const bool has_tools = tools.choice != ToolChoice::kNone;
-  if (has_tools && !tool_style_ && engine_.model().chat) {
-    throw BadField("tools",
-                   "tools: expected none, since this model's template writes no calls in a format "
-                   "that is known (--tool-call-parser names one)");
-  }
-  if (has_tools) conversation.tools = ToolsForTemplate(tools.tools);
-  ChatPrompt prompt = MakeChatPrompt(engine_.model(), conversation.ToChatRequest(), stop);
+int64_t Completions::CountTokens(const std::string& body, const std::stop_token& stop) const {
+  ChatCompletionRequest request = ParseCountTokensRequest(body, options_.limits);
+  return std::ssize(MakePrompt(request, stop).tokens);
+}
+
+Completions::Job Completions::PrepareResponse(const std::string& body, const Arrival& arrival,
+                                              const std::stop_token& stop) const {
+  ResponsesRequest request =
+      ParseResponsesRequest(body, engine_.model().generation, options_.limits);
+  Job job = PrepareChat(std::move(request.chat), arrival, stop);
+  job.shape.request = std::move(request.repeated);
+  return job;
+}
+
+Completions::Job Completions::PrepareChat(ChatCompletionRequest request, const Arrival& arrival,
+                                          const std::stop_token& stop) const {
+  ChatPrompt prompt = MakePrompt(request, stop);
   CheckContext(prompt.tokens.size());
+  const GenerationFields& generation = request.generation;
+  Job job{.shape = MakeAnswerShape(request), .stream = generation.stream};
   job.shape.prompts = {{.tokens = prompt.tokens}};
   const auto reasoning = options_.splits_reasoning ? std::optional(prompt.reasoning) : std::nullopt;
   job.requests.push_back(MakeTextRequest(generation, std::move(prompt.tokens), reasoning, arrival));
   job.requests.back().grammar = CompileConstraint(generation);
-  if (has_tools) AddTools(tools, generation, job.requests.back());
+  if (request.tools.choice != ToolChoice::kNone) {
+    AddTools(request.tools, generation, job.requests.back());
+  }
+  return job;
 }
 
 void Completions::AddTools(const ToolFields& tools, const GenerationFields& generation,
@@ -312,17 +320,24 @@ class Completions::Numbers {
 
 // ---- Answers ----
 
-asio::awaitable<void> Completions::SendWhole(Submission& submission, AnswerShape shape,
+namespace {
+
+std::string ToSse(const std::string& chunk) { return SseData(chunk); }
+std::string ToSse(const SseEvent& event) { return SseText(event); }
+
+}  // namespace
+
+template <class Answer>
+asio::awaitable<void> Completions::SendWhole(Submission& submission, Answer& answer,
                                              EngineClock::time_point arrival,
                                              HttpResponder& responder, const HttpHeaders& headers) {
-  WholeAnswer answer(std::move(shape));
-  Numbers<WholeAnswer> numbers(responder, answer, arrival);
+  Numbers<Answer> numbers(responder, answer, arrival);
   while (!answer.done()) {
     const std::vector<QueuedEvent> events =
         co_await submission.queue().Next(options_.ping_interval);
     for (const QueuedEvent& queued : events) {
       numbers.Take(queued.event);
-      answer.Take(queued.prompt, queued.event);
+      (void)answer.Take(queued.prompt, queued.event);
     }
     if (answer.error()) throw *answer.error();
   }
@@ -342,7 +357,8 @@ asio::awaitable<void> Completions::SendWhole(Submission& submission, AnswerShape
   co_await responder.Finish();
 }
 
-asio::awaitable<void> Completions::SendStream(Submission& submission, AnswerShape shape,
+template <class Answer>
+asio::awaitable<void> Completions::SendStream(Submission& submission, Answer& answer,
                                               EngineClock::time_point arrival,
                                               HttpResponder& responder,
                                               const HttpHeaders& headers) {
@@ -350,8 +366,7 @@ asio::awaitable<void> Completions::SendStream(Submission& submission, AnswerShap
   stream_headers.Add("Cache-Control", "no-cache");
   stream_headers.Add("X-Accel-Buffering", "no");  // proxies pass every piece on
   co_await responder.Start(200, std::string(kSseContentType), std::move(stream_headers));
-  StreamedAnswer answer(std::move(shape));
-  Numbers<StreamedAnswer> numbers(responder, answer, arrival);
+  Numbers<Answer> numbers(responder, answer, arrival);
   auto last_write = EngineClock::now();
   while (!answer.done() && !answer.error()) {
     const std::vector<QueuedEvent> events =
@@ -359,14 +374,11 @@ asio::awaitable<void> Completions::SendStream(Submission& submission, AnswerShap
     std::string out;
     for (const QueuedEvent& queued : events) {
       numbers.Take(queued.event);
-      for (const std::string& chunk : answer.Take(queued.prompt, queued.event))
-        out += SseData(chunk);
+      for (const auto& chunk : answer.Take(queued.prompt, queued.event)) out += ToSse(chunk);
     }
-    if (answer.error()) {
-      responder.set_error(answer.error()->what());
-      out += SseData(answer.error()->ToJson());
-    } else if (answer.done()) {
-      out += SseData("[DONE]");
+    if (answer.error()) responder.set_error(answer.error()->what());
+    if (answer.error() || answer.done()) {
+      out += answer.Ending();
     } else if (out.empty() && EngineClock::now() - last_write >= options_.ping_interval) {
       out += kSsePing;  // tokens may come whose text is held back
     }
@@ -375,6 +387,42 @@ asio::awaitable<void> Completions::SendStream(Submission& submission, AnswerShap
     last_write = EngineClock::now();
   }
   co_await responder.Finish();
+}
+
+// ---- Every request ----
+
+asio::awaitable<void> Completions::Handle(Endpoint endpoint, const HttpRequest& request,
+                                          HttpResponder& responder, const HttpHeaders& headers) {
+  const Arrival arrival{.now = EngineClock::now(), .seed = random_()};
+  const std::string id = MakeAnswerId(endpoint, random_(), random_());
+  // Open from here on: whoever drains waits for what is still being read, too.
+  Submission submission(*this);
+  Job job = co_await RunOnWorkers(workers_.For(request.body.size()), [&](std::stop_token stop) {
+    return Prepare(endpoint, request.body, arrival, stop);
+  });
+  responder.DropBody();  // an answer may take long
+  job.shape.id = id;
+  job.shape.created = SecondsSince1970();
+  job.shape.model = options_.model_name;
+  job.shape.system_fingerprint = options_.system_fingerprint;
+  job.shape.tokenizer = engine_.model().tokenizer.get();
+
+  submission.Submit(std::move(job.requests), arrival.now);
+  if (endpoint == Endpoint::kMessages || endpoint == Endpoint::kResponses) {
+    const std::unique_ptr<BlockAnswer> answer =
+        MakeBlockAnswer(std::move(job.shape), job.stream ? Delivery::kStream : Delivery::kWhole);
+    if (job.stream) {
+      co_await SendStream(submission, *answer, arrival.now, responder, headers);
+    } else {
+      co_await SendWhole(submission, *answer, arrival.now, responder, headers);
+    }
+  } else if (job.stream) {
+    StreamedAnswer answer(std::move(job.shape));
+    co_await SendStream(submission, answer, arrival.now, responder, headers);
+  } else {
+    WholeAnswer answer(std::move(job.shape));
+    co_await SendWhole(submission, answer, arrival.now, responder, headers);
+  }
 }
 
 }  // namespace quire

@@ -1,4 +1,5 @@
-// /v1/chat/completions, /v1/completions and /generate: from a body to a streamed or a whole answer.
+// /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages and /generate: from a body to a streamed
+// or a whole answer.
 #ifndef QUIRE_SERVE_COMPLETIONS_H_
 #define QUIRE_SERVE_COMPLETIONS_H_
 
@@ -25,6 +26,7 @@
 #include "text/tool_style.h"
 #include "textgen/text_constraint.h"
 #include "textgen/text_engine.h"
+#include "textgen/text_model.h"
 
 namespace quire {
 
@@ -57,6 +59,8 @@ class Completions {
 
   // Calls in messages as the model's template wants them. Throws ApiError. Any thread may use it.
   void FitToTemplate(Conversation& conversation) const;
+  // The tokens of the prompt that a body of /v1/messages/count_tokens makes. On a worker. Throws ApiError.
+  int64_t CountTokens(const std::string& body, const std::stop_token& stop) const;
 
   // Requests that are being answered.
   int64_t num_open() const { return std::ssize(open_); }
@@ -72,27 +76,30 @@ class Completions {
   class Numbers;
 
   void CheckContext(size_t prompt_tokens) const;
-  // A conversation that may call tools, whatever its API: adds its prompt and its request to the job.
-  void AddConversation(Conversation conversation, const ToolFields& tools,
-                       const GenerationFields& generation, const Arrival& arrival,
-                       const std::stop_token& stop, Job& job) const;
   void AddTools(const ToolFields& tools, const GenerationFields& generation,
                 TextRequest& request) const;
   std::shared_ptr<const TokenGrammar> CompileConstraint(const GenerationFields& fields) const;
   Job Prepare(Endpoint endpoint, const std::string& body, const Arrival& arrival,
               const std::stop_token& stop) const;
-  Job PrepareChat(const std::string& body, const Arrival& arrival,
+  // A conversation that may call tools, whatever its API. Arguments of calls become what the template wants.
+  ChatPrompt MakePrompt(ChatCompletionRequest& request, const std::stop_token& stop) const;
+  Job PrepareChat(ChatCompletionRequest request, const Arrival& arrival,
                   const std::stop_token& stop) const;
+  Job PrepareResponse(const std::string& body, const Arrival& arrival,
+                      const std::stop_token& stop) const;
   Job PrepareGenerate(const std::string& body, const Arrival& arrival,
                       const std::stop_token& stop) const;
   void AddPrompts(const std::vector<CompletionPrompt>& prompts, const GenerationFields& generation,
                   const Arrival& arrival, const std::stop_token& stop, Job& job) const;
   Job PrepareCompletion(const std::string& body, const Arrival& arrival,
                         const std::stop_token& stop) const;
-  asio::awaitable<void> SendWhole(Submission& submission, AnswerShape shape,
+  // `answer` is complete when they are.
+  template <class Answer>
+  asio::awaitable<void> SendWhole(Submission& submission, Answer& answer,
                                   EngineClock::time_point arrival, HttpResponder& responder,
                                   const HttpHeaders& headers);
-  asio::awaitable<void> SendStream(Submission& submission, AnswerShape shape,
+  template <class Answer>
+  asio::awaitable<void> SendStream(Submission& submission, Answer& answer,
                                    EngineClock::time_point arrival, HttpResponder& responder,
                                    const HttpHeaders& headers);
 

@@ -95,19 +95,28 @@ void ReadFields(RequestFields& fields, std::span<const ConstraintField> known, C
   }
 }
 
-void ReadResponseFormat(const RequestField& field, Constraints& out) {
+// A schema, and what OpenAI has beside it.
+void ReadNamedSchema(RequestFields& named, Constraints& out) {
+  const RequestField schema = named.At("schema");
+  out.Add(schema, {.kind = Kind::kJsonSchema, .texts = {ReadSchema(schema)}});
+  for (const char* name : {"name", "description"}) {
+    if (const auto text = named.Find(name)) (void)text->String();
+  }
+  (void)named.Bool("strict", true);
+}
+
+enum class SchemaPlace { kBesideType, kInJsonSchema };
+
+void ReadResponseFormat(const RequestField& field, SchemaPlace place, Constraints& out) {
   RequestFields format = field.Object();
   const RequestField type = format.At("type");
   if (type.value() == "json_object") {
     out.Add(field, {.kind = Kind::kJsonObject});
+  } else if (type.value() == "json_schema" && place == SchemaPlace::kBesideType) {
+    ReadNamedSchema(format, out);
   } else if (type.value() == "json_schema") {
     RequestFields json_schema = format.At("json_schema").Object();
-    const RequestField schema = json_schema.At("schema");
-    out.Add(schema, {.kind = Kind::kJsonSchema, .texts = {ReadSchema(schema)}});
-    for (const char* name : {"name", "description"}) {
-      if (const auto text = json_schema.Find(name)) (void)text->String();
-    }
-    (void)json_schema.Bool("strict", true);
+    ReadNamedSchema(json_schema, out);
     json_schema.RefuseUnknown();
   } else if (type.value() != "text") {
     type.Refuse("\"text\", \"json_object\" or \"json_schema\"");
@@ -137,17 +146,24 @@ OrderedJson SchemasOf(std::span<const ConstraintField> fields) {
   return schemas;
 }
 
-}  // namespace
-
-std::optional<TextConstraint> ReadConstraint(RequestFields& body) {
-  Constraints found;
-  if (const auto format = body.Find("response_format")) ReadResponseFormat(*format, found);
+// vLLM's.
+void ReadStructured(RequestFields& body, Constraints& found) {
   if (const auto structured = body.Find("structured_outputs")) {
     RequestFields fields = structured->Object();
     ReadFields(fields, kStructured, found);
     fields.RefuseUnknown();
   }
   ReadFields(body, kGuided, found);
+}
+
+}  // namespace
+
+std::optional<TextConstraint> ReadConstraint(RequestFields& body) {
+  Constraints found;
+  if (const auto format = body.Find("response_format")) {
+    ReadResponseFormat(*format, SchemaPlace::kInJsonSchema, found);
+  }
+  ReadStructured(body, found);
   return found.Take();
 }
 
@@ -157,17 +173,44 @@ std::optional<TextConstraint> ReadSamplingConstraint(RequestFields& params) {
   return found.Take();
 }
 
-OrderedJson ConstraintSchemas() {
-  OrderedJson schemas = SchemasOf(kGuided);
+std::optional<TextConstraint> ReadTextConstraint(const std::optional<RequestField>& format,
+                                                 RequestFields& body) {
+  Constraints found;
+  if (format) ReadResponseFormat(*format, SchemaPlace::kBesideType, found);
+  ReadStructured(body, found);
+  return found.Take();
+}
+
+std::optional<TextConstraint> ReadOutputConstraint(const std::optional<RequestField>& format,
+                                                   RequestFields& body) {
+  Constraints found;
+  if (format) {
+    RequestFields fields = format->Object();
+    const RequestField type = fields.At("type");
+    if (type.value() != "json_schema") type.Refuse("\"json_schema\"");
+    const RequestField schema = fields.At("schema");
+    found.Add(schema, {.kind = Kind::kJsonSchema, .texts = {ReadSchema(schema)}});
+    fields.RefuseUnknown();
+  }
+  ReadStructured(body, found);
+  return found.Take();
+}
+
+namespace {
+
+OrderedJson NamedSchemaSchema() {
   const OrderedJson text_or_null = {{"type", {"string", "null"}}};
-  const OrderedJson json_schema = {{"type", "object"},
-                                   {"properties",
-                                    {{"name", text_or_null},
-                                     {"description", text_or_null},
-                                     {"strict", {{"type", {"boolean", "null"}}}},
-                                     {"schema", SchemaOf(Kind::kJsonSchema)}}},
-                                   {"required", {"schema"}},
-                                   {"additionalProperties", false}};
+  return {{"type", "object"},
+          {"properties",
+           {{"name", text_or_null},
+            {"description", text_or_null},
+            {"strict", {{"type", {"boolean", "null"}}}},
+            {"schema", SchemaOf(Kind::kJsonSchema)}}},
+          {"required", {"schema"}},
+          {"additionalProperties", false}};
+}
+
+OrderedJson FormatSchema(OrderedJson with_schema) {
   OrderedJson forms = OrderedJson::array();
   for (const char* type : {"text", "json_object"}) {
     forms.push_back({{"type", "object"},
@@ -175,17 +218,44 @@ OrderedJson ConstraintSchemas() {
                      {"required", {"type"}},
                      {"additionalProperties", false}});
   }
-  forms.push_back(
-      {{"type", "object"},
-       {"properties", {{"type", {{"const", "json_schema"}}}, {"json_schema", json_schema}}},
-       {"required", {"type", "json_schema"}},
-       {"additionalProperties", false}});
-  schemas["response_format"] = {{"anyOf", std::move(forms)}};
+  forms.push_back(std::move(with_schema));
+  return {{"anyOf", std::move(forms)}};
+}
+
+}  // namespace
+
+OrderedJson StructuredSchemas() {
+  OrderedJson schemas = SchemasOf(kGuided);
   schemas["structured_outputs"] = {
       {"type", "object"}, {"properties", SchemasOf(kStructured)}, {"additionalProperties", false}};
   return schemas;
 }
 
+OrderedJson ConstraintSchemas() {
+  OrderedJson schemas = StructuredSchemas();
+  schemas["response_format"] = FormatSchema(
+      {{"type", "object"},
+       {"properties", {{"type", {{"const", "json_schema"}}}, {"json_schema", NamedSchemaSchema()}}},
+       {"required", {"type", "json_schema"}},
+       {"additionalProperties", false}});
+  return schemas;
+}
+
 OrderedJson SamplingConstraintSchemas() { return SchemasOf(kSampling); }
+
+OrderedJson TextFormatSchema() {
+  OrderedJson with_schema = NamedSchemaSchema();
+  with_schema["properties"]["type"] = {{"const", "json_schema"}};
+  with_schema["required"].push_back("type");
+  return FormatSchema(std::move(with_schema));
+}
+
+OrderedJson OutputFormatSchema() {
+  return {{"type", "object"},
+          {"properties",
+           {{"type", {{"const", "json_schema"}}}, {"schema", SchemaOf(Kind::kJsonSchema)}}},
+          {"required", {"type", "schema"}},
+          {"additionalProperties", false}};
+}
 
 }  // namespace quire

@@ -5,6 +5,8 @@
 //   structured_outputs {"json" | "regex" | "choice" | "grammar" | "json_object"}: vLLM's
 //   guided_json, guided_regex, guided_choice, guided_grammar: vLLM's older names
 //   json_schema, regex, ebnf of sampling_params: SGLang's
+//   text.format of /v1/responses: as response_format, but for "name" ... "schema" beside "type"
+//   output_config.format of /v1/messages: {"type": "json_schema", "schema"}
 //
 // A schema may be an object or its text. One constraint at most.
 #ifndef QUIRE_SERVE_CONSTRAINT_FIELDS_H_
@@ -17,13 +19,21 @@
 
 namespace quire {
 
-// Both throw ApiError. The constraint's source is the path of its field.
+// All throw ApiError. The constraint's source is the path of its field.
 std::optional<TextConstraint> ReadConstraint(RequestFields& body);
 std::optional<TextConstraint> ReadSamplingConstraint(RequestFields& params);
+// With text.format, and output_config.format, if there is one; vLLM's fields are taken beside them.
+std::optional<TextConstraint> ReadTextConstraint(const std::optional<RequestField>& format,
+                                                 RequestFields& body);
+std::optional<TextConstraint> ReadOutputConstraint(const std::optional<RequestField>& format,
+                                                   RequestFields& body);
 
 // JSON Schemas of these fields, by name.
 OrderedJson ConstraintSchemas();
+OrderedJson StructuredSchemas();  // vLLM's alone
 OrderedJson SamplingConstraintSchemas();
+OrderedJson TextFormatSchema();
+OrderedJson OutputFormatSchema();
 
 }  // namespace quire
 

@@ -155,6 +155,14 @@ void Conversation::MakeArgumentsObjects() {
   }
 }
 
+OrderedJson ReadTemplateVariables(RequestFields& body) {
+  const auto variables = body.Find("chat_template_kwargs");
+  if (!variables) return OrderedJson::object();
+  (void)variables->Object();  // refuses what is none
+  RequireOwnName(*variables);
+  return variables->value();
+}
+
 Conversation ReadConversation(RequestFields& body) {
   Conversation conversation;
   const RequestField messages = body.At("messages");
@@ -164,11 +172,7 @@ Conversation ReadConversation(RequestFields& body) {
   for (const RequestField& message : messages.Array()) {
     conversation.messages.push_back(ReadMessage(message));
   }
-  if (const auto variables = body.Find("chat_template_kwargs")) {
-    (void)variables->Object();  // refuses what is none
-    RequireOwnName(*variables);
-    conversation.template_variables = variables->value();
-  }
+  conversation.template_variables = ReadTemplateVariables(body);
   const auto continued = body.Find("continue_final_message");
   conversation.continue_final_message = continued && continued->Bool();
   conversation.add_generation_prompt =

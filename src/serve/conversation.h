@@ -27,6 +27,9 @@ struct Conversation {
   ChatRequest ToChatRequest() const;
 };
 
+// chat_template_kwargs, {} if absent. Throws ApiError.
+OrderedJson ReadTemplateVariables(RequestFields& body);
+
 // Reads messages, chat_template_kwargs, add_generation_prompt and continue_final_message. Throws ApiError.
 Conversation ReadConversation(RequestFields& body);
 // JSON Schemas of these fields, by name.

@@ -29,6 +29,11 @@ bool IsObject(const OrderedJson& value) { return value.is_object(); }
 bool IsEmptyString(const OrderedJson& value) { return value == ""; }
 bool IsNone(const OrderedJson& value) { return value == "none"; }
 bool IsOrdinaryTier(const OrderedJson& value) { return value == "auto" || value == "default"; }
+bool IsMessagesTier(const OrderedJson& value) {
+  return value == "auto" || value == "standard_only";
+}
+bool IsDisabled(const OrderedJson& value) { return value == "disabled"; }
+bool IsZero(const OrderedJson& value) { return value.is_number_integer() && value == 0; }
 bool IsTextOnly(const OrderedJson& value) { return value == OrderedJson::array({"text"}); }
 
 constexpr NeutralField kCommon[] = {
@@ -77,6 +82,35 @@ constexpr NeutralField kSamplingParams[] = {
     {"custom_params", "null (not supported)", Never, R"({"type": "null"})"},
 };
 
+constexpr NeutralField kMessages[] = {
+    {"metadata", "an object", IsObject, R"({"type": "object"})"},
+    {"cache_control", "an object", IsObject, R"({"type": "object"})"},
+    {"service_tier", "\"auto\" or \"standard_only\"", IsMessagesTier,
+     R"({"enum": ["auto", "standard_only"]})"},
+    {"mcp_servers", "[] (not supported)", IsEmptyArray, R"({"type": "array", "maxItems": 0})"},
+    {"container", "null (not supported)", Never, R"({"type": "null"})"},
+};
+
+constexpr NeutralField kResponses[] = {
+    {"user", "a string", IsString, R"({"type": "string"})"},
+    {"metadata", "an object", IsObject, R"({"type": "object"})"},
+    {"safety_identifier", "a string", IsString, R"({"type": "string"})"},
+    {"prompt_cache_key", "a string", IsString, R"({"type": "string"})"},
+    {"service_tier", "\"auto\" or \"default\"", IsOrdinaryTier, R"({"enum": ["auto", "default"]})"},
+    {"store", "false (nothing is stored)", IsFalse, R"({"const": false})"},
+    {"previous_response_id", "null (nothing is stored; give all items as input)", Never,
+     R"({"type": "null"})"},
+    {"conversation", "null (nothing is stored; give all items as input)", Never,
+     R"({"type": "null"})"},
+    {"background", "false (not supported)", IsFalse, R"({"const": false})"},
+    {"prompt", "null (nothing is stored)", Never, R"({"type": "null"})"},
+    {"truncation", "\"disabled\" (others are not supported)", IsDisabled,
+     R"({"const": "disabled"})"},
+    {"include", "[] (not supported)", IsEmptyArray, R"({"type": "array", "maxItems": 0})"},
+    {"top_logprobs", "0 (not supported)", IsZero, R"({"const": 0})"},
+    {"max_tool_calls", "null (not supported)", Never, R"({"type": "null"})"},
+};
+
 void RequireNeutral(RequestFields& body, std::span<const NeutralField> fields) {
   for (const NeutralField& neutral : fields) {
     const std::optional<RequestField> field = body.Find(neutral.name);
@@ -108,6 +142,10 @@ OrderedJson NeutralSchemas(NeutralFor fields) {
       return Schemas(kGenerate);
     case NeutralFor::kSamplingParams:
       return Schemas(kSamplingParams);
+    case NeutralFor::kMessages:
+      return Schemas(kMessages);
+    case NeutralFor::kResponses:
+      return Schemas(kResponses);
   }
   throw InternalError("NeutralSchemas");
 }
@@ -119,5 +157,7 @@ void RequireNeutralGenerateFields(RequestFields& body) { RequireNeutral(body, kG
 void RequireNeutralSamplingFields(RequestFields& params) {
   RequireNeutral(params, kSamplingParams);
 }
+void RequireNeutralMessagesFields(RequestFields& body) { RequireNeutral(body, kMessages); }
+void RequireNeutralResponsesFields(RequestFields& body) { RequireNeutral(body, kResponses); }
 
 }  // namespace quire

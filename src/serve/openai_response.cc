@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "http/sse.h"
 #include "serve/generate_response.h"
 #include "serve/response_choices.h"
 
@@ -104,10 +105,12 @@ int64_t SecondsSince1970() {
 }
 
 std::string MakeAnswerId(Endpoint endpoint, uint64_t random_high, uint64_t random_low) {
-  const char* kind = endpoint == Endpoint::kChat         ? "chatcmpl"
-                     : endpoint == Endpoint::kCompletion ? "cmpl"
-                                                         : "gen";
-  return fmt::format("{}-{:016x}{:016x}", kind, random_high, random_low);
+  const char* kind = endpoint == Endpoint::kChat         ? "chatcmpl-"
+                     : endpoint == Endpoint::kCompletion ? "cmpl-"
+                     : endpoint == Endpoint::kMessages   ? "msg_"
+                     : endpoint == Endpoint::kResponses  ? "resp_"
+                                                         : "gen-";
+  return fmt::format("{}{:016x}{:016x}", kind, random_high, random_low);
 }
 
 AnswerShape MakeAnswerShape(const ChatCompletionRequest& request) {
@@ -423,6 +426,11 @@ std::vector<std::string> StreamedAnswer::Take(size_t prompt, const TextEvent& ev
 bool StreamedAnswer::done() const { return choices_->done(); }
 const std::optional<ApiError>& StreamedAnswer::error() const { return choices_->error(); }
 Usage StreamedAnswer::usage() const { return choices_->usage(); }
+
+std::string StreamedAnswer::Ending() const {
+  QUIRE_CHECK(done() || error());
+  return SseData(error() ? error()->ToJson() : "[DONE]");
+}
 
 // ---- Models ----
 

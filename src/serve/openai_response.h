@@ -41,13 +41,15 @@
 
 namespace quire {
 
-enum class Endpoint { kChat, kCompletion, kGenerate };  // the last is SGLang's
+// kGenerate is SGLang's. Answers of the last two are made by answer_blocks.h.
+enum class Endpoint { kChat, kCompletion, kGenerate, kMessages, kResponses };
 
 inline constexpr std::string_view kJsonContentType = "application/json";
 
 int64_t SecondsSince1970();
 
-// "chatcmpl-0123456789abcdef...", "cmpl-..." or "gen-..."; `random` makes it differ from others.
+// "chatcmpl-0123456789abcdef...", "cmpl-...", "gen-...", "msg_..." or "resp_..."; `random` makes it differ
+// from others.
 std::string MakeAnswerId(Endpoint endpoint, uint64_t random_high, uint64_t random_low);
 
 struct AnswerPrompt {
@@ -75,6 +77,8 @@ struct AnswerShape {
   bool continuous_usage = false;  // with every chunk of it
   bool skip_special_tokens = true;
   const Tokenizer* tokenizer = nullptr;
+  // Of /v1/responses: what the answer repeats of its request, by name.
+  OrderedJson request = OrderedJson::object();
 };
 // Everything but id, created, model, fingerprint, prompts and tokenizer.
 AnswerShape MakeAnswerShape(const ChatCompletionRequest& request);
@@ -139,6 +143,8 @@ class StreamedAnswer {
   bool done() const;
   const std::optional<ApiError>& error() const;
   Usage usage() const;
+  // What a stream has behind all chunks: [DONE], or the error. Requires done() or error().
+  std::string Ending() const;
 
  private:
   std::unique_ptr<internal::Choices> choices_;

@@ -25,10 +25,22 @@ OrderedJson ErrorSchema() {
           {"required", {"error"}}};
 }
 
+OrderedJson MessagesErrorSchema() {
+  return {{"type", "object"},
+          {"properties",
+           {{"type", {{"const", "error"}}},
+            {"error",
+             {{"type", "object"},
+              {"properties", {{"type", {{"type", "string"}}}, {"message", {{"type", "string"}}}}},
+              {"required", {"type", "message"}}}}}},
+          {"required", {"type", "error"}}};
+}
+
 OrderedJson Responses(const ApiPath& path) {
   OrderedJson content = Content("application/json", {{"type", {"object", "array"}}});
   if (path.path == "/metrics") content = Content("text/plain", {{"type", "string"}});
-  const bool streams = path.path == "/generate" || path.path.ends_with("completions");
+  const bool streams = path.path == "/generate" || path.path.ends_with("completions") ||
+                       path.path == "/v1/messages" || path.path == "/v1/responses";
   // Of an event of the stream: {"data", "event"}.
   if (streams) content.update(Content("text/event-stream", {{"type", "object"}}));
   OrderedJson responses = {{"200", {{"description", "The answer"}, {"content", content}}}};
@@ -37,7 +49,9 @@ OrderedJson Responses(const ApiPath& path) {
   }
   responses["default"] = {
       {"description", "An error"},
-      {"content", Content("application/json", {{"$ref", "#/components/schemas/Error"}})}};
+      {"content", Content("application/json", {{"$ref", path.errors == ErrorForm::kAnthropic
+                                                            ? "#/components/schemas/MessagesError"
+                                                            : "#/components/schemas/Error"}})}};
   return responses;
 }
 
@@ -74,7 +88,7 @@ std::string OpenApiJson(std::span<const ApiPath> paths, std::string_view version
                {"info", {{"title", "quire"}, {"version", version}}},
                {"paths", std::move(listed)},
                {"components",
-                {{"schemas", {{"Error", ErrorSchema()}}},
+                {{"schemas", {{"Error", ErrorSchema()}, {"MessagesError", MessagesErrorSchema()}}},
                  {"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}}}});
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "io/json.h"
+#include "serve/api_error.h"
 
 namespace quire {
 
@@ -15,6 +16,7 @@ struct ApiPath {
   std::string_view method = {};
   std::string_view path = {};  // "{name}" is a parameter
   std::string_view summary = {};
+  ErrorForm errors = ErrorForm::kOpenAi;
   bool needs_key = false;
   OrderedJson body = nullptr;  // JSON Schema; null: none
 };

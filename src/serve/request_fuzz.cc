@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "serve/messages_request.h"
 #include "serve/openai_request.h"
+#include "serve/responses_request.h"
 #include "serve/text_requests.h"
 #include "text/utf8.h"
 
@@ -89,6 +91,18 @@ void ParseAll(std::string_view body) {
     const GenerateRequest request = ParseGenerateRequest(body, {}, kLimits);
     CheckGeneration(request.generation);
     CheckPrompts(request.prompts);
+  });
+  Try([&] {
+    const ChatCompletionRequest request = ParseMessagesRequest(body, {}, kLimits);
+    CheckGeneration(request.generation);
+    CheckConversation(request.conversation);
+  });
+  Try([&] { CheckConversation(ParseCountTokensRequest(body, kLimits).conversation); });
+  Try([&] {
+    const ResponsesRequest request = ParseResponsesRequest(body, {}, kLimits);
+    CheckGeneration(request.chat.generation);
+    CheckConversation(request.chat.conversation);
+    QUIRE_CHECK(request.repeated.is_object());
   });
   Try([&] { QUIRE_CHECK(IsUtf8(ParseTokenizeRequest(body, kLimits).text)); });
   Try([&] {

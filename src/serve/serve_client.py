@@ -68,6 +68,28 @@ def long_model(folder, context=131072):
     return copy
 
 
+# Writes tools and their calls, as DeepSeek-V3.1's does.
+TOOLS_TEMPLATE = (
+    "{{ bos_token }}{% for t in tools or [] %}[tool {{ t.function.name }}]{% endfor %}"
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "<\uff5ctool\u2581calls\u2581begin\uff5c><\uff5ctool\u2581call\u2581begin\uff5c>"
+    "{{ c.function.name + '<\uff5ctool\u2581sep\uff5c>' + c.function.arguments }}"
+    "<\uff5ctool\u2581call\u2581end\uff5c><\uff5ctool\u2581calls\u2581end\uff5c>{% endfor %}{% endfor %}[assistant]")
+
+
+def written_calls(*calls):
+    """The text with which a model of TOOLS_TEMPLATE calls tools: names and arguments."""
+    text = "".join(f"<\uff5ctool\u2581call\u2581begin\uff5c>{name}<\uff5ctool\u2581sep\uff5c>"
+                   f"{json.dumps(arguments)}<\uff5ctool\u2581call\u2581end\uff5c>" for name, arguments in calls)
+    return ("<\uff5ctool\u2581calls\u2581begin\uff5c>" + text +
+            "<\uff5ctool\u2581calls\u2581end\uff5c>")
+
+
+def scripted(text):
+    """Fields of a request that is answered with this text."""
+    return {"structured_outputs": {"choice": [text]}}
+
+
 class Response:
     def __init__(self, status, headers, body):
         self.status, self.headers, self.body = status, headers, body
@@ -311,6 +333,7 @@ class ServerCase(unittest.TestCase):
     flags = ()
     key = None
     has_long_answers = False  # see long_model
+    template = None  # in place of the model's own
 
     @classmethod
     def setUpClass(cls):
@@ -319,6 +342,12 @@ class ServerCase(unittest.TestCase):
             folder = tempfile.TemporaryDirectory()
             cls.addClassCleanup(folder.cleanup)
             model, flags = long_model(folder.name), ("--max-total-tokens", 1 << 20, *flags)
+        if cls.template:
+            folder = tempfile.TemporaryDirectory()
+            cls.addClassCleanup(folder.cleanup)
+            model = pathlib.Path(folder.name) / MODEL.name
+            shutil.copytree(MODEL, model)
+            (model / "chat_template.jinja").write_text(cls.template)
         cls.server = Server(*flags, model=model, key=cls.key)
         cls.addClassCleanup(cls._stop)
 

@@ -297,7 +297,7 @@ TEST_F(ServerTest, TheDocumentNamesEveryPath) {
       EXPECT_EQ(Ask("PUT", path).status, 405) << path;
     }
   }
-  EXPECT_EQ(document["paths"].size(), 16u);
+  EXPECT_EQ(document["paths"].size(), 19u);
 }
 
 TEST_F(ServerTest, NumbersAddUp) {

@@ -10,9 +10,12 @@
 
 #include "base/error.h"
 #include "serve/api_error.h"
+#include "serve/messages_answer.h"
+#include "serve/messages_request.h"
 #include "serve/openai_response.h"
 #include "serve/openapi.h"
 #include "serve/page.h"
+#include "serve/responses_request.h"
 #include "textgen/text_model.h"
 
 namespace quire {
@@ -161,6 +164,12 @@ const std::vector<Service::Route>& Service::Routes() {
        ChatCompletionSchema, &Service::ChatCompletions},
       {"POST", "/v1/completions", Access::kKeyAndModel, "Continues texts", CompletionSchema,
        &Service::TextCompletions},
+      {"POST", "/v1/responses", Access::kKeyAndModel, "Answers a conversation, as response items",
+       ResponsesSchema, &Service::Responses},
+      {"POST", "/v1/messages", Access::kKeyAndModel,
+       "Answers a conversation, as Anthropic's API does", MessagesSchema, &Service::Messages},
+      {"POST", "/v1/messages/count_tokens", Access::kKeyAndModel, "Counts a conversation's tokens",
+       CountTokensSchema, &Service::CountTokens},
       {"POST", "/generate", Access::kKeyAndModel, "Continues texts, as SGLang does", GenerateSchema,
        &Service::Generate},
       {"POST", "/tokenize", Access::kKeyAndModel, "Text to tokens", TokenizeSchema,
@@ -208,6 +217,7 @@ std::string Service::RequestId(const HttpRequest& request) {
 HttpHeaders Service::CommonHeaders(const std::string& id) const {
   HttpHeaders headers;
   headers.Add("X-Request-Id", id);
+  headers.Add("Request-Id", id);  // as Anthropic's clients look for it
   AddCors(headers);
   return headers;
 }
@@ -224,15 +234,19 @@ void Service::CheckAccess(const HttpRequest& request, Access access) const {
   if (!options_.api_keys.empty()) {
     constexpr std::string_view kBearer = "bearer ";
     const std::string_view given = request.headers.Find("Authorization").value_or("");
-    if (!EqualIgnoringCase(given.substr(0, kBearer.size()), kBearer)) {
+    const std::optional<std::string_view> plain = request.headers.Find("X-Api-Key");
+    const bool is_bearer = EqualIgnoringCase(given.substr(0, kBearer.size()), kBearer);
+    if (!is_bearer && !plain) {
       throw BadApiKey(
           "Authorization: expected \"Bearer KEY\" with an API key of this server, got none");
     }
+    const std::string_view given_key = is_bearer ? given.substr(kBearer.size()) : *plain;
     bool is_known = false;
-    for (const std::string& key : options_.api_keys) {
-      is_known |= EqualsKey(given.substr(kBearer.size()), key);
+    for (const std::string& key : options_.api_keys) is_known |= EqualsKey(given_key, key);
+    if (!is_known) {
+      throw BadApiKey(fmt::format("{}: the API key is none of this server's",
+                                  is_bearer ? "Authorization" : "X-Api-Key"));
     }
-    if (!is_known) throw BadApiKey("Authorization: the API key is none of this server's");
   }
   if (access != Access::kKeyAndModel || state_ == ServiceState::kReady) return;
   throw ErrorOfStatus(503, state_ == ServiceState::kFailed    ? "the engine has failed: " + failure_
@@ -263,8 +277,9 @@ std::optional<HttpEarlyAnswer> Service::CheckHeader(const HttpRequest& request) 
     if (!is_preflight) CheckRoute(request, headers);
     return std::nullopt;
   } catch (const ApiError& error) {
-    return HttpEarlyAnswer{
-        .response = ErrorResponse(error, std::move(headers)), .note = id, .error = error.what()};
+    return HttpEarlyAnswer{.response = ErrorResponse(error, request.path, std::move(headers)),
+                           .note = id,
+                           .error = error.what()};
   }
 }
 
@@ -290,7 +305,7 @@ asio::awaitable<void> Service::Handle(const HttpRequest& request, HttpResponder&
     refusal = ErrorOfStatus(500, error.what());
   }
   // Outside of the handlers above, where nothing can be awaited.
-  if (refusal) co_await SendError(responder, *refusal, headers);
+  if (refusal) co_await SendError(responder, *refusal, request.path, headers);
 }
 
 HttpResponse Service::MakeError(int status, std::string_view message) const {
@@ -302,7 +317,8 @@ HttpResponse Service::MakeError(int status, std::string_view message) const {
   return response;
 }
 
-HttpResponse Service::ErrorResponse(const ApiError& error, HttpHeaders headers) {
+HttpResponse Service::ErrorResponse(const ApiError& error, std::string_view path,
+                                    HttpHeaders headers) {
   if (error.status() == 401) headers.Add("WWW-Authenticate", "Bearer");
   // OpenAI's clients would ask again what has just taken too long.
   if (error.code() == "deadline_exceeded") headers.Add("X-Should-Retry", "false");
@@ -311,15 +327,15 @@ HttpResponse Service::ErrorResponse(const ApiError& error, HttpHeaders headers) 
   }
   return {.status = error.status(),
           .content_type = std::string(kJsonContentType),
-          .body = error.ToJson(),
+          .body = error.ToJson(ErrorFormOf(path)),
           .headers = std::move(headers)};
 }
 
 asio::awaitable<void> Service::SendError(HttpResponder& responder, const ApiError& error,
-                                         HttpHeaders headers) {
+                                         std::string_view path, HttpHeaders headers) {
   if (responder.started()) throw error;  // too late: the connection is closed
   responder.set_error(error.what());
-  co_await responder.Send(ErrorResponse(error, std::move(headers)));
+  co_await responder.Send(ErrorResponse(error, path, std::move(headers)));
 }
 
 asio::awaitable<void> Service::SendJson(HttpResponder& responder, const HttpHeaders& headers,
@@ -472,6 +488,7 @@ asio::awaitable<void> Service::OpenApi(const HttpRequest&, HttpResponder& respon
     paths.push_back({.method = route.method,
                      .path = route.path,
                      .summary = route.summary,
+                     .errors = ErrorFormOf(route.path),
                      .needs_key = route.access != Access::kOpen && !options_.api_keys.empty()});
     if (route.schema != nullptr) paths.back().body = route.schema(options_.completions.limits);
   }
@@ -507,6 +524,24 @@ asio::awaitable<void> Service::TextCompletions(const HttpRequest& request, HttpR
 asio::awaitable<void> Service::Generate(const HttpRequest& request, HttpResponder& responder,
                                         const HttpHeaders& headers) {
   return completions_->Handle(Endpoint::kGenerate, request, responder, headers);
+}
+
+asio::awaitable<void> Service::Responses(const HttpRequest& request, HttpResponder& responder,
+                                         const HttpHeaders& headers) {
+  return completions_->Handle(Endpoint::kResponses, request, responder, headers);
+}
+
+asio::awaitable<void> Service::Messages(const HttpRequest& request, HttpResponder& responder,
+                                        const HttpHeaders& headers) {
+  return completions_->Handle(Endpoint::kMessages, request, responder, headers);
+}
+
+asio::awaitable<void> Service::CountTokens(const HttpRequest& request, HttpResponder& responder,
+                                           const HttpHeaders& headers) {
+  return Reply(request, responder, headers, [this, &request](const std::stop_token& stop) {
+    std::string reply = CountedTokensJson(completions_->CountTokens(request.body, stop));
+    return [reply = std::move(reply)]() mutable { return std::exchange(reply, {}); };
+  });
 }
 
 asio::awaitable<void> Service::FlushCache(const HttpRequest&, HttpResponder& responder,

@@ -6,13 +6,16 @@
 //   GET   /metrics               Prometheus
 //   GET   /stats, /server_info   the live view's numbers; what is served and how
 //   GET   /v1/models, /v1/models/NAME
-//   POST  /v1/chat/completions, /v1/completions, /tokenize, /detokenize, /apply-template
+//   POST  /v1/chat/completions, /v1/completions, /v1/responses, /tokenize, /detokenize, /apply-template
+//   POST  /v1/messages, /v1/messages/count_tokens: Anthropic's
 //   GET   /openapi.json          all of this, made from the tables that requests are checked with
 //   POST  /generate, /flush_cache; GET /get_model_info, /get_server_info: as SGLang's
 //
 // Every answer to a whole request carries X-Request-Id: the client's own if it sent a proper one. Errors
-// are OpenAI's
-// (serve/api_error.h). With API keys, everything but the page and /health needs one of them.
+// are OpenAI's, under /v1/messages Anthropic's
+// (serve/api_error.h); what HTTP itself refuses is always in OpenAI's form. With API keys, everything but the
+// page and /health needs one of them: "Authorization: Bearer KEY", or "X-Api-Key: KEY" as Anthropic's clients
+// send it.
 #ifndef QUIRE_SERVE_SERVICE_H_
 #define QUIRE_SERVE_SERVICE_H_
 
@@ -97,10 +100,11 @@ class Service {
   std::string RequestId(const HttpRequest& request);
   HttpHeaders CommonHeaders(const std::string& id) const;
   const Route& CheckRoute(const HttpRequest& request, HttpHeaders& headers) const;
-  static HttpResponse ErrorResponse(const ApiError& error, HttpHeaders headers);
+  static HttpResponse ErrorResponse(const ApiError& error, std::string_view path,
+                                    HttpHeaders headers);
   void CheckAccess(const HttpRequest& request, Access access) const;
   asio::awaitable<void> SendError(HttpResponder& responder, const ApiError& error,
-                                  HttpHeaders headers);
+                                  std::string_view path, HttpHeaders headers);
   static asio::awaitable<void> SendJson(HttpResponder& responder, const HttpHeaders& headers,
                                         std::string body, int status = 200);
   asio::awaitable<void> Reply(const HttpRequest& request, HttpResponder& responder,
@@ -117,6 +121,9 @@ class Service {
   asio::awaitable<void> Models(const HttpRequest&, HttpResponder&, const HttpHeaders&);
   asio::awaitable<void> ChatCompletions(const HttpRequest&, HttpResponder&, const HttpHeaders&);
   asio::awaitable<void> TextCompletions(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> Responses(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> Messages(const HttpRequest&, HttpResponder&, const HttpHeaders&);
+  asio::awaitable<void> CountTokens(const HttpRequest&, HttpResponder&, const HttpHeaders&);
   asio::awaitable<void> Tokenize(const HttpRequest&, HttpResponder&, const HttpHeaders&);
   asio::awaitable<void> Detokenize(const HttpRequest&, HttpResponder&, const HttpHeaders&);
   asio::awaitable<void> ApplyTemplate(const HttpRequest&, HttpResponder&, const HttpHeaders&);

@@ -30,18 +30,15 @@ ToolDefinition ReadTool(const RequestField& field) {
   return read;
 }
 
-std::string ReadChosenName(const RequestField& field, const std::vector<ToolDefinition>& tools) {
+std::string ReadChosenName(const RequestField& field, std::span<const ToolDefinition> tools) {
   RequestFields choice = field.Object();
   const RequestField type = choice.At("type");
   if (type.value() != "function") type.Refuse("\"function\"");
   RequestFields function = choice.At("function").Object();
-  const RequestField name = function.At("name");
-  if (std::ranges::find(tools, name.String(), &ToolDefinition::name) == tools.end()) {
-    name.Refuse("the name of one of the tools");
-  }
+  std::string name = ReadChosenTool(function.At("name"), tools);
   function.RefuseUnknown();
   choice.RefuseUnknown();
-  return name.String();
+  return name;
 }
 
 void ReadToolChoice(const RequestField& field, ToolFields& out) {
@@ -74,7 +71,8 @@ std::string ReadToolName(const RequestField& field) {
 
 OrderedJson ToolNameSchema() { return {{"type", "string"}, {"pattern", "^[A-Za-z0-9_.-]{1,64}$"}}; }
 
-std::vector<ToolDefinition> ReadToolList(RequestFields& body) {
+std::vector<ToolDefinition> ReadToolList(RequestFields& body,
+                                         ToolDefinition (*read)(const RequestField& tool)) {
   std::vector<ToolDefinition> list;
   const auto tools = body.Find("tools");
   if (!tools) return list;
@@ -83,7 +81,7 @@ std::vector<ToolDefinition> ReadToolList(RequestFields& body) {
   }
   std::set<std::string> names;
   for (const RequestField& field : tools->Array()) {
-    list.push_back(ReadTool(field));
+    list.push_back(read(field));
     if (!names.insert(list.back().name).second) {
       field.Refuse(fmt::format("one tool of the name {}", list.back().name));
     }
@@ -91,8 +89,20 @@ std::vector<ToolDefinition> ReadToolList(RequestFields& body) {
   return list;
 }
 
+std::vector<ToolDefinition> ReadToolList(RequestFields& body) {
+  return ReadToolList(body, ReadTool);
+}
+
+std::string ReadChosenTool(const RequestField& name, std::span<const ToolDefinition> tools) {
+  const std::string chosen = name.String();
+  const auto is_chosen = [&](const ToolDefinition& tool) { return tool.name == chosen; };
+  if (std::ranges::none_of(tools, is_chosen)) name.Refuse("the name of one of the tools");
+  return chosen;
+}
+
 ToolFields ReadTools(RequestFields& body) {
-  ToolFields out{.tools = ReadToolList(body)};
+  ToolFields out;
+  out.tools = ReadToolList(body);
   if (!out.tools.empty()) out.choice = ToolChoice::kAuto;
   if (const auto choice = body.Find("tool_choice")) ReadToolChoice(*choice, out);
   out.parallel = body.Bool("parallel_tool_calls", true);

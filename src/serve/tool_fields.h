@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,12 @@ inline constexpr size_t kMaxTools = 256;  // OpenAI: 128
 std::string ReadToolName(const RequestField& field);
 // A JSON Schema of the name.
 OrderedJson ToolNameSchema();
+
+// The field "tools", if it is there: each as `read` has it, each name once. Throws ApiError.
+std::vector<ToolDefinition> ReadToolList(RequestFields& body,
+                                         ToolDefinition (*read)(const RequestField& tool));
+// The name of one of the tools. Throws ApiError.
+std::string ReadChosenTool(const RequestField& name, std::span<const ToolDefinition> tools);
 
 // All three, or tools alone. Throw ApiError.
 ToolFields ReadTools(RequestFields& body);
