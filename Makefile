@@ -33,9 +33,10 @@ test: build/dev/.configured build/browser.tried  ## install what is missing, bui
 
 # Real clients, of the versions that tools/clients.txt names. Here a test that is skipped has failed.
 CLIENTS = build/clients/bin/python
-test-clients: build/dev/.configured build/clients/.installed  ## real clients (openai, lm-eval, schemathesis) against the server
+test-clients: build/dev/.configured build/clients/.installed  ## real clients (openai, anthropic, lm-eval, schemathesis) against the server
 	cmake --build --preset dev -j $(JOBS) --target quire
 	$(CLIENTS) src/serve/client_test.py build/dev/quire src/testing/testdata/tiny_chat build/clients
+	$(CLIENTS) src/serve/anthropic_test.py build/dev/quire src/testing/testdata/tiny_chat
 	$(CLIENTS) src/serve/lm_eval_test.py build/dev/quire models/quire-grade-school
 	$(CLIENTS) src/serve/schemathesis_test.py build/dev/quire src/testing/testdata/tiny_chat
 

@@ -45,7 +45,7 @@ except ImportError:
     raise
 
 import serve_client
-from serve_client import Server, ServerCase, wait_for
+from serve_client import TOOLS_TEMPLATE, Server, ServerCase, scripted, wait_for, written_calls
 
 KEY = "sk-client-test"
 NAME = "tiny_chat"
@@ -183,6 +183,81 @@ class ChatTest(ClientCase):
         answer = self.client.chat.completions.create(
             model=NAME, messages=HELLO, max_completion_tokens=4, extra_body={"ignore_eos": True})
         self.assertEqual(answer.usage.completion_tokens, 4)
+
+
+class AgentTest(ClientCase):
+    template = TOOLS_TEMPLATE
+
+    def test_two_rounds_of_calls_and_the_last_word(self):
+        schema = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+        tools = [{"type": "function", "name": "read", "parameters": schema, "strict": False}]
+        items = [*HELLO]
+        for text, path in (("I look.", "a.py"), ("And there.", "b.py"), ("It works.", None)):
+            calls = [("read", {"path": path})] if path else []
+            script = text + (written_calls(*calls) if calls else "")
+            with self.client.responses.stream(model=NAME, input=items, tools=tools,
+                                              extra_body=scripted(script)) as stream:
+                response = stream.get_final_response()
+            self.assertEqual(response.output_text, text)
+            called = [item for item in response.output if item.type == "function_call"]
+            self.assertEqual([(item.name, json.loads(item.arguments)) for item in called], calls)
+            items += response.output
+            items += [{"type": "function_call_output", "call_id": item.call_id, "output": "pass"}
+                      for item in called]
+
+
+class ResponsesTest(ClientCase):
+    def respond(self, input="Hello there", **fields):
+        return self.client.responses.create(model=NAME, input=input,
+                                            **{**GREEDY, "max_output_tokens": 20, **fields})
+
+    def test_response(self):
+        response = self.respond(instructions="Be brief.")
+        self.assertEqual((response.object, response.model), ("response", NAME))
+        self.assertEqual((response.status, response.incomplete_details.reason),
+                         ("incomplete", "max_output_tokens"))
+        self.assertEqual(response.output_text, self.chat(
+            [{"role": "system", "content": "Be brief."}, *HELLO]).choices[0].message.content)
+        self.assertEqual((response.usage.output_tokens, response.instructions), (20, "Be brief."))
+        # What came can be sent back as it is.
+        again = self.respond([*HELLO, *response.output, *HELLO])
+        self.assertGreater(again.usage.input_tokens, response.usage.input_tokens)
+
+    def test_stream_is_the_response_in_pieces(self):
+        whole = self.respond()
+        with self.client.responses.stream(model=NAME, input="Hello there", max_output_tokens=20,
+                                          **GREEDY) as stream:
+            events = list(stream)
+        text = "".join(event.delta for event in events
+                       if event.type == "response.output_text.delta")
+        self.assertEqual(text, whole.output_text)
+        self.assertEqual(events[-1].type, "response.incomplete")
+        self.assertEqual(events[-1].response.output_text, text)
+        schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+        with self.client.responses.stream(
+                model=NAME, input="Hello there", max_output_tokens=200, text={
+                    "format": {"type": "json_schema", "name": "s", "schema": schema}}) as stream:
+            final = stream.get_final_response()
+        self.assertEqual(final.status, "completed")
+        self.assertIn("a", final.output_text)
+
+    def test_reasoning(self):
+        thinking = {"extra_body": {"ignore_eos": True,
+                                   "chat_template_kwargs": {"enable_thinking": True}}}
+        whole = self.respond(**thinking)
+        self.assertEqual([item.type for item in whole.output], ["reasoning"])
+        events = list(self.respond(stream=True, **thinking))
+        text = "".join(event.delta for event in events
+                       if event.type == "response.reasoning_text.delta")
+        self.assertEqual(text, whole.output[0].content[0].text)
+        self.respond([*HELLO, *whole.output, *HELLO])
+
+    def test_nothing_is_stored(self):
+        self.assertIs(self.respond(store=False).to_dict()["store"], False)
+        for fields in ({"store": True}, {"previous_response_id": "resp_1"}):
+            with self.assertRaises(openai.BadRequestError) as refused:
+                self.respond(**fields)
+            self.assertEqual([refused.exception.param], list(fields))
 
 
 class CompletionTest(ClientCase):
