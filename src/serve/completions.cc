@@ -231,15 +231,17 @@ void Completions::AddTools(const ToolFields& tools, const GenerationFields& gene
                                "the text is held to",
                                constraint->source));
   }
-  if (!is_required && !is_json) return;
+  const bool is_strict = !constraint && std::ranges::any_of(tools.tools, &ToolDefinition::strict);
+  if (!is_required && !is_json && !is_strict) return;
   // A schema is for content, and calls are none.
   ToolGrammarOptions calls{.format = tool_style_->format,
                            .tools = tools.tools,
                            .name = tools.name,
-                           .parallel = tools.parallel};
+                           .parallel = tools.parallel,
+                           .in_text = !is_required && !is_json};
   try {
-    request.grammar = constraints_->CompileCalls(
-        std::move(calls), is_required ? std::nullopt : std::optional(*constraint));
+    request.grammar =
+        constraints_->CompileCalls(std::move(calls), is_required ? std::nullopt : constraint);
   } catch (const Error& error) {
     throw BadField("tools", error.what());
   }

@@ -155,7 +155,8 @@ ToolDefinition ReadMessagesTool(const RequestField& field) {
   const RequestField schema = tool.At("input_schema");
   (void)schema.Object();  // refuses what is none
   read.parameters = schema.value();
-  for (const char* name : {"strict", "eager_input_streaming"}) (void)tool.Bool(name, false);
+  read.strict = tool.Bool("strict", false);
+  (void)tool.Bool("eager_input_streaming", false);
   EndBlock(tool);
   return read;
 }

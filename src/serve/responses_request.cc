@@ -224,7 +224,7 @@ ToolDefinition ReadResponsesTool(const RequestField& field) {
     (void)parameters->Object();  // refuses what is none
     read.parameters = parameters->value();
   }
-  (void)tool.Bool("strict", false);
+  read.strict = tool.Bool("strict", false);  // OpenAI's own is true if it is not there
   tool.RefuseUnknown();
   return read;
 }

@@ -232,6 +232,36 @@ TEST_F(ServerToolsTest, WhatCannotBeHeldIsRefused) {
       "400 invalid_request_error null: tools: weather: parameters: #: \"not\": not supported");
 }
 
+TEST_F(ServerToolsTest, AStrictToolWhoseSchemaCannotBeHeldIsRefused) {
+  Start();
+  json body = Chat(3);
+  body["tools"] = Tools();
+  json& function = body["tools"][0]["function"];
+  function["parameters"] = {{"not", json::object()}};
+  EXPECT_EQ(Post("/v1/chat/completions", body).status, 200);  // nothing is to be held
+  function["strict"] = true;
+  EXPECT_EQ(
+      ErrorOf(Post("/v1/chat/completions", body)),
+      "400 invalid_request_error null: tools: weather: parameters: #: \"not\": not supported");
+  const std::vector<json> elsewhere = {
+      {{"input", "Hello"},
+       {"tools",
+        {{{"type", "function"},
+          {"name", "weather"},
+          {"parameters", function["parameters"]},
+          {"strict", true}}}}},
+      {{"messages", body["messages"]},
+       {"max_tokens", 3},
+       {"tools",
+        {{{"name", "weather"}, {"input_schema", function["parameters"]}, {"strict", true}}}}}};
+  for (size_t i = 0; i < elsewhere.size(); ++i) {
+    const HttpResponse response = Post(i == 0 ? "/v1/responses" : "/v1/messages", elsewhere[i]);
+    EXPECT_EQ(response.status, 400);
+    EXPECT_NE(response.body.find("tools: weather: parameters: #:"), std::string::npos)
+        << response.body;
+  }
+}
+
 TEST_F(ServerToolsTest, ToolsAndResultsReachTheTemplate) {
   Start();
   json body = Chat(1);

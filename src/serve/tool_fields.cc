@@ -24,7 +24,7 @@ ToolDefinition ReadTool(const RequestField& field) {
     (void)parameters->Object();  // refuses what is none
     read.parameters = parameters->value();
   }
-  (void)function.Bool("strict", false);  // of required calls, all are
+  read.strict = function.Bool("strict", false);
   function.RefuseUnknown();
   tool.RefuseUnknown();
   return read;

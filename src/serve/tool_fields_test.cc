@@ -49,7 +49,9 @@ TEST(ToolFieldsTest, ToolsAreReadAndAutoIsTheirDefault) {
   EXPECT_EQ(read.tools[0].description, "Looks.");
   EXPECT_EQ(read.tools[0].parameters.dump(),
             R"({"type":"object","properties":{"city":{"type":"string"}}})");
+  EXPECT_TRUE(read.tools[0].strict);
   EXPECT_EQ(read.tools[1].name, "now");
+  EXPECT_FALSE(read.tools[1].strict);
   EXPECT_FALSE(read.tools[1].description);
   EXPECT_TRUE(read.tools[1].parameters.is_null());
   EXPECT_EQ(read.choice, ToolChoice::kAuto);

@@ -18,10 +18,15 @@ ANSWERS = 4
 FORMATS = ("deepseek_v3", "deepseek_v31", "deepseek_v32", "kimi_k2", "glm45")
 
 
-def tools_of(seed):
+# A request whose answers begin with calls: no token is as likely as the one with which DeepSeek's begin.
+CALLS_TOKEN = "906"
+BEGINS_WITH_CALLS = {"logit_bias": {CALLS_TOKEN: 100}, "parallel_tool_calls": False}
+
+
+def tools_of(seed, **fields):
     rng = random.Random(seed)
     return [{"type": "function", "function": {"name": name, "description": "Does.",
-                                              "parameters": random_object(rng, 1)}}
+                                              "parameters": random_object(rng, 1), **fields}}
             for name in ("first", "second.one")]
 
 
@@ -139,6 +144,20 @@ class ToolsTest(unittest.TestCase):
 
     def test_a_parser_that_is_not_there_is_refused_with_all_that_are(self):
         code, said = refused("--tool-call-parser", "glm46")
+    def test_calls_that_may_be_are_held_where_a_tool_is_strict(self):
+        self.start("deepseek_v31")
+        begun = {"tools": tools_of(0, strict=True), "n": ANSWERS, **BEGINS_WITH_CALLS}
+        for seed in range(3):
+            tools = tools_of(seed, strict=True)
+            for choice in self.ask(**{**begun, "tools": tools}, seed=seed).json()["choices"]:
+                self.assert_calls(tools, choice)
+        # A text need not have any, and ends where it wants.
+        text = self.ask(tools=begun["tools"], max_tokens=30, seed=1).json()["choices"][0]
+        self.assertEqual((text["finish_reason"], "tool_calls" in text["message"]), ("length", False))
+        # What has begun as a call of a tool that is not strict may go on as anything.
+        for choice in self.ask(**{**begun, "tools": tools_of(0)}, max_tokens=30).json()["choices"]:
+            self.assertNotEqual(choice["finish_reason"], "tool_calls")
+
         self.assertEqual(code, 2, said)
         for name in ("auto", *FORMATS):
             self.assertIn(name, said)

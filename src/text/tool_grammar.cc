@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "text/grammar/json_schema.h"
+#include "text/utf8.h"
 
 namespace quire {
 namespace {
@@ -18,6 +19,7 @@ using namespace tool_tags;  // NOLINT: this file writes what they are
 // What stands around the names and arguments of calls.
 struct CallMarkup {
   std::string_view before = {};                  // all calls, or not
+  std::string_view first_tag = {};               // nothing else begins with it
   std::string_view begin = {}, end = {};         // of all calls
   std::string_view call = {}, behind_name = {};  // of one: before its name, and behind it
   std::string_view behind_call = {};
@@ -27,33 +29,37 @@ struct CallMarkup {
 CallMarkup MarkupOf(ToolFormat format) {
   switch (format) {
     case ToolFormat::kDeepseekV3:
-      return {.begin = kDeepseekCalls,
+      return {.first_tag = kDeepseekCalls,
+              .begin = kDeepseekCalls,
               .end = kDeepseekCallsEnd,
               .call = kDeepseekFunction,
               .behind_name = "\n```json\n",
               .behind_call = "\n```<｜tool▁call▁end｜>",
               .between = "\n"};
     case ToolFormat::kDeepseekV31:
-      return {.begin = kDeepseekCalls,
+      return {.first_tag = kDeepseekCalls,
+              .begin = kDeepseekCalls,
               .end = kDeepseekCallsEnd,
               .call = kDeepseekCall,
               .behind_name = kDeepseekSeparator,
               .behind_call = kDeepseekCallEnd};
     case ToolFormat::kDeepseekV32:
       return {.before = "\n\n",
+              .first_tag = kDsmlCalls,
               .begin = "<｜DSML｜function_calls>\n",
               .end = kDsmlCallsEnd,
               .call = kDsmlCall,
               .behind_name = "\">\n",
               .behind_call = "</｜DSML｜invoke>\n"};
     case ToolFormat::kKimiK2:
-      return {.begin = kKimiCalls,
+      return {.first_tag = kKimiCalls,
+              .begin = kKimiCalls,
               .end = kKimiCallsEnd,
               .call = "<|tool_call_begin|>functions.",
               .behind_name = kKimiArguments,
               .behind_call = kKimiCallEnd};
     case ToolFormat::kGlm45:
-      return {.before = "\n", .call = kGlmCall, .behind_call = kGlmCallEnd};
+      return {.before = "\n", .first_tag = kGlmCall, .call = kGlmCall, .behind_call = kGlmCallEnd};
   }
   throw InternalError("a tool format that is not known");
 }
@@ -93,8 +99,16 @@ class ToolGrammarWriter {
     Require(!calls.empty(), "tools: expected one to call");
     const Grammar::Rule call = grammar_.AddRule("call");
     grammar_.Define(call, grammar_.Choice(std::move(calls)));
-    std::vector<Grammar::Expr> parts = {grammar_.Optional(Text(markup_.before)),
-                                        Text(markup_.begin), grammar_.Call(call)};
+    return options_.in_text
+               ? InText(Calls(call))
+               : grammar_.Sequence({grammar_.Optional(Text(markup_.before)), Calls(call)});
+  }
+
+ private:
+  bool is_glm() const { return options_.format == ToolFormat::kGlm45; }
+
+  Grammar::Expr Calls(Grammar::Rule call) {
+    std::vector<Grammar::Expr> parts = {Text(markup_.begin), grammar_.Call(call)};
     if (options_.parallel) {
       parts.push_back(
           grammar_.Repeat(grammar_.Sequence({Text(markup_.between), Space(), grammar_.Call(call)}),
@@ -104,8 +118,45 @@ class ToolGrammarWriter {
     return grammar_.Sequence(std::move(parts));
   }
 
- private:
-  bool is_glm() const { return options_.format == ToolFormat::kGlm45; }
+  Grammar::Expr InText(Grammar::Expr calls) {
+    const Grammar::Expr text = TextWithout(CharactersOf(markup_.first_tag));
+    return grammar_.Sequence(
+        {text, grammar_.Repeat(grammar_.Sequence({calls, text}), 0, std::nullopt)});
+  }
+
+  static std::vector<char32_t> CharactersOf(std::string_view text) {
+    std::vector<char32_t> characters;
+    for (; !text.empty(); text.remove_prefix(ReadUtf8(text).length)) {
+      characters.push_back(ReadUtf8(text).character);
+    }
+    return characters;
+  }
+
+  Grammar::Expr Character(char32_t one) { return grammar_.Characters({{one, one}}); }
+  Grammar::Expr NoneOf(char32_t one, char32_t other) {
+    return grammar_.Characters(CodePoints({{one, one}, {other, other}}).Complement());
+  }
+
+  // Any text that does not have the tag, whose first character is in it once: where the tag has begun and
+  // is broken off, it begins anew, or the text goes on with a character that does neither.
+  Grammar::Expr TextWithout(std::span<const char32_t> tag) {
+    const char32_t first = tag.front();
+    QUIRE_CHECK(tag.size() > 1 && std::ranges::count(tag, first) == 1);
+    size_t i = tag.size() - 1;
+    // From tag[i] on, and from back to front: what may be left of the tag, and how it may break off.
+    Grammar::Expr broken = NoneOf(first, tag[i]);
+    Grammar::Expr begun = Character(tag[i - 1]);
+    for (--i; i > 0; --i) {
+      broken =
+          grammar_.Choice({NoneOf(first, tag[i]), grammar_.Sequence({Character(tag[i]), broken})});
+      begun = grammar_.Sequence({Character(tag[i - 1]), grammar_.Optional(begun)});
+    }
+    const Grammar::Expr begins = grammar_.Repeat(begun, 0, std::nullopt);
+    const Grammar::Expr strays = grammar_.Sequence({begins, Character(first), broken});
+    return grammar_.Sequence(
+        {grammar_.Repeat(grammar_.Choice({NoneOf(first, first), strays}), 0, std::nullopt),
+         begins});
+  }
 
   // Markup, with its marks as the vocabulary has them.
   Grammar::Expr Text(std::string_view text) {
@@ -133,7 +184,8 @@ class ToolGrammarWriter {
     const std::string source = fmt::format("tools: {}: parameters", tool.name);
     const bool in_parts = is_glm() || options_.format == ToolFormat::kDeepseekV32;
     const OrderedJson any = {{"type", "object"}};
-    const bool has_schema = tool.parameters.is_object() && !tool.parameters.empty();
+    const bool is_held = tool.strict || !options_.in_text;
+    const bool has_schema = is_held && tool.parameters.is_object() && !tool.parameters.empty();
     const OrderedJson& schema = has_schema ? tool.parameters : any;
     std::vector<Grammar::Expr> parts = {Text(markup_.call), grammar_.Literal(tool.name)};
     if (options_.format == ToolFormat::kKimiK2) {
@@ -141,8 +193,11 @@ class ToolGrammarWriter {
       parts.push_back(grammar_.Repeat(grammar_.Characters({{'0', '9'}}), 1, 3));
     }
     parts.push_back(Text(markup_.behind_name));
-    parts.push_back(in_parts ? Parameters(schema, source)
-                             : AddJsonSchema(grammar_, schema, source));
+    if (!in_parts) {
+      parts.push_back(AddJsonSchema(grammar_, schema, source));
+    } else {
+      parts.push_back(is_held ? Parameters(schema, source) : AnyParameters());
+    }
     parts.push_back(Space());
     parts.push_back(Text(markup_.behind_call));
     return grammar_.Sequence(std::move(parts));
@@ -176,13 +231,24 @@ class ToolGrammarWriter {
     const bool is_text = IsTextSchema(schema);
     const Grammar::Expr value =
         is_text ? AddTextSchema(grammar_, schema, place) : Json(schema, parameters, place);
+    return Parameter(grammar_.Literal(name), Text(is_text ? kDsmlText : kDsmlJson), value);
+  }
+
+  // `dsml_kind` is for the one format that has it.
+  Grammar::Expr Parameter(Grammar::Expr name, Grammar::Expr dsml_kind, Grammar::Expr value) {
     if (is_glm()) {
-      return grammar_.Sequence({Space(), Text(kGlmKey), grammar_.Literal(name), Text(kGlmKeyEnd),
-                                Space(), Text(kGlmValue), value, Text(kGlmValueEnd)});
+      return grammar_.Sequence({Space(), Text(kGlmKey), name, Text(kGlmKeyEnd), Space(),
+                                Text(kGlmValue), value, Text(kGlmValueEnd)});
     }
-    return grammar_.Sequence({Text(kDsmlKey), grammar_.Literal(name), Text(kDsmlKeyEnd),
-                              Text(is_text ? kDsmlText : kDsmlJson), value, Text(kDsmlValueEnd),
-                              grammar_.Literal("\n")});
+    return grammar_.Sequence({Text(kDsmlKey), name, Text(kDsmlKeyEnd), dsml_kind, value,
+                              Text(kDsmlValueEnd), grammar_.Literal("\n")});
+  }
+
+  Grammar::Expr AnyParameters() {
+    const Grammar::Expr name = grammar_.Repeat(NoneOf('<', '"'), 1, std::nullopt);
+    const Grammar::Expr kind = grammar_.Choice({Text(kDsmlText), Text(kDsmlJson)});
+    const Grammar::Expr text = AddTextSchema(grammar_, {{"type", "string"}}, "any");
+    return grammar_.Repeat(Parameter(name, kind, text), 0, std::nullopt);
   }
 
   Grammar::Expr Json(const OrderedJson& schema, const OrderedJson& parameters,

@@ -23,6 +23,8 @@ struct ToolGrammarOptions {
   std::span<const ToolDefinition> tools = {};  // at least one
   std::optional<std::string> name = {};        // calls of this tool alone
   bool parallel = true;                        // false: one call
+  // Calls may stand in a text, or not. Then schemas hold the arguments of strict tools alone.
+  bool in_text = false;
   // FindToolMarks. The grammar has them as MarkedText, so that they are written as these tokens, and no
   // argument can have one.
   std::vector<std::string> marks = {};
@@ -34,6 +36,8 @@ struct ToolGrammarOptions {
 // Of formats that write arguments one by one, parameters stand in their schema's order, and a schema must
 // have "properties" and not be put together from others ($ref, anyOf, ...); texts have no "</", and no "<"
 // where the schema has a pattern or a length.
+//
+// Of calls in a text, what begins as calls do is calls: the text around them does not have the first tag.
 Grammar::Expr AddToolCalls(Grammar& grammar, const ToolGrammarOptions& options);
 Grammar ToolCallGrammar(const ToolGrammarOptions& options);
 

@@ -12,6 +12,7 @@
 #include "text/grammar/schema_validator.h"
 #include "text/grammar/test_vocabulary.h"
 #include "text/tool_call_parser.h"
+#include "text/utf8.h"
 
 namespace quire {
 namespace {
@@ -138,6 +139,71 @@ TEST(ToolCallGrammarTest, MarksAreWrittenAsTheirTokensAndStandNowhereElse) {
   EXPECT_TRUE(matcher.Accept(258));
   EXPECT_TRUE(matcher.Accept(257));
   EXPECT_TRUE(matcher.is_complete());
+}
+
+// A call of "weather" with arguments that WeatherTools does not allow.
+std::string DrawWrongCall(ToolFormat format) {
+  const std::vector<ToolDefinition> wrong = {
+      {.name = "weather",
+       .parameters = OrderedJson::parse(R"({"type": "object", "properties": {"zip": {"enum":
+        ["none"]}, "more": {"const": [1]}}, "required": ["zip", "more"], "additionalProperties": false})")}};
+  std::mt19937 random(1);
+  return DrawText(MakeTokenGrammar(
+                      ToolCallGrammar({.format = format, .tools = wrong, .parallel = false}),
+                      JsonTrie()),
+                  random)
+      .value_or("no call");
+}
+
+TEST(ToolCallGrammarTest, CallsInATextHoldStrictToolsAlone) {
+  std::vector<ToolDefinition> strict = WeatherTools();
+  strict[0].strict = true;
+  std::vector<ToolDefinition> free = WeatherTools();
+  free[0].parameters = OrderedJson::parse(R"({"not": {}})");  // never looked at
+  for (const ToolFormat format : kToolFormats) {
+    const auto in_text = [&](const std::vector<ToolDefinition>& tools) {
+      return MakeTokenGrammar(ToolCallGrammar({.format = format, .tools = tools, .in_text = true}),
+                              JsonTrie());
+    };
+    const auto held = in_text(strict), unheld = in_text(free);
+    std::mt19937 random(7);
+    const auto call = MakeTokenGrammar(
+        ToolCallGrammar({.format = format, .tools = WeatherTools(), .name = "weather"}),
+        JsonTrie());
+    for (int i = 0; i < 5; ++i) {
+      const std::string text = DrawText(call, random).value_or("too long");
+      for (const std::string& around : {text, "I look. " + text, text + text + "\n\u00e9 < so"}) {
+        EXPECT_TRUE(Matches(held, around)) << around;
+        EXPECT_TRUE(Matches(unheld, around)) << around;
+      }
+    }
+    const std::string wrong = DrawWrongCall(format);
+    EXPECT_FALSE(Matches(held, "I look." + wrong)) << wrong;
+    EXPECT_TRUE(Matches(unheld, "I look." + wrong)) << wrong;
+  }
+}
+
+TEST(ToolCallGrammarTest, ATextAroundCallsHasAnythingButTheirFirstTag) {
+  for (const ToolFormat format : kToolFormats) {
+    const auto grammar = MakeTokenGrammar(
+        ToolCallGrammar({.format = format, .tools = WeatherTools(), .in_text = true}), JsonTrie());
+    const std::string tag =
+        std::string(format == ToolFormat::kGlm45         ? tool_tags::kGlmCall
+                    : format == ToolFormat::kKimiK2      ? tool_tags::kKimiCalls
+                    : format == ToolFormat::kDeepseekV32 ? tool_tags::kDsmlCalls
+                                                         : tool_tags::kDeepseekCalls);
+    EXPECT_TRUE(Matches(grammar, ""));
+    EXPECT_TRUE(Matches(grammar, "a < b << c \u4e16\U0001f600\n{\"x\": [1]}"));
+    for (size_t i = 1; i < tag.size(); ++i) {
+      const std::string part = tag.substr(0, i);
+      if (!IsUtf8(part)) continue;
+      for (const std::string& text : {part, part + "*", part + part, "<" + part + "*" + part}) {
+        EXPECT_TRUE(Matches(grammar, text)) << text;
+      }
+      EXPECT_FALSE(Matches(grammar, part + tag)) << part;
+      EXPECT_FALSE(Matches(grammar, part + tag + "* no call")) << part;
+    }
+  }
 }
 
 TEST(ToolCallGrammarTest, ASchemaThatIsNotSupportedIsRefusedWithItsTool) {

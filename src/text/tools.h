@@ -21,7 +21,8 @@ struct ToolDefinition {
   std::string name = {};
   std::optional<std::string> description = {};
   OrderedJson parameters =
-      nullptr;  // a JSON Schema of the arguments, an object; null: of any object
+      nullptr;          // a JSON Schema of the arguments, an object; null: of any object
+  bool strict = false;  // all calls are to have such arguments, whether or not there must be any
 };
 
 // A call, as a conversation holds it.

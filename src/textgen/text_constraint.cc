@@ -158,9 +158,12 @@ std::shared_ptr<const TokenGrammar> ConstraintCompiler::Compile(const TextConstr
 std::shared_ptr<const TokenGrammar> ConstraintCompiler::CompileCalls(
     ToolGrammarOptions calls, const std::optional<TextConstraint>& otherwise) {
   calls.marks = FindToolMarks(calls.format, tokenizer_);
-  const std::string key = fmt::format(
-      "calls:{}:{}:{}:{}:{}", ToolFormatName(calls.format), calls.parallel, calls.name.value_or(""),
-      Dump(ToolsForTemplate(calls.tools)), otherwise ? ConstraintKey(*otherwise) : "");
+  std::string strict;
+  for (const ToolDefinition& tool : calls.tools) strict += tool.strict ? 's' : '-';
+  const std::string key =
+      fmt::format("calls:{}:{}:{}:{}:{}:{}:{}", ToolFormatName(calls.format), calls.parallel,
+                  calls.in_text, strict, calls.name.value_or(""),
+                  Dump(ToolsForTemplate(calls.tools)), otherwise ? ConstraintKey(*otherwise) : "");
   return Keep(key, [&] {
     const Grammar grammar = OneRule([&](Grammar& both) {
       std::vector<Grammar::Expr> ways = {AddToolCalls(both, calls)};
