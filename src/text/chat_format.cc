@@ -192,4 +192,20 @@ bool ChatFormat::EndsInReasoning(const std::string& prompt) {
   return jinja::StripRight(prompt).ends_with("<think>");
 }
 
+bool ChatFormat::EndsBehindReasoning(const std::string& prompt) {
+  return jinja::StripRight(prompt).ends_with("</think>");
+}
+
+bool ChatFormat::WritesReasoning() const {
+  const OrderedJson messages = {
+      {{"role", "user"}, {"content", "a"}},
+      {{"role", "assistant"}, {"content", "b"}, {"reasoning_content", "c"}}};
+  try {
+    return Render({.messages = &messages, .add_generation_prompt = false}).find("<think>") !=
+           std::string::npos;
+  } catch (const Error&) {  // a template that wants other conversations
+    return false;
+  }
+}
+
 }  // namespace quire

@@ -43,6 +43,11 @@ class ChatFormat {
   // Whether `prompt`, as rendered, leaves the model inside <think>: where a ReasoningSplitter
   // (text/reasoning.h) starts.
   static bool EndsInReasoning(const std::string& prompt);
+  // The same of a prompt that ends behind </think>: the model is told not to think.
+  static bool EndsBehindReasoning(const std::string& prompt);
+  // Whether the template writes <think> in earlier answers: asked for a prompt that ends in neither way,
+  // the model writes it too.
+  bool WritesReasoning() const;
 
   const std::optional<std::string>& bos_token() const { return bos_token_; }
   const std::optional<std::string>& eos_token() const { return eos_token_; }

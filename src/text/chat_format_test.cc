@@ -151,6 +151,8 @@ TEST(ChatFormatTest, APromptThatOpensTheThoughtsIsRecognised) {
   EXPECT_TRUE(ChatFormat::EndsInReasoning("<A><think>\n"));
   EXPECT_FALSE(ChatFormat::EndsInReasoning("<A><think></think>"));
   EXPECT_FALSE(ChatFormat::EndsInReasoning(""));
+  EXPECT_TRUE(ChatFormat::EndsBehindReasoning("<A><think></think>\n"));
+  EXPECT_FALSE(ChatFormat::EndsBehindReasoning("<A><think>"));
 }
 
 }  // namespace

@@ -15,8 +15,9 @@ struct ReasoningPieces {
   std::string content;
 };
 
-// Which part the text begins in: kReasoning where the prompt ended with <think>.
-enum class ReasoningStart { kContent, kReasoning };
+// Which part the text begins in: kReasoning where the prompt ended with <think>; kEither where it did not,
+// and the model is one that writes the tag itself. (Any model's <think> is understood.)
+enum class ReasoningStart { kContent, kReasoning, kEither };
 
 // The concatenated results do not depend on how the text is cut into pieces. A piece that could be
 // the beginning of a tag is kept back until it is clear; Flush gives it out.

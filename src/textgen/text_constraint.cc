@@ -13,7 +13,16 @@
 namespace quire {
 namespace {
 
+constexpr std::string_view kReasoningBegin = "<think>";
 constexpr std::string_view kReasoningEnd = "</think>";
+
+// nullopt: the vocabulary has none.
+std::optional<int32_t> FindReasoningToken(const Tokenizer& tokenizer) {
+  for (const AddedToken& token : tokenizer.added_tokens()) {
+    if (token.content == kReasoningBegin) return token.id;
+  }
+  return std::nullopt;
+}
 
 Grammar OneRule(const std::function<Grammar::Expr(Grammar&)>& write) {
   Grammar grammar;
@@ -46,7 +55,9 @@ class AnswerConstraint : public TokenConstraint {
       : matcher_(std::move(grammar)),
         tokenizer_(tokenizer),
         end_tokens_(std::move(options.end_tokens)),
-        thinks_(options.start == ReasoningStart::kReasoning) {}
+        thinks_(options.start == ReasoningStart::kReasoning) {
+    if (options.start == ReasoningStart::kEither) begins_thinking_ = FindReasoningToken(tokenizer);
+  }
 
   bool Fill(std::span<uint32_t> mask) override {
     if (thinks_) {
@@ -55,6 +66,10 @@ class AnswerConstraint : public TokenConstraint {
       return true;
     }
     bool any = matcher_.Fill(mask);
+    if (may_think()) {
+      WordOf(mask, *begins_thinking_) |= BitOf(*begins_thinking_);
+      any = true;
+    }
     if (!matcher_.is_complete()) return any;
     for (const int32_t token : end_tokens_) {
       WordOf(mask, token) |= BitOf(token);
@@ -75,7 +90,17 @@ class AnswerConstraint : public TokenConstraint {
                            : tail.substr(tail.size() - kReasoningEnd.size()));
       return true;
     }
-    if (num_ends_ == 0 && matcher_.Accept(token)) return true;
+    if (may_think() && token == *begins_thinking_) {
+      matcher_.Rollback(matcher_.num_accepted());  // the text begins behind the reasoning
+      tails_.emplace_back();
+      thinks_ = true;
+      return true;
+    }
+    const bool is_space = may_think() && IsSpace(tokenizer_.TokenBytes(token));
+    if (num_ends_ == 0 && matcher_.Accept(token)) {
+      if (is_space) spaces_.push_back(token);
+      return true;
+    }
     const bool ends = matcher_.is_complete() && IsEnd(token);
     if (ends) ++num_ends_;
     return ends;
@@ -89,11 +114,16 @@ class AnswerConstraint : public TokenConstraint {
     };
     num_ends_ -= take(num_ends_);
     matcher_.Rollback(take(matcher_.num_accepted()));
-    const int64_t thoughts = take(std::ssize(tails_));
+    if (const int64_t thoughts = take(std::ssize(tails_)); thoughts > 0) {
+      tails_.resize(tails_.size() - static_cast<size_t>(thoughts));
+      thinks_ = true;  // the token that ended it is gone
+      if (tails_.empty() && begins_thinking_) StopThinking();
+    }
+    matcher_.Rollback(take(matcher_.num_accepted()));
     QUIRE_CHECK(num_tokens == 0, "{} tokens more than were accepted", num_tokens);
-    if (thoughts == 0) return;
-    tails_.resize(tails_.size() - static_cast<size_t>(thoughts));
-    thinks_ = true;  // the token that ended it is gone
+    if (tails_.empty() && std::ssize(spaces_) > matcher_.num_accepted()) {
+      spaces_.resize(static_cast<size_t>(matcher_.num_accepted()));
+    }
   }
 
   bool IsFinished() const override {
@@ -110,9 +140,24 @@ class AnswerConstraint : public TokenConstraint {
     return std::ranges::find(end_tokens_, token) != end_tokens_.end();
   }
 
+  static bool IsSpace(std::string_view bytes) {
+    return bytes.find_first_not_of(" \t\r\n") == std::string_view::npos;
+  }
+  bool may_think() const {
+    return begins_thinking_ && tails_.empty() && num_ends_ == 0 &&
+           matcher_.num_accepted() == std::ssize(spaces_);
+  }
+  // "<think>" was taken back: what stood before it is text again.
+  void StopThinking() {
+    thinks_ = false;
+    for (const int32_t token : spaces_) QUIRE_CHECK(matcher_.Accept(token));
+  }
+
   GrammarMatcher matcher_;
   const Tokenizer& tokenizer_;
   std::vector<int32_t> end_tokens_;
+  std::optional<int32_t> begins_thinking_;  // the token that may, at the beginning
+  std::vector<int32_t> spaces_;             // tokens at the beginning that are white space
   bool thinks_;
   std::vector<std::string> tails_;  // of the text, behind every token of the reasoning
   int64_t num_ends_ = 0;            // end tokens that did not end the answer

@@ -76,7 +76,8 @@ class ConstraintCompiler {
 struct AnswerConstraintOptions {
   std::vector<int32_t> end_tokens = {};  // may follow where the grammar's text may end
   // kReasoning: what comes before "</think>", and white space behind it in the same token, is free; but
-  // the answer cannot end there, without a text of the grammar.
+  // the answer cannot end there, without a text of the grammar. kEither: the same, if the answer begins with
+  // the token "<think>", behind such white space as the grammar has.
   ReasoningStart start = ReasoningStart::kContent;
 };
 

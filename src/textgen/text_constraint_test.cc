@@ -180,6 +180,56 @@ TEST_F(TextConstraintTest, ReasoningIsFreeAndWhatFollowsItIsNot) {
   EXPECT_FALSE(constraint->Accept(model_.tokenizer->Encode("x")[0]));
 }
 
+TEST_F(TextConstraintTest, AModelMayBeginItsReasoningItself) {
+  const auto grammar = Compile(Kind::kRegex, {"\\n?(yes|no)"});
+  const int32_t think = model_.tokenizer->Encode("<think>")[0];
+  const auto make = [&](ReasoningStart start) {
+    return MakeAnswerConstraint(grammar, *model_.tokenizer, {.end_tokens = {1}, .start = start});
+  };
+  EXPECT_FALSE(make(ReasoningStart::kContent)->Accept(think));
+  const auto constraint = make(ReasoningStart::kEither);
+  std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(model_.tokenizer->vocab_size())));
+  const auto allows = [&](int32_t token) {
+    EXPECT_TRUE(constraint->Fill(mask));
+    return (mask[static_cast<size_t>(token / 32)] >> (token % 32) & 1) != 0;
+  };
+  const auto accept = [&](const std::string& text) {
+    const std::vector<int32_t> tokens = model_.tokenizer->Encode(text);
+    for (const int32_t token : tokens) EXPECT_TRUE(constraint->Accept(token)) << text;
+    return std::ssize(tokens);
+  };
+  const int32_t line = model_.tokenizer->Encode("\n")[0], other = model_.tokenizer->Encode("x")[0];
+  EXPECT_TRUE(allows(think) && allows(line));
+  EXPECT_FALSE(allows(other));
+  // It does, and then there is a text.
+  ASSERT_EQ(accept("\n"), 1);
+  EXPECT_TRUE(allows(think));
+  EXPECT_FALSE(allows(line));
+  ASSERT_EQ(accept("<think>"), 1);
+  EXPECT_TRUE(allows(other));
+  EXPECT_FALSE(allows(1));
+  const int64_t thoughts = accept("hm no</think>");
+  EXPECT_FALSE(allows(think) || allows(other));
+  EXPECT_TRUE(allows(line));  // what came before is no part of it
+  const int64_t answer = accept("\nyes");
+  EXPECT_TRUE(constraint->IsFinished());
+  // All of it can be taken back, part by part or at once.
+  constraint->Rollback(answer);
+  EXPECT_TRUE(allows(line));
+  constraint->Rollback(thoughts);
+  EXPECT_TRUE(allows(other));
+  constraint->Rollback(1);
+  EXPECT_TRUE(allows(think));
+  EXPECT_FALSE(allows(line) || allows(other));
+  accept("<think>a</think>\nno");
+  constraint->Rollback(std::ssize(model_.tokenizer->Encode("<think>a</think>\nno")) + 1);
+  EXPECT_TRUE(allows(think) && allows(line));
+  // It does not.
+  accept("no");
+  EXPECT_TRUE(constraint->IsFinished());
+  EXPECT_FALSE(constraint->Accept(think));
+}
+
 TEST_F(TextConstraintTest, EndTokensMayFollowWhereTheTextMayEnd) {
   const auto grammar = Compile(Kind::kRegex, {"a+"});
   const auto constraint = MakeAnswerConstraint(grammar, *model_.tokenizer, {.end_tokens = {1, 7}});

@@ -23,6 +23,7 @@ TextModel OpenTextModel(const std::filesystem::path& folder) {
           folder.string(), kMaxModelStops, model.generation.eos_tokens.size());
   try {
     model.chat = ChatFormat::Load(folder);
+    model.writes_reasoning = model.chat->WritesReasoning();
   } catch (const Error& error) {
     model.no_chat = error.what();
   }
@@ -40,7 +41,12 @@ ChatPrompt MakeChatPrompt(const TextModel& model, const ChatRequest& request,
   ChatPrompt prompt;
   prompt.text = model.chat->Render(request);
   prompt.tokens = model.tokenizer->Encode(prompt.text, {.stop = std::move(stop)});
-  if (ChatFormat::EndsInReasoning(prompt.text)) prompt.reasoning = ReasoningStart::kReasoning;
+  const bool is_begun = request.continue_final_message || !request.add_generation_prompt;
+  if (ChatFormat::EndsInReasoning(prompt.text)) {
+    prompt.reasoning = ReasoningStart::kReasoning;
+  } else if (model.writes_reasoning && !is_begun && !ChatFormat::EndsBehindReasoning(prompt.text)) {
+    prompt.reasoning = ReasoningStart::kEither;
+  }
   return prompt;
 }
 

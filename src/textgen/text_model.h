@@ -24,6 +24,7 @@ struct TextModel {
   std::unique_ptr<const Tokenizer> tokenizer;
   std::optional<ChatFormat> chat;  // absent: the folder has no template that can be used,
   std::string no_chat;             // and this says why
+  bool writes_reasoning = false;   // ChatFormat::WritesReasoning
   GenerationConfig generation;     // its eos_tokens are those of the tokenizer too
 };
 

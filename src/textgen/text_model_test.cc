@@ -114,6 +114,29 @@ TEST_F(TextModelTest, AConversationIsWrittenByItsTemplate) {
   EXPECT_EQ(prompt.reasoning, ReasoningStart::kReasoning);
 }
 
+// As Kimi-K2-Thinking's and GLM-4.5's.
+TEST_F(TextModelTest, AModelWhoseAnswersHaveReasoningMayBeginItItself) {
+  dir_.Write("chat_template.jinja",
+             "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' %}<think>"
+             "{{ m.reasoning_content or '' }}</think>{% endif %}{{ m.content }}{% endfor %}"
+             "{% if add_generation_prompt %}[assistant]{% if thinking is false %}<think></think>"
+             "{% endif %}{% endif %}");
+  const TextModel model = OpenTextModel(dir_.path());
+  const OrderedJson messages = ParseOrderedJson(
+      R"([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "So"}])",
+      "messages");
+  const OrderedJson off = ParseOrderedJson(R"({"thinking": false})", "variables");
+  const auto start = [&](const ChatRequest& request) {
+    return MakeChatPrompt(model, request).reasoning;
+  };
+  EXPECT_EQ(start({.messages = &messages}), ReasoningStart::kEither);
+  EXPECT_EQ(start({.messages = &messages, .variables = &off}), ReasoningStart::kContent);
+  EXPECT_EQ(start({.messages = &messages, .continue_final_message = true}),
+            ReasoningStart::kContent);
+  EXPECT_EQ(start({.messages = &messages, .add_generation_prompt = false}),
+            ReasoningStart::kContent);
+}
+
 TEST_F(TextModelTest, WithoutATemplateItSaysWhy) {
   const TextModel model = OpenTextModel(dir_.path());
   EXPECT_FALSE(model.chat.has_value());
