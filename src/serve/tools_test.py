@@ -1,9 +1,11 @@
 """Tool calls of a live `quire serve`, in every format, of a model without weights at temperature 2: required
-calls are always some, and their arguments are what the tools' schemas allow.
+calls are always some, and their arguments are what the tools' schemas allow. What is held to anything is the
+same text whatever else runs.
 
 usage: tools_test.py BINARY MODEL [unittest arguments]
 """
 
+import concurrent.futures
 import json
 import random
 import re
@@ -142,8 +144,6 @@ class ToolsTest(unittest.TestCase):
                     self.assertTrue(is_valid(json.loads(choice["message"]["content"]), schema))
         self.assertEqual(kinds, {"stop", "tool_calls"})
 
-    def test_a_parser_that_is_not_there_is_refused_with_all_that_are(self):
-        code, said = refused("--tool-call-parser", "glm46")
     def test_calls_that_may_be_are_held_where_a_tool_is_strict(self):
         self.start("deepseek_v31")
         begun = {"tools": tools_of(0, strict=True), "n": ANSWERS, **BEGINS_WITH_CALLS}
@@ -158,6 +158,8 @@ class ToolsTest(unittest.TestCase):
         for choice in self.ask(**{**begun, "tools": tools_of(0)}, max_tokens=30).json()["choices"]:
             self.assertNotEqual(choice["finish_reason"], "tool_calls")
 
+    def test_a_parser_that_is_not_there_is_refused_with_all_that_are(self):
+        code, said = refused("--tool-call-parser", "glm46")
         self.assertEqual(code, 2, said)
         for name in ("auto", *FORMATS):
             self.assertIn(name, said)
@@ -174,6 +176,71 @@ class ToolsTest(unittest.TestCase):
         choice = self.ask(structured_outputs={"choice": [text]}).json()["choices"][0]
         self.assertEqual(choice["message"]["content"], text)
         self.assertNotIn("reasoning_content", choice["message"])
+
+
+def said_of(choice):
+    """Content, calls and end, as joined_stream has them."""
+    message = choice["message"]
+    return (message["content"] or "", [(call["function"]["name"], call["function"]["arguments"])
+                                       for call in message.get("tool_calls", ())],
+            choice["finish_reason"])
+
+
+class SameTextTest(unittest.TestCase):
+    """The same requests one by one, with nothing reused or guessed, and all at once in little room."""
+
+    # Their prompt is the same.
+    messages = [{"role": "system", "content": "Be brief. " * 20}, {"role": "user", "content": "Hello"}]
+
+    def start(self, *flags):
+        server = Server("--tool-call-parser", "deepseek_v31", *flags)
+
+        def stop():
+            self.assertEqual(server.wait_idle()["pages"]["in_use"], 0)
+            self.assertEqual(server.stop(), 0, server.log)
+        self.addCleanup(stop)
+        return server
+
+    def requests(self):
+        fields = {"messages": self.messages, "temperature": 2, "top_p": 1, "n": 4, "max_tokens": 400}
+        for seed in range(4):
+            schema = {"response_format": {"type": "json_schema", "json_schema": {
+                "name": "s", "schema": random_object(random.Random(seed))}}}
+            required = {"tools": tools_of(seed), "tool_choice": "required",
+                        "parallel_tool_calls": False}
+            strict = {"tools": tools_of(seed, strict=True), **BEGINS_WITH_CALLS}
+            for held in (schema, required, strict, {**schema, "stop": ["e", "1"]},
+                         {**required, "stop": ["0\"", "5"]}):
+                yield {**fields, "seed": seed, **held}
+        # Held to nothing, and easily guessed: it says the same again and again.
+        for _ in range(4):
+            yield {**fields, "temperature": 0, "ignore_eos": True, "max_tokens": 300}
+
+    def ask(self, server, request, stream):
+        answer = server.post(CHAT, {**request, "stream": stream})
+        self.assertEqual(answer.status, 200, answer.body)
+        return (joined_stream(answer.body) if stream
+                else [said_of(choice) for choice in answer.json()["choices"]])
+
+    def test_what_is_held_is_the_same_text_whatever_else_runs(self):
+        requests = list(self.requests())
+        alone = self.start("--disable-radix-cache", "--max-total-tokens", 16384)
+        expected = [self.ask(alone, request, stream=False) for request in requests]
+        busy = self.start("--speculative-algorithm", "ngram", "--page-size", 7,
+                          "--chunked-prefill-size", 32, "--max-running-requests", 24,
+                          "--max-total-tokens", 4102)  # of one context and a bit
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            both = [pool.submit(self.ask, busy, request, stream) for request in requests
+                    for stream in (False, True)]
+            answers = [answer.result() for answer in both]
+        for request, said, whole, streamed in zip(requests, expected, answers[::2], answers[1::2]):
+            self.assertEqual(whole, said, request)
+            self.assertEqual(streamed, said, request)
+        self.assertEqual({end for said in expected for _, _, end in said},
+                         {"stop", "tool_calls", "length"})
+        counters = busy.stats()["counters"]
+        for name in ("preemptions", "cached_tokens", "accepted_tokens"):
+            self.assertGreater(counters[name], 0, name)
 
 
 if __name__ == "__main__":
