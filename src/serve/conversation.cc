@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 namespace quire {
 namespace {
 
+constexpr int64_t kMaxCallIndex = (int64_t{1} << 31) - 1;
 constexpr const char* kRoles =
     "one of \"system\", \"developer\", \"user\", \"assistant\", \"tool\"";
 
@@ -75,7 +77,7 @@ ToolCall ReadToolCall(const RequestField& field) {
   if (const auto type = fields.Find("type"); type && type->value() != "function") {
     type->Refuse("\"function\"");
   }
-  (void)fields.Find("index");  // of a stream that a client has joined
+  (void)fields.Int("index", 0, kMaxCallIndex, 0);  // of a stream that a client has joined
   RequestFields function = fields.At("function").Object();
   call.name = function.At("name").String();
   call.arguments = function.At("arguments").String();
@@ -202,14 +204,15 @@ OrderedJson ConversationSchemas(const RequestLimits& limits) {
                                 {"properties", {{"name", text}, {"arguments", text}}},
                                 {"required", {"name", "arguments"}},
                                 {"additionalProperties", others}};
-  const OrderedJson call = {{"type", "object"},
-                            {"properties",
-                             {{"id", text},
-                              {"type", {{"enum", {"function", nullptr}}}},
-                              {"index", {{"type", {"integer", "null"}}}},
-                              {"function", function}}},
-                            {"required", {"id", "function"}},
-                            {"additionalProperties", others}};
+  const OrderedJson call = {
+      {"type", "object"},
+      {"properties",
+       {{"id", text},
+        {"type", {{"enum", {"function", nullptr}}}},
+        {"index", {{"type", {"integer", "null"}}, {"minimum", 0}, {"maximum", kMaxCallIndex}}},
+        {"function", function}}},
+      {"required", {"id", "function"}},
+      {"additionalProperties", others}};
   const OrderedJson calls = {{"anyOf", {{{"type", "array"}, {"items", call}}, nothing}}};
   const OrderedJson of_assistant = OrderedJson::array({"assistant"});
   const OrderedJson of_tool = OrderedJson::array({"tool"});

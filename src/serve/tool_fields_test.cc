@@ -173,6 +173,10 @@ TEST(ToolFieldsTest, WrongCallsAndResultsAreRefusedWithTheirPlace) {
               "arguments": {}}}]})"),
             "messages[0].tool_calls[0].function.arguments | "
             "messages[0].tool_calls[0].function.arguments: expected a string, got an object");
+  EXPECT_EQ(
+      message(R"({"role": "assistant", "tool_calls": [{"id": "c", "index": {}}]})"),
+      "messages[0].tool_calls[0].index | messages[0].tool_calls[0].index: expected an integer "
+      "0..2147483647, got an object");
   EXPECT_EQ(message(R"({"role": "assistant", "tool_calls": [{"id": "c", "type": "custom"}]})"),
             "messages[0].tool_calls[0].type | messages[0].tool_calls[0].type: expected "
             "\"function\", got \"custom\"");
