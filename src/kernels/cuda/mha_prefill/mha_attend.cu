@@ -191,20 +191,22 @@ class Consumer {
       Free(shared_.items_empty[items_.stage]);
       items_.Advance();
       if (number < 0) break;
-      AttendItem(ItemAt(args_, number));
+      AttendItem(number);
     }
     if (number_ == 0) TakeOver();  // barriers end as they began
   }
 
  private:
-  __device__ __forceinline__ void AttendItem(const Item& item) {
+  // What the item is, is read again for its results: registers are scarce in between.
+  __device__ __forceinline__ void AttendItem(int32_t number) {
+    const Item item = ItemAt(args_, number);
     const int num_tiles = NumTiles<Shape>(item.tile);
     float sums[kSums];
 #pragma unroll
     for (int i = 0; i < kSums; ++i) sums[i] = 0.0f;
     Softmax softmax;
     if (num_tiles > 0) Attend(item, num_tiles, softmax, sums);
-    Write(item, softmax, sums);
+    Write(ItemAt(args_, number), softmax, sums);
   }
 
   static constexpr int kScores = Shape::kScores, kSums = Shape::kSums;
