@@ -2,7 +2,7 @@
 # A second run does only what is not done yet.
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
-# Tests that are run at once: one more than cores, because those of the program wait half of their time.
+# Tests that are run at once under a sanitizer: one more than cores, because many wait half of their time.
 TEST_JOBS ?= $(shell expr $(JOBS) + 1)
 CLANG_FORMAT ?= clang-format-14
 BENCH_FLAGS ?=
@@ -29,7 +29,7 @@ serve: quire  ## serve the bundled model, or MODEL=folder, on http://127.0.0.1:8
 
 test: build/dev/.configured build/browser.tried  ## install what is missing, build, run every test
 	cmake --build --preset dev -j $(JOBS)
-	ctest --preset dev -j $(TEST_JOBS)
+	ctest --preset dev -j $(JOBS)
 
 # Real clients, of the versions that tools/clients.txt names. Here a test that is skipped has failed.
 CLIENTS = build/clients/bin/python
