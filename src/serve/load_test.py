@@ -91,7 +91,7 @@ class LoadTest(unittest.TestCase):
 
     def test_load_in_little_memory(self):
         """Answers lose their pages to others, and go on later."""
-        server = self.start("--max-total-tokens", 8192, "--context-length", 4096,
+        server = self.start("--max-total-tokens", 5120, "--context-length", 4096,
                             "--max-running-requests", 32, "--page-size", 16)
         _, stats = self.check_load(server, max(SECONDS / 4, 5))
         self.assertGreater(stats["counters"]["preemptions"], 0)
