@@ -12,12 +12,12 @@
 #include "attn/kv_store.h"
 #include "attn/plan_storage.h"
 #include "bench/manual_time.h"
+#include "bench/random_bf16.h"
 #include "bench/sequences.h"
 #include "kernels/cuda/mla_attention/mla_attention.h"
 #include "kernels/cuda/mla_attention/mla_attention_testing.h"
 #include "kernels/cuda/roof.h"
 #include "kernels/cuda/store/store.h"
-#include "testing/splitmix64.h"
 
 namespace quire::bench {
 namespace {
@@ -102,15 +102,6 @@ Roofs MeasureRoofs(int num_sms) {
   return {.read_bytes_per_s = cuda::MeasureReadRoof(4), .mma_flops_per_s = flops / mma};
 }
 
-std::vector<Bf16> RandomValues(int64_t n) {
-  std::vector<Bf16> values(static_cast<size_t>(n));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint64_t bits = testing::SplitMix64(i + 1);
-    values[i] = quire::ToBf16(static_cast<float>(bits & 0xffff) / 0x1p15f - 1.0f);
-  }
-  return values;
-}
-
 // A step and the stores of as many layers as it takes to leave the cache behind.
 class AttentionStep {
  public:
@@ -133,7 +124,7 @@ class AttentionStep {
         kv_("KV of all layers", layer_bytes_ * num_layers_),
         workspace_("workspace", MlaAttentionWorkspace(seqs_.capacity(), work_, shape_)),
         num_tokens_(host_plan_.num_query_tokens.raw()),
-        q_(arrays_.Put(RandomValues(num_tokens_ * shape_.num_heads * shape_.dims.values()))),
+        q_(arrays_.Put(RandomBf16(num_tokens_ * shape_.num_heads * shape_.dims.values()))),
         out_(arrays_.Take<Bf16>(
             static_cast<size_t>(num_tokens_ * shape_.num_heads * shape_.dims.latent_dim))) {
     FillLayers();
@@ -170,7 +161,7 @@ class AttentionStep {
   void FillLayers() {
     constexpr int64_t kRows = 65536;
     const KvDims dims = shape_.dims;
-    const std::span<Bf16> rows = arrays_.Put(RandomValues(kRows * dims.values()));
+    const std::span<Bf16> rows = arrays_.Put(RandomBf16(kRows * dims.values()));
     std::vector<Slot> slots;
     const PageSize page_size = layout_.page_size();
     const int64_t end = page_size.TokensIn(seqs_.capacity().pool_pages).raw();

@@ -13,11 +13,11 @@
 #include "attn/kv_store.h"
 #include "attn/plan_storage.h"
 #include "bench/manual_time.h"
+#include "bench/random_bf16.h"
 #include "bench/sequences.h"
 #include "kernels/cuda/mha_prefill/mha_prefill.h"
 #include "kernels/cuda/mha_prefill/mha_prefill_launch.h"
 #include "kernels/cuda/mla_attention/mla_attention_testing.h"
-#include "testing/splitmix64.h"
 
 namespace quire::bench {
 namespace {
@@ -34,15 +34,6 @@ constexpr PrefillShape kShapes[] = {
     {16, 128, 128, 8192, 1, 8192},  {16, 128, 128, 1024, 8, 1024}, {16, 128, 128, 8192, 1, 32768},
     {128, 128, 128, 1024, 8, 1024}, {20, 192, 256, 8192, 1, 8192}, {20, 192, 256, 1024, 8, 1024},
 };
-
-std::vector<Bf16> RandomValues(int64_t n, float size) {
-  std::vector<Bf16> values(static_cast<size_t>(n));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint64_t bits = testing::SplitMix64(i + 1);
-    values[i] = quire::ToBf16((static_cast<float>(bits & 0xffff) / 0x1p15f - 1.0f) * size);
-  }
-  return values;
-}
 
 class PrefillStep {
  public:
@@ -66,11 +57,11 @@ class PrefillStep {
     Carver carver(memory_->bytes(), MemorySide::kDevice);
     keys_ = LayOutExpandedKeys(shape_, rows_, carver);
     Cut();
-    const std::vector<Bf16> rows = RandomValues(kv_.size().raw() / 2, 1.0f);
+    const std::vector<Bf16> rows = RandomBf16(kv_.size().raw() / 2);
     Check(cudaMemcpy(kv_.data(), rows.data(), rows.size() * 2, cudaMemcpyHostToDevice), "rows");
     store_.emplace(kv_.bytes(), seqs_.capacity().pool_pages, layout_);
     const int64_t head_dim = shape_.nope_dim + shape_.dims.rope_dim;
-    q_ = arrays_.Put(RandomValues(num_tokens_ * shape_.num_heads * head_dim, 1.0f));
+    q_ = arrays_.Put(RandomBf16(num_tokens_ * shape_.num_heads * head_dim));
     out_ =
         arrays_.Take<Bf16>(static_cast<size_t>(num_tokens_ * shape_.num_heads * shape_.value_dim));
     key_up_ = Up(shape_.nope_dim);
@@ -123,7 +114,7 @@ class PrefillStep {
 
   Weight Up(int64_t dim) {
     const int64_t latent = shape_.dims.latent_dim, heads = shape_.num_heads;
-    const auto values = arrays_.Put(RandomValues(heads * dim * latent, 0.05f));
+    const auto values = arrays_.Put(RandomBf16(heads * dim * latent, 0.05f));
     return {.shape = {.outputs = dim, .inputs = latent},
             .count = heads,
             .format = WeightFormat::kBf16,
@@ -150,7 +141,7 @@ class PrefillStep {
   Weight key_up_, value_up_;
 };
 
-// By events, of one run behind two to warm up.
+// By events, behind a run that warms up.
 void Run(const PrefillShape& shape, bool whole, benchmark::State& state) {
   PrefillStep step(shape);
   step.RunOp();

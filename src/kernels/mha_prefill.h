@@ -57,12 +57,11 @@ struct AttendExpandedArgs {
   const Expansion& expansion;  // of the plan's step
   const KvStore& store;        // a latent format
   MhaShape shape = {};
-  ConstTensorView q =
-      {};                // [num_query_tokens, num_heads, nope_dim + rope_dim] of activations' type
-  Weight key_up = {};    // [num_heads] latent_dim -> nope_dim
-  Weight value_up = {};  // [num_heads] latent_dim -> value_dim
-  TensorView out = {};   // [num_query_tokens, num_heads, value_dim]; rows of no others are written
-  TensorView lse = {};   // [num_query_tokens, num_heads] f32; may be empty
+  ConstTensorView q = {};  // [num_query_tokens, num_heads, nope_dim + rope_dim]
+  Weight key_up = {};      // [num_heads] latent_dim -> nope_dim
+  Weight value_up = {};    // [num_heads] latent_dim -> value_dim
+  TensorView out = {};  // [num_query_tokens, num_heads, value_dim]; rows of no others are written
+  TensorView lse = {};  // [num_query_tokens, num_heads] f32; may be empty
   float scale = 1.0f;
 };
 

@@ -239,5 +239,19 @@ TEST(MhaPrefillTest, BadArgumentsAreNamed) {
             "chunk: expected a positive multiple of 64, got 0");
 }
 
+// DeepSeek's heads: a whole prompt pays, an answer does not, a chunk behind a long prefix from 171 queries on.
+TEST(MhaPrefillTest, PromptsPayToBeExpandedAndAnswersDoNot) {
+  const auto pays = [](int64_t q_len, int64_t kv_len) {
+    return PaysToExpand({.num_heads = 16, .nope_dim = 128, .value_dim = 128, .dims = {512, 64}},
+                        TokenCount(q_len), TokenCount(kv_len));
+  };
+  EXPECT_TRUE(pays(64, 64));
+  EXPECT_TRUE(pays(8192, 8192));
+  EXPECT_FALSE(pays(1, 4096));
+  EXPECT_FALSE(pays(100, 200));
+  EXPECT_FALSE(pays(170, 131072));
+  EXPECT_TRUE(pays(171, 131072));
+}
+
 }  // namespace
 }  // namespace quire
