@@ -25,6 +25,9 @@ void Validate(const WorkShape& shape) {
   Require(shape.split >= kKeyTile && shape.split.raw() % kKeyTile.raw() == 0,
           "work.split: expected a positive multiple of {}, got {}", kKeyTile, shape.split);
   Require(shape.num_workers >= 1, "work.num_workers: expected >= 1, got {}", shape.num_workers);
+  Require(shape.unread >= TokenCount(0), "work.unread: expected >= 0, got {}", shape.unread);
+  Require(shape.most_keys >= TokenCount(1), "work.most_keys: expected >= 1, got {}",
+          shape.most_keys);
 }
 
 std::string ToString(const StepCapacity& capacity) {
@@ -73,7 +76,7 @@ int64_t MaxQueryTiles(const StepCapacity& capacity, const WorkShape& shape) {
 }
 
 int64_t MaxSplits(const StepCapacity& capacity, const WorkShape& shape) {
-  return std::max<int64_t>(1, CeilDiv(capacity.KvTokens(), shape.split));
+  return std::max<int64_t>(1, CeilDiv(shape.KeysRead(capacity.KvTokens()), shape.split));
 }
 
 int64_t MaxPartials(const StepCapacity& capacity, const WorkShape& shape) {

@@ -7,10 +7,12 @@
 #define QUIRE_ATTN_CAPACITY_H_
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 
 #include "attn/sequence_step.h"
+#include "base/host_device.h"
 #include "base/units.h"
 
 namespace quire {
@@ -36,6 +38,14 @@ struct WorkShape {
   TokenCount split{1024};    // splits begin at multiples of this, a multiple of kKeyTile
   int32_t num_workers = 1;
   bool exact = true;
+  // Of a kernel that does not read all keys that queries see: none of tiles that see no more than
+  // `unread`, and of the others so many at most.
+  TokenCount unread{0};
+  TokenCount most_keys{std::numeric_limits<int64_t>::max()};
+
+  QUIRE_HD constexpr TokenCount KeysRead(TokenCount seen) const {
+    return seen <= unread ? TokenCount(0) : Min(seen, most_keys);
+  }
 };
 
 // Keys a kernel handles at once, at absolute positions that are multiples of it. Part of the order

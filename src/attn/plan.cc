@@ -46,8 +46,9 @@ void Plan::CheckTiles() const {
     for (TokenCount q = tile.q_begin; q < next_query; q += TokenCount(1)) {
       seen = Max(seen, Visible(tile.seq, q));
     }
-    QUIRE_CHECK(tile.kv_end == seen, "pieces of the tile at query {} end at {}, its queries see {}",
-                tile.q_begin, tile.kv_end, seen);
+    QUIRE_CHECK(tile.kv_end == work.KeysRead(seen),
+                "pieces of the tile at query {} end at {}, its queries see {}", tile.q_begin,
+                tile.kv_end, seen);
   }
   QUIRE_CHECK(next_query == num_query_tokens, "tiles end at query {} of {}", next_query,
               num_query_tokens);

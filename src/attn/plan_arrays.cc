@@ -100,6 +100,18 @@ StepView StepOf(const SequencesBuild& build) {
   return {.step = build.step, .offsets = build.offsets, .bounds = build.bounds};
 }
 
+Schedule ScheduleOf(const ScheduleArrays& arrays, const StepCapacity& capacity,
+                    const WorkShape& shape) {
+  const size_t max_tiles = Index(MaxQueryTiles(capacity, shape));
+  return {.work = shape,
+          .tiles = arrays.tiles,
+          .workers = arrays.workers,
+          // A merge is of a query tile.
+          .merges = arrays.merges.first(std::min(arrays.merges.size(), max_tiles)),
+          .num_partials = static_cast<int32_t>(MaxPartials(capacity, shape)),
+          .counts = arrays.counts.data()};
+}
+
 Plan PlanOf(const PlanArrays& arrays, const StepCapacity& capacity, const WorkShape& shape,
             const PageRows& rows, MemorySide side) {
   Plan plan;
@@ -117,14 +129,7 @@ Plan PlanOf(const PlanArrays& arrays, const StepCapacity& capacity, const WorkSh
   plan.q_offset = arrays.seqs.q_offset;
   plan.mask_words = TreeMaskWords(capacity);
   plan.tree_masks = arrays.seqs.tree_masks;
-  plan.work = shape;
-  plan.tiles = arrays.schedule.tiles;
-  plan.workers = arrays.schedule.workers;
-  // A merge is of a query tile.
-  plan.merges = arrays.schedule.merges.first(
-      std::min(arrays.schedule.merges.size(), Index(MaxQueryTiles(capacity, shape))));
-  plan.num_partials = static_cast<int32_t>(MaxPartials(capacity, shape));
-  plan.counts = arrays.schedule.counts.data();
+  static_cast<Schedule&>(plan) = ScheduleOf(arrays.schedule, capacity, shape);
   return plan;
 }
 

@@ -61,6 +61,8 @@ StepView StepOf(const SequencesBuild& build);
 // What kernels take. All numbers and sizes are the capacity's.
 Plan PlanOf(const PlanArrays& arrays, const StepCapacity& capacity, const WorkShape& shape,
             const PageRows& rows, MemorySide side);
+Schedule ScheduleOf(const ScheduleArrays& arrays, const StepCapacity& capacity,
+                    const WorkShape& shape);
 
 }  // namespace quire
 

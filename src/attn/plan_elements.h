@@ -21,7 +21,7 @@ struct QueryTile {
   int32_t seq = 0;
   int32_t q_count = 0;
   TokenCount q_begin;  // first query token, counted over the whole step
-  TokenCount kv_end;   // no query of the tile sees a position at or past this
+  TokenCount kv_end;   // of what its queries see, so many keys are read (WorkShape::KeysRead)
 
   friend bool operator==(const QueryTile&, const QueryTile&) = default;
 };
@@ -171,6 +171,7 @@ QUIRE_HD inline QueryTile TileAt(int32_t seq, const SequenceLengths& lengths, in
     const uint64_t* mask = masks + (tile.q_begin + j).raw() * mask_words;
     tile.kv_end = Max(tile.kv_end, VisibleKeys(lengths, first + j, mask, mask_words));
   }
+  tile.kv_end = shape.KeysRead(tile.kv_end);
   return tile;
 }
 

@@ -19,7 +19,8 @@ constexpr int kMaxPageCtas = 16;
 
 __global__ void __launch_bounds__(kPlanThreads)
     BuildPlanKernel(const __grid_constant__ SequencesBuild seqs,
-                    const __grid_constant__ ScheduleBuild schedule, StatusWord status) {
+                    const __grid_constant__ ScheduleBuild schedule,
+                    const __grid_constant__ ScheduleBuild selection, StatusWord status) {
   if (blockIdx.x > 0) {
     const unsigned thread = (blockIdx.x - 1) * kPlanThreads + threadIdx.x;
     BringPages(seqs, static_cast<int32_t>(thread),
@@ -35,6 +36,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   const StepReporter reporter{.status = status, .launch = Launch::kPlan};
   const SequenceTotals totals = BuildSequences(seqs, near, cta, reporter);
   BuildSchedule(seqs, schedule, totals, near, cta, reporter);
+  if (selection.counts != nullptr) BuildSchedule(seqs, selection, totals, near, cta, reporter);
 }
 
 }  // namespace
@@ -42,8 +44,8 @@ __global__ void __launch_bounds__(kPlanThreads)
 void PlanStorage::Launch(const Stream& stream, StatusWord status) const {
   const int page_ctas = (seqs_.bounds.new_pages + kPlanThreads - 1) / kPlanThreads;
   const int ctas = 1 + (page_ctas < kMaxPageCtas ? page_ctas : kMaxPageCtas);
-  BuildPlanKernel<<<static_cast<unsigned>(ctas), kPlanThreads, 0, stream.get()>>>(seqs_, schedule_,
-                                                                                  status);
+  BuildPlanKernel<<<static_cast<unsigned>(ctas), kPlanThreads, 0, stream.get()>>>(
+      seqs_, schedule_, selection_, status);
   CheckLaunch("build_plan");
 }
 

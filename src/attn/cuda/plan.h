@@ -33,22 +33,27 @@ struct PlanStorageMemory {
   ByteOffset pinned;
 };
 PlanStorageMemory PlanStorageBytes(const StepCapacity& capacity, const WorkShape& shape,
-                                   PageCount new_pages);
+                                   PageCount new_pages,
+                                   const std::optional<WorkShape>& selection = {});
 
 // A plan's memory, taken once. One thread at a time.
 class PlanStorage {
  public:
   // `new_pages`: the most pages that a step brings (attn/step_pack.h). `rows`, of the device, may
-  // serve several storages on one stream. Takes PlanStorageBytes(...) from the two; neither may be
-  // counting. Throws as StepPacker.
+  // serve several storages on one stream. `selection`: how the work of choosing keys is cut, where
+  // keys are chosen. Takes PlanStorageBytes(...) from the two; neither may be counting. Throws as
+  // StepPacker.
   PlanStorage(const StepCapacity& capacity, const WorkShape& shape, PageCount new_pages,
-              const PageRows& rows, Carver& device, Carver& pinned);
+              const PageRows& rows, Carver& device, Carver& pinned,
+              const std::optional<WorkShape>& selection = {});
 
   const StepCapacity& capacity() const { return capacity_; }
   const WorkShape& work() const { return shape_; }
 
   // The plan, for ops and captures. What it holds is the last Launch's.
   const Plan& plan() const { return plan_; }
+  // The same sequences, with the work of choosing keys; null where none are chosen.
+  const Plan* selection_plan() const { return selection_plan_ ? &*selection_plan_ : nullptr; }
   const StepView& step() const { return step_; }
 
   // Checks and packs; waits first until the copy before is done with the pinned memory. Throws as
@@ -64,14 +69,17 @@ class PlanStorage {
   StepCapacity capacity_;
   WorkShape shape_;
   PlanArrays arrays_;
+  std::optional<ScheduleArrays> selection_arrays_;
   std::span<std::byte> pinned_;
   StepPacker packer_;
   ByteOffset packed_bytes_;
   std::optional<Event> copied_;
   SequencesBuild seqs_;
   ScheduleBuild schedule_;
+  ScheduleBuild selection_;  // without counts where no keys are chosen
   StepView step_;
   Plan plan_;
+  std::optional<Plan> selection_plan_;
 };
 
 }  // namespace quire::cuda
