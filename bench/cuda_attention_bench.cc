@@ -3,31 +3,23 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "attn/kv_store.h"
 #include "attn/plan_storage.h"
-#include "bench/manual_time.h"
+#include "bench/cuda_layers.h"
 #include "bench/random_bf16.h"
 #include "bench/sequences.h"
 #include "kernels/cuda/mla_attention/mla_attention.h"
 #include "kernels/cuda/mla_attention/mla_attention_testing.h"
 #include "kernels/cuda/roof.h"
-#include "kernels/cuda/store/store.h"
 
 namespace quire::bench {
 namespace {
 
 using namespace quire::cuda;  // NOLINT: all of it is about the device
-
-constexpr int64_t kGiB = int64_t{1} << 30;
-// KV visited in turn: many times the 50 MB of L2.
-constexpr int64_t kBytesToVisit = kGiB / 2;
-constexpr int64_t kMaxLayers = 64;
 
 struct AttentionShape {
   int32_t num_heads;
@@ -44,6 +36,7 @@ struct AttentionShape {
 constexpr KvFormat kBf16Rows = KvFormat::kLatentBf16, kFp8Rows = KvFormat::kLatentFp8;
 constexpr AttentionShape kShapes[] = {
     {128, 1, 128, 4096, kBf16Rows, 64, Effort::kQuick},
+    {128, 1, 128, 2048, kBf16Rows, 64, Effort::kQuick},
     {128, 1, 128, 8192},
     {128, 1, 128, 32768},
     {128, 2, 128, 4096, kBf16Rows, 64, Effort::kQuick},
@@ -80,18 +73,6 @@ struct Roofs {
   double read_bytes_per_s = 0, mma_flops_per_s = 0;
 };
 
-// Of one call of `launch`, by events, after two to warm up.
-template <class Launch>
-double SecondsOf(const Stream& stream, int repeats, Launch launch) {
-  Event begin(true), end(true);
-  launch();
-  launch();
-  begin.Record(stream);
-  for (int i = 0; i < repeats; ++i) launch();
-  end.Record(stream);
-  return end.SecondsSince(begin) / repeats;
-}
-
 Roofs MeasureRoofs(int num_sms) {
   const Stream stream;
   const DeviceBuffer sink("sink", ByteOffset(4));
@@ -117,30 +98,26 @@ class AttentionStep {
         plans_(seqs_.capacity(), work_),
         host_plan_(plans_.Make(seqs_.steps(), executor_)),
         plan_(host_plan_),
-        layout_(shape.format, shape_.dims, PageSize(shape.page_size)),
-        layer_bytes_(KvStoreBytes(layout_, seqs_.capacity().pool_pages)),
-        num_layers_(
-            std::clamp<int64_t>(CeilDiv(ByteOffset(kBytesToVisit), layer_bytes_), 1, kMaxLayers)),
-        kv_("KV of all layers", layer_bytes_ * num_layers_),
+        layers_(KvLayout(shape.format, shape_.dims, PageSize(shape.page_size)),
+                seqs_.capacity().pool_pages),
         workspace_("workspace", MlaAttentionWorkspace(seqs_.capacity(), work_, shape_)),
         num_tokens_(host_plan_.num_query_tokens.raw()),
         q_(arrays_.Put(RandomBf16(num_tokens_ * shape_.num_heads * shape_.dims.values()))),
         out_(arrays_.Take<Bf16>(
-            static_cast<size_t>(num_tokens_ * shape_.num_heads * shape_.dims.latent_dim))) {
-    FillLayers();
-  }
+            static_cast<size_t>(num_tokens_ * shape_.num_heads * shape_.dims.latent_dim))) {}
   AttentionStep(const AttentionStep&) = delete;
   AttentionStep& operator=(const AttentionStep&) = delete;
 
-  int64_t num_layers() const { return num_layers_; }
+  int64_t num_layers() const { return layers_.size(); }
   const Stream& stream() const { return stream_; }
   double Bytes() const {
-    return static_cast<double>(MlaAttentionBytes(host_plan_, Layer(0), shape_, DType::kBf16).raw());
+    return static_cast<double>(
+        MlaAttentionBytes(host_plan_, layers_[0], shape_, DType::kBf16).raw());
   }
   double Flops() const { return MlaAttentionFlops(host_plan_, shape_); }
 
   void RunLayer(int64_t layer) {
-    const KvStore store = Layer(layer);
+    const KvStore store = layers_[layer];
     MlaAttention({.plan = plan_.plan(),
                   .store = store,
                   .q = {q_.data(), {num_tokens_, shape_.num_heads, shape_.dims.values()}},
@@ -151,39 +128,6 @@ class AttentionStep {
   }
 
  private:
-  KvStore Layer(int64_t layer) const {
-    return {kv_.bytes().subspan(static_cast<size_t>((layer_bytes_ * layer).raw()),
-                                static_cast<size_t>(layer_bytes_.raw())),
-            seqs_.capacity().pool_pages, layout_};
-  }
-
-  // The same random rows over and over, by the store's own writer: right for every format.
-  void FillLayers() {
-    constexpr int64_t kRows = 65536;
-    const KvDims dims = shape_.dims;
-    const std::span<Bf16> rows = arrays_.Put(RandomBf16(kRows * dims.values()));
-    std::vector<Slot> slots;
-    const PageSize page_size = layout_.page_size();
-    const int64_t end = page_size.TokensIn(seqs_.capacity().pool_pages).raw();
-    for (int64_t slot = 0; slot < end; ++slot) slots.emplace_back(slot);
-    const std::span<const Slot> all = arrays_.Put(slots);
-    for (int64_t layer = 0; layer < num_layers_; ++layer) {
-      const KvStore store = Layer(layer);
-      for (int64_t first = page_size.raw(); first < end; first += kRows) {
-        const int64_t n = std::min(kRows, end - first);
-        StoreWrite(
-            {.store = store,
-             .slots = all.subspan(static_cast<size_t>(first), static_cast<size_t>(n)),
-             .latent =
-                 ConstTensorView(rows.data(), {n, dims.latent_dim}).WithRowStride(dims.values()),
-             .rope = ConstTensorView(rows.data() + dims.latent_dim, {n, dims.rope_dim})
-                         .WithRowStride(dims.values())},
-            stream_);
-      }
-    }
-    stream_.Synchronize();
-  }
-
   SerialExecutor executor_;
   MlaShape shape_;
   Sequences seqs_;
@@ -191,10 +135,8 @@ class AttentionStep {
   quire::PlanStorage plans_;
   const Plan& host_plan_;
   PlanCopy plan_;
-  KvLayout layout_;
-  ByteOffset layer_bytes_;
-  int64_t num_layers_;
-  DeviceBuffer kv_, workspace_;
+  CudaLayers layers_;
+  DeviceBuffer workspace_;
   Stream stream_;
   DeviceArrays arrays_;
   int64_t num_tokens_;
@@ -208,13 +150,8 @@ void Run(const AttentionShape& shape, const LazyRoofs& roofs, benchmark::State& 
   const int num_sms = QueryDevice().num_sms;
   if (*roofs == nullptr) *roofs = std::make_unique<Roofs>(MeasureRoofs(num_sms));
   AttentionStep step(shape, num_sms);
-  const Graph graph = Graph::Capture(step.stream(), [&] {
-    for (int64_t layer = 0; layer < step.num_layers(); ++layer) step.RunLayer(layer);
-  });
-  const double seconds = MeanSeconds(state, [&] {
-    return SecondsOf(step.stream(), 1, [&] { graph.Launch(step.stream()); }) /
-           static_cast<double>(step.num_layers());
-  });
+  const double seconds = SecondsOfLayers(state, step.stream(), step.num_layers(),
+                                         [&](int64_t layer) { step.RunLayer(layer); });
   const auto rate = [&](double amount) { return amount / seconds; };
   state.counters["TB/s"] = rate(step.Bytes() / 1e12);
   state.counters["TFLOP/s"] = rate(step.Flops() / 1e12);

@@ -11,6 +11,7 @@
 #include "bench/cuda_prefill_bench.h"
 #include "bench/cuda_roof_bench.h"
 #include "bench/cuda_row_bench.h"
+#include "bench/cuda_sparse_bench.h"
 #include "bench/tables.h"
 #include "device/cuda/cuda.h"
 #include "device/thread_pool.h"
@@ -58,6 +59,7 @@ int main(int argc, char** argv) {
     RegisterCudaRows(effort);
     RegisterCudaAttention(effort);
     RegisterCudaPrefill(effort);
+    RegisterCudaSparse(effort);
     benchmark::RunSpecifiedBenchmarks();
     benchmark::Shutdown();
   } catch (const std::exception& error) {

@@ -47,6 +47,7 @@ struct OpLimits {
   RouteShape route = {};
   int64_t expert_width = 0;     // 0: no layer has experts
   IndexShape index = {};        // num_heads 0: attention is not sparse
+  WorkShape selection = {};     // of choosing keys, where a backend cuts that apart from attention
   MhaShape heads = {};          // of sequences that attend in multi-head form
   TokenCount expanded_keys{0};  // rows for their keys; 0: there are none
 

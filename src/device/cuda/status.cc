@@ -28,6 +28,8 @@ const char* DeviceFaultName(DeviceFault fault) {
       return "a token outside the vocabulary";
     case DeviceFault::kExpert:
       return "an expert that the layer does not have";
+    case DeviceFault::kChoice:
+      return "a chosen key that the sequence does not have";
   }
   return "an unknown fault";
 }
@@ -62,6 +64,8 @@ const char* LaunchName(uint32_t launch) {
       return "mla_merge";
     case Launch::kMhaPrefill:
       return "mha_prefill";
+    case Launch::kSelectKeys:
+      return "select_keys";
     case Launch::kPickRows:
       return "pick_rows";
     case Launch::kSample:

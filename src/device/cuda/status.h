@@ -22,6 +22,7 @@ enum class DeviceFault : uint8_t {
   kSlot,      // a slot that the pool does not have
   kToken,     // a token id outside the vocabulary
   kExpert,    // an expert that the layer does not have
+  kChoice,    // a chosen key that the sequence does not have
 };
 
 // Which kernel reports; a kernel that reports nothing has no name here. A status word carries the
@@ -42,6 +43,7 @@ enum class Launch : uint32_t {
   kMlaAttention,
   kMlaMerge,
   kMhaPrefill,
+  kSelectKeys,
   kPickRows,
   kSample,
   kTest,

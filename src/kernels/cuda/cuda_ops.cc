@@ -8,6 +8,7 @@
 #include "kernels/cuda/moe/route.h"
 #include "kernels/cuda/row_ops/pick_rows.h"
 #include "kernels/cuda/row_ops/row_ops.h"
+#include "kernels/cuda/select_keys/select_keys.h"
 #include "kernels/cuda/store/store.h"
 #include "kernels/cuda/weight_packer.h"
 
@@ -110,6 +111,10 @@ OpScratch LayOutOps(const OpLimits& limits, Carver& carver) {
   }
   scratch.attention =
       carver.TakeBytes(MlaAttentionWorkspace(limits.capacity, limits.work, limits.attention));
+  if (limits.index.num_heads > 0) {
+    scratch.selection =
+        carver.TakeBytes(SelectKeysWorkspace(limits.capacity, limits.selection, limits.index));
+  }
   if (limits.expanded_keys > TokenCount(0)) {
     scratch.expanded = LayOutExpandedKeys(limits.heads, limits.expanded_keys, carver);
   }
@@ -231,14 +236,20 @@ void CudaOps::AttendExpanded(const AttendExpandedArgs& args) {
   cuda::AttendExpanded(args, scratch_.expanded, *lane_.stream, device_.status);
 }
 
-void CudaOps::WriteIndexKeys(const WriteIndexKeysArgs&) {
-  QUIRE_CHECK(false, "index keys are not written on a device");
+void CudaOps::WriteIndexKeys(const WriteIndexKeysArgs& args) {
+  cuda::WriteIndexKeys(args, *lane_.stream, device_.status);
 }
-void CudaOps::SelectKeys(const SelectKeysArgs&) {
-  QUIRE_CHECK(false, "keys are not chosen on a device");
+
+void CudaOps::SelectKeys(const SelectKeysArgs& args) {
+  SelectKeysArgs with_workspace = args;
+  with_workspace.workspace = scratch_.selection;
+  cuda::SelectKeys(with_workspace, *lane_.stream, device_.status);
 }
-void CudaOps::AttendChosen(const SparseAttentionArgs&) {
-  QUIRE_CHECK(false, "chosen keys are not attended to on a device");
+
+void CudaOps::AttendChosen(const SparseAttentionArgs& args) {
+  SparseAttentionArgs with_workspace = args;
+  with_workspace.workspace = scratch_.attention;
+  SparseAttention(with_workspace, *lane_.stream, device_.status);
 }
 
 void CudaOps::SiluMul(const SiluMulArgs& args) { cuda::SiluMul(args, *lane_.stream, Launch()); }

@@ -34,7 +34,8 @@ struct OpScratch {
   QuantisedRows side_codes = {};           // the same, of what runs beside
   QuantisedRows expert_codes = {};         // of expert_activated
   std::span<std::byte> attention = {};
-  ExpandedKeys expanded = {};  // of prompts in multi-head form
+  std::span<std::byte> selection = {};  // of a sparse model
+  ExpandedKeys expanded = {};           // of prompts in multi-head form
 };
 OpScratch LayOutOps(const OpLimits& limits, Carver& carver);
 
@@ -71,7 +72,6 @@ class CudaOps final : public Ops {
   void Rotate(const RotateArgs& args) override;
   void Attend(const MlaAttentionArgs& args) override;
   void AttendExpanded(const AttendExpandedArgs& args) override;
-  // Sparse models are refused before there are ops: these throw InternalError.
   void WriteIndexKeys(const WriteIndexKeysArgs& args) override;
   void SelectKeys(const SelectKeysArgs& args) override;
   void AttendChosen(const SparseAttentionArgs& args) override;

@@ -44,6 +44,33 @@ const char* TensorCoreProblem(const MlaAttentionArgs& args) {
   return nullptr;
 }
 
+ByteOffset WorkspaceOf(const Plan& plan, int64_t num_heads, const KvDims& dims) {
+  const int64_t rows = plan.work.query_tile.raw() * num_heads;
+  // A plan on the device says how many partials its capacity can have, not how many this step has.
+  return ByteOffset(4 * MlaStateFloats(rows, dims.latent_dim)) *
+         (2 * plan.work.num_workers + plan.num_partials);
+}
+
+template <class Args>
+ByteOffset WorkspaceOf(const Args& args) {
+  return WorkspaceOf(args.plan, args.q.rank() == 3 ? args.q.dim(1) : 0, args.store.layout().dims());
+}
+
+// Of arguments that were checked.
+void Run(const MlaAttentionArgs& args, const KeyLists& lists, MlaKernel kernel,
+         const Stream& stream, StatusWord status) {
+  if (args.q.dim(0) == 0) return;
+  if (kernel == MlaKernel::kPlain) {
+    LaunchMlaPlain(args, lists, stream, status);
+    LaunchMlaMerge(args, MlaExponent::kNatural, stream, status);
+    return;
+  }
+  const char* problem = TensorCoreProblem(args);
+  Require(problem == nullptr, "mla attention on tensor cores: expected {}", problem);
+  LaunchMlaWarpgroup(args, lists, stream, status);
+  LaunchMlaMerge(args, MlaExponent::kBase2, stream, status);
+}
+
 }  // namespace
 
 WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, bool exact) {
@@ -82,23 +109,33 @@ void MlaAttention(const MlaAttentionArgs& args, const Stream& stream, StatusWord
 
 void MlaAttention(const MlaAttentionArgs& args, MlaKernel kernel, const Stream& stream,
                   StatusWord status) {
-  const int64_t num_heads = args.q.rank() == 3 ? args.q.dim(1) : 0;
-  const int64_t rows = args.plan.work.query_tile.raw() * num_heads;
-  const int64_t floats = MlaStateFloats(rows, args.store.layout().dims().latent_dim);
   RequireOnDevice(args.plan);
-  // A plan on the device says how many partials its capacity can have, not how many this step has.
-  quire::Validate(
-      args, ByteOffset(4 * floats) * (2 * args.plan.work.num_workers + args.plan.num_partials));
-  if (args.q.dim(0) == 0) return;
-  if (kernel == MlaKernel::kPlain) {
-    LaunchMlaPlain(args, stream, status);
-    LaunchMlaMerge(args, MlaExponent::kNatural, stream, status);
-    return;
-  }
-  const char* problem = TensorCoreProblem(args);
-  Require(problem == nullptr, "mla attention on tensor cores: expected {}", problem);
-  LaunchMlaWarpgroup(args, stream, status);
-  LaunchMlaMerge(args, MlaExponent::kBase2, stream, status);
+  quire::Validate(args, WorkspaceOf(args));
+  Run(args, {}, kernel, stream, status);
+}
+
+WorkShape SparseWorkShape(const MlaShape& shape, int32_t top_k, int32_t num_sms, bool exact) {
+  WorkShape work = MlaWorkShape(shape, num_sms, MlaStep::kDecode, exact);
+  work.most_keys = TokenCount(top_k);
+  return work;
+}
+
+void SparseAttention(const SparseAttentionArgs& args, const Stream& stream, StatusWord status) {
+  RequireOnDevice(args.plan);
+  quire::Validate(args, WorkspaceOf(args));
+  Require(args.plan.work.query_tile == TokenCount(1) &&
+              args.plan.work.most_keys == TokenCount(args.top_k),
+          "sparse attention: expected tiles of 1 query that read {} keys, got {} and {}",
+          args.top_k, args.plan.work.query_tile, args.plan.work.most_keys);
+  const MlaAttentionArgs over_lists{.plan = args.plan,
+                                    .store = args.store,
+                                    .q = args.q,
+                                    .out = args.out,
+                                    .lse = args.lse,
+                                    .scale = args.scale,
+                                    .workspace = args.workspace};
+  Run(over_lists, {.chosen = args.chosen.data(), .top_k = args.top_k}, ChooseMlaKernel(over_lists),
+      stream, status);
 }
 
 }  // namespace quire::cuda

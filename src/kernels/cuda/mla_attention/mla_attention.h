@@ -13,6 +13,7 @@
 
 #include "device/cuda/cuda.h"
 #include "kernels/mla_attention.h"
+#include "kernels/sparse_attention.h"
 
 namespace quire::cuda {
 
@@ -39,6 +40,15 @@ void MlaAttention(const MlaAttentionArgs& args, const Stream& stream, StatusWord
 // Error(kInvalidArgument) if kTensorCore cannot take these arguments.
 void MlaAttention(const MlaAttentionArgs& args, MlaKernel kernel, const Stream& stream,
                   StatusWord status = {});
+
+// How the work over chosen keys is cut: a tile for every query, of top_k keys at most.
+WorkShape SparseWorkShape(const MlaShape& shape, int32_t top_k, int32_t num_sms, bool exact);
+
+// Latent attention over chosen keys, by the same kernels; contract in kernels/sparse_attention.h. The
+// plan's work is SparseWorkShape's, its workspace MlaAttentionWorkspace. A query has as many chosen keys
+// as it can: all that it sees, or top_k. One that its sequence does not have is reported
+// (DeviceFault::kChoice, index: the sequence), and the first key stands in.
+void SparseAttention(const SparseAttentionArgs& args, const Stream& stream, StatusWord status = {});
 
 }  // namespace quire::cuda
 

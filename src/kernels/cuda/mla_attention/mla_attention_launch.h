@@ -24,8 +24,16 @@ QUIRE_HD constexpr int64_t MlaStateFloats(int64_t rows, int64_t latent_dim) {
 // What maxima in a state are in: scores, or scores times log2(e).
 enum class MlaExponent { kNatural, kBase2 };
 
-void LaunchMlaPlain(const MlaAttentionArgs& args, const Stream& stream, StatusWord status);
-void LaunchMlaWarpgroup(const MlaAttentionArgs& args, const Stream& stream, StatusWord status);
+// The keys that queries read instead of all that they see, tiles being of one query then.
+struct KeyLists {
+  const int32_t* chosen = nullptr;  // [tokens, top_k], or null: all keys
+  int32_t top_k = 0;
+};
+
+void LaunchMlaPlain(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
+                    StatusWord status);
+void LaunchMlaWarpgroup(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
+                        StatusWord status);
 // Folds the partials of cut tiles and writes their rows.
 void LaunchMlaMerge(const MlaAttentionArgs& args, MlaExponent exponent, const Stream& stream,
                     StatusWord status);

@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads) MlaMerge(const __grid_constant__ Mla
 
 void LaunchMlaMerge(const MlaAttentionArgs& args, MlaExponent exponent, const Stream& stream,
                     StatusWord status) {
-  const MlaKernelArgs kernel_args = KernelArgsOf(args, status);
+  const MlaKernelArgs kernel_args = KernelArgsOf(args, {}, status);
   if (args.plan.merges.empty()) return;
   const dim3 grid(static_cast<unsigned>(args.plan.merges.size()),
                   static_cast<unsigned>(min(kernel_args.tile_rows, kRowsAtOnce)));

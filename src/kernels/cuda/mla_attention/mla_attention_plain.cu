@@ -285,8 +285,9 @@ __global__ void __launch_bounds__(kThreads) MlaPlain(const __grid_constant__ Mla
 
 }  // namespace
 
-void LaunchMlaPlain(const MlaAttentionArgs& args, const Stream& stream, StatusWord status) {
-  const MlaKernelArgs kernel_args = KernelArgsOf(args, status);
+void LaunchMlaPlain(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
+                    StatusWord status) {
+  const MlaKernelArgs kernel_args = KernelArgsOf(args, lists, status);
   const size_t bytes = size_t{4 * kRows} * static_cast<size_t>(kernel_args.store.dims.latent_dim);
   Check(cudaFuncSetAttribute(MlaPlain, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),

@@ -97,12 +97,16 @@ void Launch(const MlaKernelArgs& args, const KeyBoxes& boxes, const Stream& stre
 }  // namespace
 }  // namespace mla
 
-void LaunchMlaWarpgroup(const MlaAttentionArgs& args, const Stream& stream, StatusWord status) {
-  const MlaKernelArgs kernel_args = KernelArgsOf(args, status);
+void LaunchMlaWarpgroup(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
+                        StatusWord status) {
+  const MlaKernelArgs kernel_args = KernelArgsOf(args, lists, status);
   if (kernel_args.store.format == KvFormat::kLatentFp8) {
     mla::Launch<mla::Fp8Keys>(kernel_args, {}, stream);
   } else {
-    mla::Launch<mla::Bf16Keys>(kernel_args, mla::KeyBoxesOf(kernel_args.store), stream);
+    // Keys of a list lie apart.
+    mla::Launch<mla::Bf16Keys>(
+        kernel_args, lists.chosen == nullptr ? mla::KeyBoxesOf(kernel_args.store) : mla::KeyBoxes{},
+        stream);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_launch.h"
 #include "kernels/cuda/ptx/instructions.cuh"
+#include "kernels/cuda/store/paged_key.cuh"
 #include "kernels/cuda/store/store_row.cuh"
 
 namespace quire::cuda {
@@ -34,6 +35,7 @@ struct MlaKernelArgs {
   Plan plan;
   StoreView store;
   HeadsView q, out, lse;  // lse.data is null where none is wanted
+  KeyLists lists;
   float scale;
   int32_t num_heads;
   int32_t tile_rows;   // of a full query tile: query_tile * num_heads
@@ -56,7 +58,8 @@ inline HeadsView HeadsOf(const ConstTensorView& view) {
           .is_bf16 = is_bf16};
 }
 
-inline MlaKernelArgs KernelArgsOf(const MlaAttentionArgs& args, StatusWord status) {
+inline MlaKernelArgs KernelArgsOf(const MlaAttentionArgs& args, const KeyLists& lists,
+                                  StatusWord status) {
   const int32_t num_heads = static_cast<int32_t>(args.q.dim(1));
   const int32_t tile_rows = static_cast<int32_t>(args.plan.work.query_tile.raw()) * num_heads;
   const int64_t floats = MlaStateFloats(tile_rows, args.store.layout().dims().latent_dim);
@@ -67,6 +70,7 @@ inline MlaKernelArgs KernelArgsOf(const MlaAttentionArgs& args, StatusWord statu
           .q = HeadsOf(args.q),
           .out = HeadsOf(args.out),
           .lse = HeadsOf(args.lse),
+          .lists = lists,
           .scale = args.scale,
           .num_heads = num_heads,
           .tile_rows = tile_rows,
@@ -158,13 +162,14 @@ struct RowBlock {
     const int32_t rows = tile.q_count * args.num_heads - row_begin;
     const int32_t num_rows = rows < max_rows ? rows : max_rows;
     const int32_t committed = static_cast<int32_t>(args.plan.committed[tile.seq].raw());
+    // A list is of one query, and its own from the first key on.
+    const bool has_own_keys = args.plan.IsTree(tile.seq) && args.lists.chosen == nullptr;
     return {.tile = tile,
             .num_heads = args.num_heads,
             .row_begin = row_begin,
             .num_rows = num_rows,
             // The first tile that holds uncommitted keys is, as a whole, one of each query's own.
-            .own_keys_begin =
-                args.plan.IsTree(tile.seq) ? committed / kTileKeys * kTileKeys : INT32_MAX,
+            .own_keys_begin = has_own_keys ? committed / kTileKeys * kTileKeys : INT32_MAX,
             .first_token = row_begin / args.num_heads,
             .last_token = (row_begin + num_rows - 1) / args.num_heads,
             .kv_end = static_cast<int32_t>(tile.kv_end.raw()),
@@ -202,19 +207,30 @@ struct RowBlock {
   __device__ int64_t SlotOf(const MlaKernelArgs& args, Pass pass, int32_t j, int32_t limit) const {
     const int32_t p = pass.key + j;
     if (p >= limit) return -1;
-    const Plan& plan = args.plan;
     int32_t position = p;
-    if (pass.token != kAllTokens) {
-      const TokenCount query = tile.q_begin + TokenCount(pass.token);
-      position = static_cast<int32_t>(plan.KeyPosition(tile.seq, query, TokenCount(p)).raw());
+    if (args.lists.chosen != nullptr) {
+      position = ChosenPosition(args, p);
+    } else if (pass.token != kAllTokens) {
+      position = PathPosition(args, tile.q_begin + TokenCount(pass.token), p);
     }
-    const int32_t index = position / args.store.page_size;
-    const int32_t offset = position - index * args.store.page_size;
-    const int32_t page = index < plan.row_width.raw() ? pages[index].raw() : -1;
-    const int64_t slot = int64_t{page} * args.store.page_size + offset;
-    if (args.store.Holds(slot)) return slot;
-    Report(args.status, DeviceFault::kPage, Launch::kMlaAttention, static_cast<uint32_t>(tile.seq));
-    return offset;  // of the scratch page
+    return SlotOfKey(args.plan, args.store, tile.seq, pages, position, Launch::kMlaAttention,
+                     args.status);
+  }
+
+  // The row position of the p-th key that `query` sees.
+  __device__ int32_t PathPosition(const MlaKernelArgs& args, TokenCount query, int32_t p) const {
+    return static_cast<int32_t>(args.plan.KeyPosition(tile.seq, query, TokenCount(p)).raw());
+  }
+  // The same of the p-th that the tile's one query chose. One that the sequence does not have is
+  // reported, and its first key stands in.
+  __device__ int32_t ChosenPosition(const MlaKernelArgs& args, int32_t p) const {
+    const int32_t chosen = args.lists.chosen[tile.q_begin.raw() * args.lists.top_k + p];
+    if (static_cast<uint32_t>(chosen) >= static_cast<uint32_t>(args.plan.kv_len[tile.seq].raw())) {
+      Report(args.status, DeviceFault::kChoice, Launch::kMlaAttention,
+             static_cast<uint32_t>(tile.seq));
+      return 0;
+    }
+    return args.plan.IsTree(tile.seq) ? PathPosition(args, tile.q_begin, chosen) : chosen;
   }
 };
 

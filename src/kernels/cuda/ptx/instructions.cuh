@@ -22,6 +22,11 @@ __device__ inline void CopyAsync16(uint32_t to, const std::byte* from, int bytes
                "r"(bytes)
                : "memory");
 }
+// The same of 4 bytes, 0 or all of which are read.
+__device__ inline void CopyAsync4(uint32_t to, const std::byte* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
 // Begins to bring the line of an address into L2.
 __device__ inline void PrefetchLine(const std::byte* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));

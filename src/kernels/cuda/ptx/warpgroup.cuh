@@ -62,8 +62,9 @@ __device__ inline void HoldSums(float (&sums)[kSums]) {
 // clang-format off
 // Operands %0, %1, ..., and the sums that they stand for.
 #define QUIRE_NAMES4 "%0, %1, %2, %3"
-#define QUIRE_NAMES32                                                    \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
+#define QUIRE_NAMES16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define QUIRE_NAMES32 \
+  QUIRE_NAMES16       \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define QUIRE_NAMES64                                                                \
   QUIRE_NAMES32                                                                      \
@@ -100,15 +101,20 @@ QUIRE_MULTIPLY_PANELS(MultiplyPanels, "m64n64k16.f32.bf16.bf16", 32, "%32, %33",
 QUIRE_MULTIPLY_PANELS(MultiplyPanels, "m64n128k16.f32.bf16.bf16", 64, "%64, %65", "%66")
 QUIRE_MULTIPLY_PANELS(MultiplyPanels, "m64n256k16.f32.bf16.bf16", 128, "%128, %129", "%130")
 QUIRE_MULTIPLY_PANELS(MultiplyPanelsF16, "m64n8k16.f32.f16.f16", 4, "%4, %5", "%6")
-// The same of e4m3: a is 64 x 32 and b is 128 x 32.
-__device__ inline void MultiplyCodes(float (&sum)[64], uint64_t a, uint64_t b, bool adds) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" QUIRE_NAMES64
-      "}, %64, %65, p, 1, 1;\n}\n"
-      : QUIRE_SUMS64(sum, 0)
-      : "l"(a), "l"(b), "r"(static_cast<int>(adds)));
-}
+// The same of e4m3: a is 64 x 32 and b is n x 32.
+#define QUIRE_MULTIPLY_CODES(instruction, count, operands, predicate)                           \
+  __device__ inline void MultiplyCodes(float(&sum)[count], uint64_t a, uint64_t b, bool adds) { \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " predicate                                  \
+                 ", 0;\n"                                                                       \
+                 "wgmma.mma_async.sync.aligned." instruction " {" QUIRE_NAMES##count            \
+                 "}, " operands ", p, 1, 1;\n}\n"                                               \
+                 : QUIRE_SUMS##count(sum, 0)                                                    \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                                \
+  }
+QUIRE_MULTIPLY_CODES("m64n32k32.f32.e4m3.e4m3", 16, "%16, %17", "%18")
+QUIRE_MULTIPLY_CODES("m64n64k32.f32.e4m3.e4m3", 32, "%32, %33", "%34")
+QUIRE_MULTIPLY_CODES("m64n128k32.f32.e4m3.e4m3", 64, "%64, %65", "%66")
+#undef QUIRE_MULTIPLY_CODES
 
 // sum += a b: a is 64 x 16 in registers, as MultiplyBf16's, and b is 16 x n in shared memory, n twice the
 // sums of a thread: rows of 16 keys over panels of 64 columns.
@@ -144,6 +150,7 @@ __device__ inline void MultiplyValues(float (&sum)[64], uint64_t a, uint64_t b) 
 #undef QUIRE_NAMES128
 #undef QUIRE_NAMES64
 #undef QUIRE_NAMES32
+#undef QUIRE_NAMES16
 #undef QUIRE_NAMES4
 
 // ---- Registers and barriers of a CTA ----
@@ -158,20 +165,27 @@ __device__ inline void TakeRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Barrier `id` (1..15; 0 is __syncthreads) of the warpgroup at hand.
-__device__ inline void SyncWarpgroup(int id) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kWarpgroup) : "memory");
+// Barrier `id` (1..15; 0 is __syncthreads) of kThreads threads.
+template <int kThreads>
+__device__ inline void SyncThreads(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
 // The same; whether any thread says so.
-__device__ inline bool SyncWarpgroupAny(int id, bool says) {
+template <int kThreads>
+__device__ inline bool SyncThreadsAny(int id, bool says) {
   int any;
   asm volatile(
       "{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\n"
       "selp.b32 %0, 1, 0, q;\n}\n"
       : "=r"(any)
-      : "r"(static_cast<int>(says)), "r"(id), "n"(kWarpgroup)
+      : "r"(static_cast<int>(says)), "r"(id), "n"(kThreads)
       : "memory");
   return any != 0;
+}
+// Of the warpgroup at hand.
+__device__ inline void SyncWarpgroup(int id) { SyncThreads<kWarpgroup>(id); }
+__device__ inline bool SyncWarpgroupAny(int id, bool says) {
+  return SyncThreadsAny<kWarpgroup>(id, says);
 }
 
 // What threads wrote to shared memory is seen by products and bulk copies from here on.
@@ -244,6 +258,16 @@ __device__ inline void CopyBox(uint32_t to, const void* tensor_map, int32_t colu
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
       "[%1, {%2, %3}], [%4];" ::"r"(to),
       "l"(tensor_map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+
+// The same of bytes that lie together: both addresses and `bytes` are multiples of 16.
+__device__ inline void CopyBytes(uint32_t to, const std::byte* from, uint32_t bytes,
+                                 uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
 

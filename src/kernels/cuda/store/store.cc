@@ -64,4 +64,26 @@ void Validate(const RopeStoreArgs& args) {
   RequireTable("sin", args.sin, args.cos.dim(0), dims.rope_dim / 2);
 }
 
+void Validate(const WriteIndexKeysArgs& args) {
+  const KvLayout& layout = args.store.layout();
+  const int64_t num_tokens = static_cast<int64_t>(args.slots.size());
+  const int64_t dim = layout.dims().latent_dim;
+  Require(layout.is_index_key(), "index keys: expected a format of index keys, got {}",
+          KvFormatName(layout.format()));
+  RequireShape("key", args.key, {num_tokens, dim});
+  Require(args.key.dtype() == DType::kF32, "key: expected f32, got {}",
+          DTypeName(args.key.dtype()));
+  for (const std::span<const float> values : {args.norm_weight, args.norm_bias}) {
+    Require(std::ssize(values) == dim, "norm of index keys: expected {} values, got {}", dim,
+            values.size());
+  }
+  Require(std::isfinite(args.eps) && args.eps >= 0, "eps: expected a finite number >= 0, got {}",
+          args.eps);
+  const int64_t num_pairs = args.angles.cos.dim(1);
+  Require(2 * num_pairs <= dim, "cos: expected at most {} pairs of {} values, got {}", dim / 2, dim,
+          num_pairs);
+  RequireTable("cos", args.angles.cos, num_tokens, static_cast<int32_t>(num_pairs));
+  RequireTable("sin", args.angles.sin, num_tokens, static_cast<int32_t>(num_pairs));
+}
+
 }  // namespace quire::cuda

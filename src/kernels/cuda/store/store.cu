@@ -187,6 +187,55 @@ __global__ void RopeStoreRows(StoreView store, const Slot* slots, int64_t num_ro
             row.lane);
 }
 
+// ---- Index keys ----
+
+struct KeyNorm {
+  const float* weight;
+  const float* bias;
+  float eps;
+};
+
+// The mean over n values of value(x_i), all lanes of a warp together.
+template <class Value>
+__device__ float WarpMean(const float* x, int32_t n, int lane, Value value) {
+  float sum = 0.0f;
+  for (int32_t i = lane; i < n; i += kWarp) sum += value(x[i]);
+  for (int distance = kWarp / 2; distance >= 1; distance /= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, distance);
+  }
+  return __fdiv_rn(sum, static_cast<float>(n));
+}
+
+__global__ void IndexKeyRows(StoreView store, const Slot* slots, int64_t num_rows, Rows<float> keys,
+                             KeyNorm norm, Rows<const float> cos, Rows<const float> sin,
+                             int32_t num_pairs, RopePairs pairs, StatusWord status) {
+  TakeTurn();
+  const WarpRow row;
+  if (row.index >= num_rows) return;
+  const int64_t slot = slots[row.index].raw();
+  if (!row.Check(store, slot, status, Launch::kStoreWrite) || store.IsScratch(slot)) return;
+  const int32_t n = store.dims.latent_dim;
+  float* x = keys.At(row.index);
+  const float mean = WarpMean(x, n, row.lane, [](float v) { return v; });
+  const float variance = WarpMean(x, n, row.lane, [&](float v) { return (v - mean) * (v - mean); });
+  const float factor = __fdiv_rn(1.0f, __fsqrt_rn(variance + norm.eps));
+  for (int32_t i = row.lane; i < n; i += kWarp) {
+    x[i] = __fmaf_rn((x[i] - mean) * factor, norm.weight[i], norm.bias[i]);
+  }
+  __syncwarp();  // a pair's values may be two lanes'
+  const bool interleaved = pairs == RopePairs::kInterleaved;
+  for (int32_t pair = row.lane; pair < num_pairs; pair += kWarp) {
+    float& first = x[interleaved ? 2 * pair : pair];
+    float& second = x[interleaved ? 2 * pair + 1 : pair + num_pairs];
+    const float a = first, b = second;
+    const float c = cos.At(row.index)[pair], s = sin.At(row.index)[pair];
+    first = __fmaf_rn(a, c, -__fmul_rn(b, s));
+    second = __fmaf_rn(b, c, __fmul_rn(a, s));
+  }
+  __syncwarp();  // a quad is of several lanes
+  EncodeRow(store, slot, ArraySource<float, float>{x, x, store.dims}, row.lane);
+}
+
 // ---- Move ----
 
 // Copies a row between its page and its packed form in words of W, which every offset is a multiple
@@ -337,6 +386,18 @@ void RopeStore(const RopeStoreArgs& args, const Stream& stream, StatusWord statu
                 args.slots.data(), num_rows, RowsOf<decltype(t)>(args.kv), args.norm_weight.data(),
                 args.eps, tables, status);
   });
+}
+
+void WriteIndexKeys(const WriteIndexKeysArgs& args, const Stream& stream, StatusWord status) {
+  Validate(args);
+  const int64_t num_rows = std::ssize(args.slots);
+  if (num_rows == 0) return;
+  LaunchAhead("IndexKeyRows", IndexKeyRows, {CtasFor(num_rows), kWarpsPerCta * kWarp}, stream,
+              WriteViewOf(args.store), args.slots.data(), num_rows, RowsOf<float>(args.key),
+              KeyNorm{args.norm_weight.data(), args.norm_bias.data(), args.eps},
+              RowsOf<float>(ConstTensorView(args.angles.cos)),
+              RowsOf<float>(ConstTensorView(args.angles.sin)),
+              static_cast<int32_t>(args.angles.cos.dim(1)), args.angles.pairs, status);
 }
 
 }  // namespace quire::cuda

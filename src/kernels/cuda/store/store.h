@@ -12,6 +12,7 @@
 #include "base/tensor_view.h"
 #include "base/units.h"
 #include "device/cuda/cuda.h"
+#include "kernels/ops.h"
 #include "kernels/row_ops.h"
 #include "kernels/store.h"
 
@@ -43,12 +44,16 @@ struct RopeStoreArgs {
 
 void RopeStore(const RopeStoreArgs& args, const Stream& stream, StatusWord status = {});
 
+// A layer's new index keys in one pass. The norm is in f32; its sums have the order of RopeStore's.
+void WriteIndexKeys(const WriteIndexKeysArgs& args, const Stream& stream, StatusWord status = {});
+
 // Throw Error(kInvalidArgument) naming the argument, the expected and the actual value. The first
 // three see what quire::Validate sees except for the slots, which lie on the device.
 void ValidateShapes(const StoreWriteArgs& args);
 void ValidateShapes(const StoreGatherArgs& args);
 void ValidateShapes(const StoreMoveArgs& args);
 void Validate(const RopeStoreArgs& args);
+void Validate(const WriteIndexKeysArgs& args);
 
 }  // namespace quire::cuda
 
