@@ -77,6 +77,8 @@ struct ForwardArgs {
   // Of a sparse model: whether some query may see more keys than it can choose. If not, all attend to
   // all that they see, with the same bits and without scores.
   bool chooses = false;
+  // The same sequences with the work of choosing keys cut in its own way, or none: as `plan` has it.
+  const Plan* selection = nullptr;
   // Sequences that attend in multi-head form, or none. Then only the first num_latent tokens can be of
   // others.
   const Expansion* expansion = nullptr;

@@ -23,7 +23,9 @@ LayerPass::LayerPass(const ModelConfig& config, const ForwardArgs& args, float s
               .sin = Rows(args.buffers.sin),
               .pairs = config.rope.pairs} {
   if (config.indexer) {
-    indexer_.emplace(MakeIndexerStep(config, args.plan, args.slots, angles_, args.buffers.indexer));
+    indexer_.emplace(MakeIndexerStep(config,
+                                     args.selection != nullptr ? *args.selection : args.plan,
+                                     args.slots, angles_, args.buffers.indexer));
   }
 }
 

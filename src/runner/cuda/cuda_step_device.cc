@@ -6,8 +6,10 @@
 #include "device/thread_pool.h"
 #include "kernels/cuda/mha_prefill/mha_prefill.h"
 #include "kernels/cuda/mla_attention/mla_attention.h"
+#include "kernels/cuda/select_keys/select_keys.h"
 #include "kernels/cuda/store/store.h"
 #include "kernels/cuda/weight_packer.h"
+#include "model/indexer.h"
 #include "model/rope_table.h"
 #include "model/weights.h"
 #include "runner/kv_stores.h"
@@ -115,25 +117,36 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
   };
   const int64_t logit_rows = std::max<int64_t>(kLogitBlock, MaxNextRows(limits));
   const auto work = [&](const BucketSize& size) {
+    if (config.indexer) {
+      return SparseWorkShape(AttentionShape(config), config.indexer->top_k, num_sms,
+                             options.deterministic);
+    }
     return MlaWorkShape(AttentionShape(config), num_sms,
                         size.is_decode ? MlaStep::kDecode : MlaStep::kAny, options.deterministic);
   };
+  // A row that sees no more keys than it can choose gets them all, so one graph serves short rows and
+  // long ones.
+  const std::optional<WorkShape> choosing =
+      config.indexer ? std::optional(SelectWorkShape(IndexShapeOf(config), num_sms)) : std::nullopt;
   const auto attention = [](const OpLimits& ops) {
     return MlaAttentionWorkspace(ops.capacity, ops.work, ops.attention);
   };
   const auto plan = [&](size_t i, const Bucket& bucket, const PageRows& rows, Carver& on_device,
                         Carver& on_host) {
     if (on_device.counting()) {
-      const PlanStorageMemory need = PlanStorageBytes(bucket.capacity, bucket.work, kNewPages);
+      const PlanStorageMemory need =
+          PlanStorageBytes(bucket.capacity, bucket.work, kNewPages, choosing);
       on_device.TakeBytes(need.device);
       on_host.TakeBytes(need.pinned);
     } else {
       bucket_parts(i).plan = std::make_unique<PlanStorage>(bucket.capacity, bucket.work, kNewPages,
-                                                           rows, on_device, on_host);
+                                                           rows, on_device, on_host, choosing);
     }
   };
   const auto ops = [&](size_t i, const OpLimits& op_limits, Carver& region) {
-    bucket_parts(i).scratch = LayOutOps(op_limits, region);
+    OpLimits with_choosing = op_limits;
+    with_choosing.selection = choosing.value_or(WorkShape{});
+    bucket_parts(i).scratch = LayOutOps(with_choosing, region);
   };
   const auto more = [&](Carver& on_device) {
     SampleCapacity sampled = NextCapacity(limits);
@@ -144,7 +157,9 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
     parts.side_gemm = TakeGemmWorkspace(on_device);
   };
   // The same buckets in both modes: an eager step launches what the graph of its bucket holds.
-  const auto selection = [](const OpLimits&) { return ByteOffset(0); };
+  const auto selection = [&](const OpLimits& of) {
+    return choosing ? SelectKeysWorkspace(of.capacity, *choosing, of.index) : ByteOffset(0);
+  };
   const TokenCount expanded_keys = ExpandedKeysFor(config, limits);
   const StepLayout layout{
       .activation = DType::kBf16,
@@ -262,6 +277,8 @@ ForwardArgs CudaStepDevice::ForwardOf(size_t number) const {
           .stores = std::span(stores_).first(NumTrunkStores(config_)),
           .buffers = bucket.forward,
           .experts_used = memory_.device_outputs.experts_used,
+          .chooses = config_.indexer.has_value(),
+          .selection = parts_.buckets[number].plan->selection_plan(),
           .expansion = bucket.size.expands() ? &bucket.device.expansion : nullptr,
           .num_latent = bucket.size.num_latent.raw(),
           .states = config_.drafts ? memory_.states.FirstRows(std::ssize(bucket.device.tokens))

@@ -1,6 +1,5 @@
 #include "runner/cuda/memory_plan.h"
 
-#include "base/error.h"
 #include "base/executor.h"
 #include "device/arena.h"
 #include "device/cuda/cuda.h"
@@ -13,10 +12,6 @@ namespace quire::cuda {
 MemoryPlan MakeMemoryPlan(const ModelConfig& model, WeightSource& source,
                           const RunnerOptions& options) {
   const ModelConfig config = CudaConfigFor(model, options);
-  Require(
-      !config.indexer,
-      "{}: sparse attention (index_topk {}) is not computed on a GPU yet; --device cpu serves it",
-      config.family, config.indexer ? config.indexer->top_k : 0);
   const DeviceProperties properties = QueryDevice();
   SerialExecutor serial;
   const auto load = [&](Carver& carver, FunctionRef<void(WeightPacker&)> pack) {
