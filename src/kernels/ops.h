@@ -56,9 +56,10 @@ struct OpLimits {
   int32_t num_experts() const { return expert_width > 0 ? route.num_experts : 0; }
 };
 
-// hidden[t] = scale * table[tokens[t]]
+// hidden[t] = scale * table[tokens[t]]. Of several ranks each has some of the tokens; all get all rows.
 struct EmbedArgs {
-  Weight table = {};                     // [vocab, width], kept for WeightUse::kTable
+  Weight table = {};        // [vocab, width], or a rank's part of it, kept for WeightUse::kTable
+  int64_t first_token = 0;  // of the table
   std::span<const int32_t> tokens = {};  // [num_tokens]
   float scale = 1.0f;
   TensorView hidden = {};  // [num_tokens, width] f32
@@ -115,7 +116,8 @@ struct WriteIndexKeysArgs {
   const StepAngles& angles;
 };
 
-// y = down(silu(gate(x)) * up(x)) of every chosen expert.
+// y = down(silu(gate(x)) * up(x)) of every chosen expert. Of several ranks each has some experts, or of
+// all of them some of the width and of the outputs.
 struct ExpertsArgs {
   ConstTensorView x = {};  // [num_tokens, hidden] of activation()
   RouteShape shape = {};
@@ -124,13 +126,15 @@ struct ExpertsArgs {
   Weight gate = {};                         // count is the number of experts, of all three
   Weight up = {};
   Weight down = {};
-  int32_t* used = nullptr;  // if given: how many experts had rows
+  int64_t first_expert = 0;  // of the three
+  int64_t width_unit = 1;    // that the width is cut by
+  int32_t* used = nullptr;   // if given: how many experts had rows
 };
 
 // What the experts of a layer leave: y[t] = sum_j weights[t, j] * rows[row_of[t, j]] + shared[t], in the
 // order of the choice, is yet to be computed. Views of the ops' own memory, until the next Experts.
 struct ExpertRows {
-  ConstTensorView rows = {};             // [num_tokens * top_k, hidden]
+  ConstTensorView rows = {};             // [num_tokens * top_k, outputs of down]
   std::span<const int32_t> row_of = {};  // [num_tokens, top_k]
   std::span<const float> weights = {};   // [num_tokens, top_k]
   ConstTensorView shared = {};           // [num_tokens, hidden] of the shared experts; or empty
@@ -194,6 +198,9 @@ class Ops {
   virtual void Combine(const ExpertRows& rows, TensorView y) = 0;
   virtual void PickRows(const PickRowsArgs& args) = 0;
   virtual void CopyRows(const CopyRowsArgs& args) = 0;
+  // Of several ranks each has written its share of the columns of `whole`, [num_rows, width], cut by
+  // `unit`; afterwards all have all. One rank has all.
+  virtual void Gather(TensorView /*whole*/, int64_t /*unit*/) {}
 
   // From Fork to Join, ops of what Fork returns may run beside those of this one: neither writes what
   // the other touches. That changes no bit.

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "device/collective.h"
 #include "io/json.h"
 #include "kernels/row_ops.h"
 
@@ -86,6 +87,17 @@ struct BlockQuantization {
   int32_t columns = 128;  // inputs
 };
 
+// Which part of a model one of several ranks has. In exact mode, the only one so far, every value is
+// computed by one rank, from inputs that are whole: heads, and outputs of matrices, are cut; inputs never
+// are.
+struct Shard {
+  int32_t rank = 0;
+  int32_t size = 1;
+  bool experts_by_rank = false;  // whole experts are shared out; otherwise the width of each
+
+  bool is_cut() const { return size > 1; }
+};
+
 struct ModelConfig {
   std::string family;  // the file's model_type
   // What tensor names begin with: "language_model." of a vision-language model.
@@ -113,6 +125,8 @@ struct ModelConfig {
   bool drafts = false;
   // Whether weights for multi-head form are loaded too, for prompts. The backend's to say.
   bool expands = false;
+  // What this rank loads and computes. Not the file's to say: WithShard.
+  Shard shard = {};
   RopeConfig rope;
   std::optional<BlockQuantization> fp8_blocks = {};
   std::optional<IndexerConfig> indexer = {};  // of a sparse model
@@ -131,9 +145,27 @@ struct ModelConfig {
     return indexer &&
            (i == num_layers() || indexer->layers[static_cast<size_t>(i)] == IndexerKind::kFull);
   }
+  // What this rank has of `width` columns of outputs, and the unit that they are cut by: blocks of e4m3
+  // scales, or panels of packed weights; single columns where there are too few.
+  int64_t CutUnit(int64_t width) const;
+  Share Own(int64_t width) const { return OwnOf(width, CutUnit(width)); }
+  Share own_heads() const { return OwnOf(num_heads, 1); }
+  Share own_experts() const {
+    const int32_t count = moe.route.num_experts;
+    return shard.experts_by_rank ? OwnOf(count, 1) : Share{.first = 0, .count = count};
+  }
+  // Of what each of them has: of their width, and of their outputs.
+  Share OwnOfExpert(int64_t width) const {
+    return shard.experts_by_rank ? Share{.first = 0, .count = width} : Own(width);
+  }
   // A draft layer has experts where the model has any.
   LayerKind draft_kind() const {
     return moe.expert_width > 0 ? LayerKind::kMoe : LayerKind::kDense;
+  }
+
+ private:
+  Share OwnOf(int64_t width, int64_t unit) const {
+    return ShareOf(width, unit, shard.rank, shard.size);
   }
 };
 
@@ -148,6 +180,11 @@ ModelConfig ReadModelConfig(const std::filesystem::path& model_dir);
 // The same model, drafting. Throws Error(kInvalidArgument) by the model's name if it has no draft layer,
 // or several, or one that no published model has.
 ModelConfig WithDraftLayer(ModelConfig config);
+
+// The part of the model that rank `rank` of `tp_size` has, with experts cut by their width (`ep_size` 1)
+// or shared out whole (`ep_size` = `tp_size`). Throws Error(kInvalidArgument), with the sizes that would
+// work, if heads or experts do not come out even, or something has too few columns for so many ranks.
+ModelConfig WithShard(ModelConfig config, int32_t rank, int32_t tp_size, int32_t ep_size);
 
 // Parameters of the model, and those that one token uses: one row of the embedding, and of the
 // experts those that it chooses. Without draft layers.

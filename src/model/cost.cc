@@ -80,7 +80,10 @@ ByteOffset WeightBytesPerStep(const ModelConfig& config, const ModelWeights& wei
     if (layer.experts.gate.empty()) continue;
     const int64_t chosen =
         std::min<int64_t>(num_tokens * config.moe.route.top_k, config.moe.route.num_experts);
-    bytes += ByteOffset(Bytes(layer.experts).raw() / layer.experts.gate.count) * chosen;
+    // A rank that has some of the experts has as large a part of those chosen.
+    const int64_t count = layer.experts.gate.count;
+    bytes += ByteOffset(Bytes(layer.experts).raw() / count) *
+             (chosen * count / config.moe.route.num_experts);
   }
   return bytes;
 }

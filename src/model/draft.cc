@@ -14,7 +14,7 @@ const DraftWeights& DraftOf(const Model& model) {
 }
 
 // hidden = join([norm(hidden) | norm(states of the rows)])
-void Join(const Model& model, const DraftArgs& args, Ops& ops) {
+void Join(const Model& model, const DraftArgs& args, const LayerPass& pass, Ops& ops) {
   const DraftWeights& weights = DraftOf(model);
   const ForwardBuffers& buffers = args.rows.buffers;
   const int64_t num_tokens = std::ssize(args.rows.tokens);
@@ -28,7 +28,8 @@ void Join(const Model& model, const DraftArgs& args, Ops& ops) {
   ops.PickRows({.x = args.states, .rows = args.state_of, .y = states});
   ops.Norm(
       {.x = states, .weight = weights.hidden_norm, .eps = eps, .y = joined.Columns(width, width)});
-  ops.Matmul({.x = joined, .w = weights.join, .y = hidden});
+  ops.Matmul({.x = joined, .w = weights.join, .y = pass.Own(hidden)});
+  pass.Gather(hidden);
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ void ForwardDraft(const Model& model, const DraftArgs& args, Ops& ops) {
   QUIRE_CHECK(!rows.chooses || model.config().indexer);
   const LayerPass pass(model.config(), rows, model.softmax_scale(), model.rope(), ops);
   pass.Embed(model.weights().embedding);
-  Join(model, args, ops);
+  Join(model, args, pass, ops);
   const LayerStores stores{.latent = rows.stores[0],
                            .index_keys = model.config().indexer ? &rows.stores[1] : nullptr};
   int32_t* const experts_used = rows.experts_used.empty() ? nullptr : rows.experts_used.data();
@@ -59,7 +60,7 @@ void DraftLogits(const Model& model, const LogitsArgs& args, Ops& ops) {
             .weight = DraftOf(model).head_norm,
             .eps = static_cast<float>(model.config().norm_eps),
             .y = args.normed});
-  ops.Matmul({.x = args.normed, .w = model.weights().head, .y = args.logits});
+  HeadProduct(model.config(), model.weights().head, args, ops);
   ops.Mark(ForwardPart::kHead);
 }
 

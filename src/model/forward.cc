@@ -13,16 +13,24 @@ namespace {
 int64_t MlpWidth(const ModelConfig& config) {
   return std::max(config.dense_width, config.moe.shared_width);
 }
+// The same of what this rank has.
+int64_t OwnMlpWidth(const ModelConfig& config) {
+  return std::max(config.Own(config.dense_width).count, config.Own(config.moe.shared_width).count);
+}
+
+int32_t OwnHeads(const ModelConfig& config) {
+  return static_cast<int32_t>(config.own_heads().count);
+}
 
 }  // namespace
 
 MlaShape AttentionShape(const ModelConfig& config) {
-  return {.num_heads = config.num_heads,
+  return {.num_heads = OwnHeads(config),
           .dims = {.latent_dim = config.latent_dim, .rope_dim = config.rope_dim}};
 }
 
 MhaShape HeadShape(const ModelConfig& config) {
-  return {.num_heads = config.num_heads,
+  return {.num_heads = OwnHeads(config),
           .nope_dim = config.nope_dim,
           .value_dim = config.value_dim,
           .dims = {.latent_dim = config.latent_dim, .rope_dim = config.rope_dim}};
@@ -60,7 +68,7 @@ size_t NumDraftStores(const ModelConfig& config) {
 
 ForwardBuffers LayOutForward(const ModelConfig& config, const StepCapacity& capacity,
                              DType activation, Carver& carver) {
-  const int64_t heads = config.num_heads;
+  const int64_t heads = OwnHeads(config);
   const int64_t row = config.latent_dim + config.rope_dim;
   const auto take = [&](DType dtype, int64_t width) {
     return carver.TakeTensor(dtype, {capacity.query_tokens.raw(), width});
@@ -74,10 +82,10 @@ ForwardBuffers LayOutForward(const ModelConfig& config, const StepCapacity& capa
   buffers.kv = take(DType::kF32, row);
   buffers.q_latent = take(activation, heads * row);
   buffers.out_latent = take(activation, heads * config.latent_dim);
-  buffers.out = take(activation, heads * config.value_dim);
+  buffers.out = take(activation, int64_t{config.num_heads} * config.value_dim);
   buffers.cos = take(DType::kF32, config.rope_dim / 2);
   buffers.sin = take(DType::kF32, config.rope_dim / 2);
-  buffers.gate_up = take(activation, 2 * MlpWidth(config));
+  buffers.gate_up = take(activation, 2 * OwnMlpWidth(config));
   buffers.activated = take(activation, MlpWidth(config));
   buffers.shared = take(activation, config.moe.shared_width > 0 ? config.hidden_size : 0);
   buffers.indexer = LayOutIndexer(config, capacity, activation, carver);
@@ -130,6 +138,12 @@ void Model::Forward(const ForwardArgs& args, Ops& ops) const {
   }
 }
 
+void HeadProduct(const ModelConfig& config, const Weight& head, const LogitsArgs& args, Ops& ops) {
+  const Share own = config.Own(config.vocab_size);
+  ops.Matmul({.x = args.normed, .w = head, .y = args.logits.Columns(own.first, own.count)});
+  ops.Gather(args.logits, config.CutUnit(config.vocab_size));
+}
+
 void Model::Logits(const LogitsArgs& args, Ops& ops) const {
   ops.PickRows({.x = args.hidden, .rows = args.rows, .y = args.picked});
   ops.Norm({.x = args.picked,
@@ -137,7 +151,7 @@ void Model::Logits(const LogitsArgs& args, Ops& ops) const {
             .eps = static_cast<float>(config_.norm_eps),
             .y = args.normed,
             .scale = static_cast<float>(config_.logit_scale)});
-  ops.Matmul({.x = args.normed, .w = weights_.head, .y = args.logits});
+  HeadProduct(config_, weights_.head, args, ops);
   ops.Mark(ForwardPart::kHead);
 }
 

@@ -27,7 +27,7 @@
 
 namespace quire {
 
-// How the config's attention looks to its kernel.
+// How the config's attention looks to its kernel: of the heads that this rank has.
 MlaShape AttentionShape(const ModelConfig& config);
 // The same in multi-head form.
 MhaShape HeadShape(const ModelConfig& config);
@@ -43,14 +43,14 @@ struct ForwardBuffers {
   TensorView normed = {};      // [tokens, hidden] act
   TensorView update = {};      // [tokens, hidden] act: what a sublayer adds
   TensorView q_down = {};      // [tokens, q_lora_rank] act
-  TensorView q = {};           // [tokens, heads * (nope_dim + rope_dim)] act
+  TensorView q = {};           // [tokens, own heads * (nope_dim + rope_dim)] act
   TensorView kv = {};          // [tokens, latent_dim + rope_dim] f32
-  TensorView q_latent = {};    // [tokens, heads * (latent_dim + rope_dim)] act
-  TensorView out_latent = {};  // [tokens, heads * latent_dim] act
+  TensorView q_latent = {};    // [tokens, own heads * (latent_dim + rope_dim)] act
+  TensorView out_latent = {};  // [tokens, own heads * latent_dim] act
   TensorView out = {};         // [tokens, heads * value_dim] act
   TensorView cos = {};         // [tokens, rope_dim / 2] f32
   TensorView sin = {};         // as cos
-  TensorView gate_up = {};     // [tokens, 2 * width] act, of the dense or shared MLP
+  TensorView gate_up = {};     // [tokens, 2 * own width] act, of the dense or shared MLP
   TensorView activated = {};   // [tokens, width] act
   TensorView shared = {};      // [tokens, hidden] act, of the shared experts
   IndexerBuffers indexer = {};
@@ -100,6 +100,9 @@ struct LogitsArgs {
   TensorView normed = {};              // [num_rows, hidden] of activation(): scratch
   TensorView logits = {};              // [num_rows, vocab] f32
 };
+
+// logits = head(normed), of which a rank computes its own tokens' and gathers the others'.
+void HeadProduct(const ModelConfig& config, const Weight& head, const LogitsArgs& args, Ops& ops);
 
 class Model {
  public:

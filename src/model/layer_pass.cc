@@ -31,11 +31,17 @@ LayerPass::LayerPass(const ModelConfig& config, const ForwardArgs& args, float s
 
 void LayerPass::Embed(const Weight& table) const {
   ops_.Embed({.table = table,
+              .first_token = config_.Own(config_.vocab_size).first,
               .tokens = args_.tokens,
               .scale = static_cast<float>(config_.embedding_scale),
               .hidden = hidden_});
   ops_.GatherAngles(angles_);
   ops_.Mark(ForwardPart::kEmbedding);
+}
+
+TensorView LayerPass::Own(const TensorView& whole) const {
+  const Share own = config_.Own(whole.dim(1));
+  return whole.Columns(own.first, own.count);
 }
 
 Update LayerPass::Layer(const LayerWeights& layer, const LayerStores& stores, const Update& before,
@@ -75,7 +81,8 @@ void LayerPass::AddNorm(const Update& update, std::span<const float> weight,
 void LayerPass::Attention(const AttentionWeights& weights, const LayerStores& stores,
                           ConstTensorView input) const {
   const ForwardBuffers& buffers = args_.buffers;
-  const TensorView q_latent = Rows(buffers.q_latent).Parts(config_.num_heads);
+  const Share heads = config_.own_heads();
+  const TensorView q_latent = Rows(buffers.q_latent).Parts(heads.count);
   const bool chooses = args_.chooses && stores.index_keys != nullptr;
   Ops& beside = ops_.Fork();
   KeysAndValues(weights, stores.latent, input, beside);
@@ -93,21 +100,31 @@ void LayerPass::Attention(const AttentionWeights& weights, const LayerStores& st
   Attend(stores.latent, q_latent);
   ops_.Mark(ForwardPart::kAttention);
   const TensorView out = Rows(buffers.out);
-  ops_.Matmul({.x = buffers.out_latent.FirstRows(num_latent_).Columns(0, config_.latent_dim),
-               .w = weights.value_heads,
-               .y = out.FirstRows(num_latent_).Columns(0, config_.value_dim),
-               .x_step = config_.latent_dim,
-               .y_step = config_.value_dim});
+  ops_.Matmul(
+      {.x = buffers.out_latent.FirstRows(num_latent_).Columns(0, config_.latent_dim),
+       .w = weights.value_heads,
+       .y = out.FirstRows(num_latent_).Columns(heads.first * config_.value_dim, config_.value_dim),
+       .x_step = config_.latent_dim,
+       .y_step = config_.value_dim});
   if (args_.expansion != nullptr) {
     ops_.Mark(ForwardPart::kProjections);
     AttendExpanded(weights, stores.latent);
     ops_.Mark(ForwardPart::kAttention);
   }
-  ops_.Matmul({.x = out, .w = weights.out, .y = update_, .bias = weights.out_bias});
+  ops_.Gather(out, heads.count * config_.value_dim);
+  const Share own = config_.Own(config_.hidden_size);
+  const std::span<const float> bias = weights.out_bias;
+  ops_.Matmul({.x = out,
+               .w = weights.out,
+               .y = Own(update_),
+               .bias = bias.empty() ? bias
+                                    : bias.subspan(static_cast<size_t>(own.first),
+                                                   static_cast<size_t>(own.count))});
+  Gather(update_);
 }
 
 void LayerPass::Attend(const KvStore& store, const TensorView& q_latent) const {
-  const TensorView out_latent = Rows(args_.buffers.out_latent).Parts(config_.num_heads);
+  const TensorView out_latent = Rows(args_.buffers.out_latent).Parts(config_.own_heads().count);
   if (args_.chooses) {
     ops_.AttendChosen({.plan = args_.plan,
                        .store = store,
@@ -126,18 +143,22 @@ void LayerPass::Attend(const KvStore& store, const TensorView& q_latent) const {
 }
 
 void LayerPass::AttendExpanded(const AttentionWeights& weights, const KvStore& store) const {
-  const TensorView q = Rows(args_.buffers.q).Parts(config_.num_heads);
+  const Share heads = config_.own_heads();
+  const TensorView q = Rows(args_.buffers.q).Parts(heads.count);
   const TensorView rope = q.Columns(config_.nope_dim, config_.rope_dim);
   ops_.Rotate({.x = rope, .angles = angles_, .y = rope});
-  ops_.AttendExpanded({.plan = args_.plan,
-                       .expansion = *args_.expansion,
-                       .store = store,
-                       .shape = HeadShape(config_),
-                       .q = q,
-                       .key_up = weights.key_up,
-                       .value_up = weights.value_heads,
-                       .out = Rows(args_.buffers.out).Parts(config_.num_heads),
-                       .scale = softmax_scale_});
+  ops_.AttendExpanded(
+      {.plan = args_.plan,
+       .expansion = *args_.expansion,
+       .store = store,
+       .shape = HeadShape(config_),
+       .q = q,
+       .key_up = weights.key_up,
+       .value_up = weights.value_heads,
+       .out = Rows(args_.buffers.out)
+                  .Columns(heads.first * config_.value_dim, heads.count * config_.value_dim)
+                  .Parts(heads.count),
+       .scale = softmax_scale_});
 }
 
 void LayerPass::KeysAndValues(const AttentionWeights& weights, const KvStore& store,
@@ -178,7 +199,7 @@ void LayerPass::QueriesToLatent(const AttentionWeights& weights, TensorView q_la
                .y = args_.buffers.q_latent.FirstRows(num_latent_).Columns(0, config_.latent_dim),
                .x_step = config_.head_dim(),
                .y_step = config_.latent_dim + config_.rope_dim});
-  ops_.Rotate({.x = q.Parts(config_.num_heads).Columns(config_.nope_dim, config_.rope_dim),
+  ops_.Rotate({.x = q.Parts(config_.own_heads().count).Columns(config_.nope_dim, config_.rope_dim),
                .angles = angles,
                .y = q_latent.FirstRows(num_latent_).Columns(config_.latent_dim, config_.rope_dim)});
 }
@@ -186,24 +207,27 @@ void LayerPass::QueriesToLatent(const AttentionWeights& weights, TensorView q_la
 // ---- MLPs ----
 
 Update LayerPass::Dense(const LayerWeights& layer) const {
-  Mlp(layer.mlp, config_.dense_width, update_, ops_);
+  Mlp(layer.mlp, config_.dense_width, Own(update_), ops_);
+  Gather(update_);
   return update_;
 }
 
 void LayerPass::Mlp(const MlpWeights& weights, int64_t width, TensorView y, Ops& ops) const {
-  const TensorView gate_up = Rows(args_.buffers.gate_up, 2 * width);
+  const int64_t own = config_.Own(width).count;
+  const TensorView gate_up = Rows(args_.buffers.gate_up, 2 * own);
   const TensorView activated = Rows(args_.buffers.activated, width);
   const std::array products{
-      ProductArgs{.x = normed_, .w = weights.gate, .y = gate_up.Columns(0, width)},
-      ProductArgs{.x = normed_, .w = weights.up, .y = gate_up.Columns(width, width)}};
+      ProductArgs{.x = normed_, .w = weights.gate, .y = gate_up.Columns(0, own)},
+      ProductArgs{.x = normed_, .w = weights.up, .y = gate_up.Columns(own, own)}};
   ops.Matmul(products);
-  ops.SiluMul({.gate_up = gate_up, .y = activated});
+  ops.SiluMul({.gate_up = gate_up, .y = Own(activated)});
+  Gather(activated, ops);
   ops.Matmul({.x = activated, .w = weights.down, .y = y});
 }
 
 Update LayerPass::Experts(const LayerWeights& layer, int32_t* used) const {
   const bool has_shared = config_.moe.shared_width > 0;
-  const TensorView shared = has_shared ? Rows(args_.buffers.shared) : TensorView();
+  const TensorView shared = has_shared ? Own(Rows(args_.buffers.shared)) : TensorView();
   if (has_shared) Mlp(layer.mlp, config_.moe.shared_width, shared, ops_.Fork());
   ExpertRows rows = ops_.Experts({.x = normed_,
                                   .shape = config_.moe.route,
@@ -212,16 +236,28 @@ Update LayerPass::Experts(const LayerWeights& layer, int32_t* used) const {
                                   .gate = layer.experts.gate,
                                   .up = layer.experts.up,
                                   .down = layer.experts.down,
+                                  .first_expert = config_.own_experts().first,
+                                  .width_unit = config_.CutUnit(config_.moe.expert_width),
                                   .used = used});
   if (has_shared) ops_.Join();
   rows.shared = shared;
-  if (layer.post_mlp_norm.empty()) return rows;
-  ops_.Combine(rows, update_);
+  if (layer.post_mlp_norm.empty() && !config_.shard.is_cut()) return rows;
+  CombineHere(rows);
+  if (layer.post_mlp_norm.empty()) return update_;
   ops_.Norm({.x = update_,
              .weight = layer.post_mlp_norm,
              .eps = static_cast<float>(config_.norm_eps),
              .y = update_});
   return update_;
+}
+
+void LayerPass::CombineHere(ExpertRows rows) const {
+  const TensorView y = Own(update_);
+  // Experts that ranks have whole give whole rows.
+  const Share own = config_.Own(config_.hidden_size);
+  if (config_.shard.experts_by_rank) rows.rows = rows.rows.Columns(own.first, own.count);
+  ops_.Combine(rows, y);
+  Gather(update_);
 }
 
 }  // namespace quire

@@ -47,6 +47,13 @@ class LayerPass {
   // The same, and then normed = norm(hidden).
   void AddNorm(const Update& update, std::span<const float> weight, TensorView normed) const;
 
+  // What this rank has of the columns of `whole`; and all columns, of which each rank has written its own.
+  TensorView Own(const TensorView& whole) const;
+  void Gather(const TensorView& whole, Ops& ops) const {
+    ops.Gather(whole, config_.CutUnit(whole.dim(1)));
+  }
+  void Gather(const TensorView& whole) const { Gather(whole, ops_); }
+
  private:
   // The rows of this step's tokens.
   TensorView Rows(const TensorView& buffer) const { return buffer.FirstRows(num_tokens_); }
@@ -72,9 +79,12 @@ class LayerPass {
   void QueriesToLatent(const AttentionWeights& weights, TensorView q_latent) const;
 
   Update Dense(const LayerWeights& layer) const;
+  // Leaves this rank's columns of what it gives in `y`.
   void Mlp(const MlpWeights& weights, int64_t width, TensorView y, Ops& ops) const;
   // The shared experts run beside the chosen ones.
   Update Experts(const LayerWeights& layer, int32_t* used) const;
+  // What experts leave, combined in update_: this rank's columns here, and the others' by them.
+  void CombineHere(ExpertRows rows) const;
 
   const ModelConfig& config_;
   const ForwardArgs& args_;

@@ -102,10 +102,12 @@ std::string PlaceOf(const StoredTensor& tensor, int64_t i) {
 
 // One such number makes every answer nonsense, and not always one that can be seen: a NaN of a router
 // chooses experts all the same.
-void RequireFinite(const StoredTensor& tensor, Executor& executor) {
-  const auto first_of = [&](auto exponent) {
-    return FirstNotFinite(tensor.bytes, exponent, executor);
-  };
+void RequireFinite(const StoredTensor& tensor, Share elements, Executor& executor) {
+  const int64_t element_bytes = FileDTypeBytes(tensor.dtype).raw();
+  const std::span<const std::byte> bytes =
+      tensor.bytes.subspan(static_cast<size_t>(elements.first * element_bytes),
+                           static_cast<size_t>(elements.count * element_bytes));
+  const auto first_of = [&](auto exponent) { return FirstNotFinite(bytes, exponent, executor); };
   int64_t first = 0;
   switch (tensor.dtype) {
     case FileDType::kF32:
@@ -122,10 +124,15 @@ void RequireFinite(const StoredTensor& tensor, Executor& executor) {
       first = first_of(uint8_t{0x7f});  // its only NaN
       break;
   }
-  if (first == std::ssize(tensor.bytes) / FileDTypeBytes(tensor.dtype).raw()) return;
+  if (first == elements.count) return;
   throw Error(ErrorCode::kInvalidArgument,
               "{}: tensor '{}': expected finite numbers, got another at {}", tensor.file,
-              tensor.name, PlaceOf(tensor, first));
+              tensor.name, PlaceOf(tensor, elements.first + first));
+}
+
+void RequireFinite(const StoredTensor& tensor, Executor& executor) {
+  RequireFinite(tensor, {.count = std::ssize(tensor.bytes) / FileDTypeBytes(tensor.dtype).raw()},
+                executor);
 }
 
 class FileWeights final : public WeightSource {
@@ -151,16 +158,20 @@ class FileWeights final : public WeightSource {
     }
   }
 
-  MatrixSource Matrix(const std::string& name, MatrixShape shape, Executor& executor) override {
+  MatrixSource Matrix(const std::string& name, MatrixShape shape, Share outputs,
+                      Executor& executor) override {
     const WeightFormat format = Format(name, shape);
     const StoredTensor& tensor = tensors_.At(prefix_ + name);
     Forget();
-    RequireFinite(tensor, executor);
+    const Share elements{.first = outputs.first * shape.inputs,
+                         .count = outputs.count * shape.inputs};
+    RequireFinite(tensor, elements, executor);
     last_read_ = &tensor;
     MatrixSource source{.format = format,
-                        .shape = shape,
-                        .data = tensor.bytes.data(),
-                        .output_stride = shape.inputs};
+                        .shape = {.outputs = outputs.count, .inputs = shape.inputs},
+                        .data = tensor.bytes.data() + elements.first * WeightBytes(format),
+                        .output_stride = shape.inputs,
+                        .first_output = outputs.first};
     if (format == WeightFormat::kFp8Block) {
       const StoredTensor& scales = ScalesOf(tensor);
       RequireFinite(scales, executor);
@@ -333,9 +344,10 @@ Fp8E4m3 EncodeAs<Fp8E4m3>(float value) {
   return ToFp8E4m3(value);
 }
 
-// out[i] = the level that (seed, i) picks, times scale.
+// out[i] = the level that (seed, first + i) picks, times scale.
 template <class T>
-void FillDummy(uint64_t seed, float scale, std::span<std::byte> out, Executor& executor) {
+void FillDummy(uint64_t seed, float scale, int64_t first, std::span<std::byte> out,
+               Executor& executor) {
   std::array<T, kLevels> levels;
   for (int i = 0; i < kLevels; ++i) levels[i] = EncodeAs<T>(Level(i) * scale);
   constexpr int64_t kPerHash = 8;  // of 8 bits each, 7 of them used
@@ -344,11 +356,11 @@ void FillDummy(uint64_t seed, float scale, std::span<std::byte> out, Executor& e
   T* const values = reinterpret_cast<T*>(out.data());
   executor.Run(CeilDiv(count, kChunk), [&](int64_t chunk) {
     const int64_t end = std::min(count, (chunk + 1) * kChunk);
-    for (int64_t i = chunk * kChunk; i < end; i += kPerHash) {
-      uint64_t bits = Mix(seed + static_cast<uint64_t>(i / kPerHash));
-      for (int64_t j = i; j < std::min(end, i + kPerHash); ++j, bits >>= 8) {
-        values[j] = levels[bits % kLevels];
-      }
+    for (int64_t i = chunk * kChunk; i < end;) {
+      const int64_t place = first + i;
+      uint64_t bits = Mix(seed + static_cast<uint64_t>(place / kPerHash)) >> 8 * (place % kPerHash);
+      const int64_t hash_end = std::min(end, i + kPerHash - place % kPerHash);
+      for (; i < hash_end; ++i, bits >>= 8) values[i] = levels[bits % kLevels];
     }
   });
 }
@@ -364,26 +376,31 @@ class DummyWeights final : public WeightSource {
     return WeightFormat::kBf16;
   }
 
-  MatrixSource Matrix(const std::string& name, MatrixShape shape, Executor& executor) override {
+  MatrixSource Matrix(const std::string& name, MatrixShape shape, Share outputs,
+                      Executor& executor) override {
     // Levels have variance 1/3. Products of unit inputs keep about unit size, to a power of two.
     const double deviation = std::sqrt(3.0 / static_cast<double>(shape.inputs));
     const float scale = std::exp2(std::round(static_cast<float>(std::log2(deviation))));
     const uint64_t seed = HashName(name);
-    MatrixSource source{
-        .format = Format(name, shape), .shape = shape, .output_stride = shape.inputs};
+    MatrixSource source{.format = Format(name, shape),
+                        .shape = {.outputs = outputs.count, .inputs = shape.inputs},
+                        .output_stride = shape.inputs,
+                        .first_output = outputs.first};
+    const Share elements{.first = outputs.first * shape.inputs,
+                         .count = outputs.count * shape.inputs};
     switch (source.format) {
       case WeightFormat::kF32:
-        Fill<float>(seed, scale, shape, executor);
+        Fill<float>(seed, scale, elements, executor);
         break;
       case WeightFormat::kF16:
-        Fill<F16>(seed, scale, shape, executor);
+        Fill<F16>(seed, scale, elements, executor);
         break;
       case WeightFormat::kBf16:
-        Fill<Bf16>(seed, scale, shape, executor);
+        Fill<Bf16>(seed, scale, elements, executor);
         break;
       case WeightFormat::kFp8Block:
-        Fill<Fp8E4m3>(seed, 1.0f, shape, executor);
-        FillScales(scale, source);
+        Fill<Fp8E4m3>(seed, 1.0f, elements, executor);
+        FillScales(scale, shape, source);
         break;
     }
     source.data = data_.data();
@@ -417,16 +434,16 @@ class DummyWeights final : public WeightSource {
   }
 
   template <class T>
-  void Fill(uint64_t seed, float scale, MatrixShape shape, Executor& executor) {
-    data_.resize(static_cast<size_t>(shape.outputs * shape.inputs) * sizeof(T));
-    FillDummy<T>(seed, scale, data_, executor);
+  void Fill(uint64_t seed, float scale, Share elements, Executor& executor) {
+    data_.resize(static_cast<size_t>(elements.count) * sizeof(T));
+    FillDummy<T>(seed, scale, elements.first, data_, executor);
   }
 
-  void FillScales(float scale, MatrixSource& source) {
+  void FillScales(float scale, MatrixShape whole, MatrixSource& source) {
     source.block_outputs = config_.fp8_blocks->rows;
     source.block_inputs = config_.fp8_blocks->columns;
-    source.scale_stride = CeilDiv(source.shape.inputs, int64_t{source.block_inputs});
-    const int64_t rows = CeilDiv(source.shape.outputs, int64_t{source.block_outputs});
+    source.scale_stride = CeilDiv(whole.inputs, int64_t{source.block_inputs});
+    const int64_t rows = CeilDiv(whole.outputs, int64_t{source.block_outputs});
     scales_.assign(static_cast<size_t>(rows * source.scale_stride), scale);
     source.scales = reinterpret_cast<const std::byte*>(scales_.data());
   }

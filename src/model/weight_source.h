@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "base/executor.h"
+#include "device/collective.h"
 #include "kernels/gemm.h"
 #include "model/config.h"
 
@@ -25,8 +26,9 @@ class WeightSource {
 
   // How the matrix is stored. Reads no data.
   virtual WeightFormat Format(const std::string& name, MatrixShape shape) const = 0;
-  // The matrix itself; valid until the next call.
-  virtual MatrixSource Matrix(const std::string& name, MatrixShape shape, Executor& executor) = 0;
+  // Of the matrix, whose shape is `shape`, these outputs; valid until the next call. Others are not read.
+  virtual MatrixSource Matrix(const std::string& name, MatrixShape shape, Share outputs,
+                              Executor& executor) = 0;
   // That there is a vector of this length. Reads no data.
   virtual void CheckVector(const std::string& name, int64_t size) const = 0;
   virtual void ReadVector(const std::string& name, std::span<float> values) = 0;

@@ -14,7 +14,7 @@
 namespace quire {
 namespace {
 
-// `count` outputs of a matrix, from `first`.
+// `count` outputs of a matrix, from `first` on.
 MatrixSource Rows(MatrixSource source, int64_t first, int64_t count) {
   source.shape.outputs = count;
   source.first_output += first;
@@ -41,13 +41,15 @@ class Loader {
   ModelWeights Load() {
     ModelWeights weights;
     const MatrixShape vocabulary{config_.vocab_size, config_.hidden_size};
-    weights.embedding = Matrix("model.embed_tokens.weight", vocabulary, WeightUse::kTable);
+    const Share tokens = config_.Own(config_.vocab_size);
+    weights.embedding = Matrix("model.embed_tokens.weight", vocabulary, WeightUse::kTable, tokens);
     for (int32_t i = 0; i < config_.num_layers(); ++i) {
       weights.layers.push_back(Layer(i, config_.layers[static_cast<size_t>(i)]));
     }
     weights.final_norm = Vector("model.norm.weight", config_.hidden_size);
-    weights.head =
-        config_.tied_embeddings ? weights.embedding : Matrix("lm_head.weight", vocabulary);
+    weights.head = config_.tied_embeddings
+                       ? weights.embedding
+                       : Matrix("lm_head.weight", vocabulary, WeightUse::kProduct, tokens);
     if (config_.drafts) weights.draft = Draft();
     source_.RequireNoOthers(names_, config_.num_layers() + (config_.drafts ? 1 : 0));
     packer_.Finish();
@@ -108,7 +110,8 @@ class Loader {
     }
     return {.embedding_norm = Vector(prefix + "enorm.weight", hidden),
             .hidden_norm = Vector(prefix + "hnorm.weight", hidden),
-            .join = Matrix(prefix + "eh_proj.weight", {hidden, 2 * hidden}),
+            .join = Matrix(prefix + "eh_proj.weight", {hidden, 2 * hidden}, WeightUse::kProduct,
+                           config_.Own(hidden)),
             .layer = Layer(number, config_.draft_kind()),
             .head_norm = Vector(prefix + "shared_head.norm.weight", hidden)};
   }
@@ -143,14 +146,17 @@ class Loader {
   AttentionWeights Attention(const std::string& prefix, int64_t inputs) {
     const int64_t hidden = config_.hidden_size;
     const int64_t queries = int64_t{config_.num_heads} * config_.head_dim();
+    const Share own_queries = OfHeads(config_.head_dim());
     AttentionWeights attention;
     if (config_.q_lora_rank > 0) {
       attention.q_down = Matrix(prefix + "q_a_proj.weight", {config_.q_lora_rank, inputs});
       attention.q_down_bias = AttentionBias(prefix + "q_a_proj.bias", config_.q_lora_rank);
       attention.q_norm = Vector(prefix + "q_a_layernorm.weight", config_.q_lora_rank);
-      attention.q_up = Matrix(prefix + "q_b_proj.weight", {queries, config_.q_lora_rank});
+      attention.q_up = Matrix(prefix + "q_b_proj.weight", {queries, config_.q_lora_rank},
+                              WeightUse::kProduct, own_queries);
     } else {
-      attention.q_up = Matrix(prefix + "q_proj.weight", {queries, inputs});
+      attention.q_up =
+          Matrix(prefix + "q_proj.weight", {queries, inputs}, WeightUse::kProduct, own_queries);
     }
     const int64_t row = config_.latent_dim + config_.rope_dim;
     attention.kv_down = Matrix(prefix + "kv_a_proj_with_mqa.weight", {row, inputs});
@@ -158,9 +164,16 @@ class Loader {
     attention.kv_norm = Vector(prefix + "kv_a_layernorm.weight", config_.latent_dim);
     LoadHeads(prefix + "kv_b_proj.weight", attention);
     const int64_t values = int64_t{config_.num_heads} * config_.value_dim;
-    attention.out = Matrix(prefix + "o_proj.weight", {hidden, values});
+    attention.out = Matrix(prefix + "o_proj.weight", {hidden, values}, WeightUse::kProduct,
+                           config_.Own(hidden));
     attention.out_bias = AttentionBias(prefix + "o_proj.bias", hidden);
     return attention;
+  }
+
+  // The rows of this rank's heads, in a matrix that has `each` of every head.
+  Share OfHeads(int64_t each) const {
+    const Share heads = config_.own_heads();
+    return {.first = heads.first * each, .count = heads.count * each};
   }
 
   // The gate is a small matrix whose outputs are f32, as the router's are.
@@ -182,18 +195,18 @@ class Loader {
     const int64_t head_rows = config_.nope_dim + config_.value_dim;
     const MatrixShape whole{config_.num_heads * head_rows, config_.latent_dim};
     const WeightFormat format = Kept(source_.Format(name, whole), WeightUse::kHeads);
+    const int64_t num_heads = config_.own_heads().count;
     attention.key_heads =
-        packer_.Reserve({config_.latent_dim, config_.nope_dim}, config_.num_heads, format);
+        packer_.Reserve({config_.latent_dim, config_.nope_dim}, num_heads, format);
     attention.value_heads =
-        packer_.Reserve({config_.value_dim, config_.latent_dim}, config_.num_heads, format);
+        packer_.Reserve({config_.value_dim, config_.latent_dim}, num_heads, format);
     if (config_.expands) {
-      attention.key_up =
-          packer_.Reserve({config_.nope_dim, config_.latent_dim}, config_.num_heads, format);
+      attention.key_up = packer_.Reserve({config_.nope_dim, config_.latent_dim}, num_heads, format);
     }
     if (packer_.counting()) return;
-    const MatrixSource source = source_.Matrix(name, whole, packer_.executor());
+    const MatrixSource source = source_.Matrix(name, whole, OfHeads(head_rows), packer_.executor());
     std::vector<MatrixSource> keys, values, ups;
-    for (int64_t h = 0; h < config_.num_heads; ++h) {
+    for (int64_t h = 0; h < num_heads; ++h) {
       ups.push_back(Rows(source, h * head_rows, config_.nope_dim));
       keys.push_back(Transposed(ups.back()));
       values.push_back(Rows(source, h * head_rows + config_.nope_dim, config_.value_dim));
@@ -211,16 +224,34 @@ class Loader {
     if (moe.route_bias) {
       layer.router_bias = Vector(prefix + "gate.e_score_correction_bias", num_experts);
     }
+    const Share own = config_.own_experts();
     std::vector<std::string> experts;
-    for (int32_t e = 0; e < num_experts; ++e) {
-      experts.push_back(fmt::format("{}experts.{}.", prefix, e));
+    for (int64_t e = 0; e < num_experts; ++e) {
+      const std::string expert = fmt::format("{}experts.{}.", prefix, e);
+      if (e >= own.first && e < own.end()) {
+        experts.push_back(expert);
+      } else {
+        NoteOtherExpert(expert);
+      }
     }
-    layer.experts = Mlps(experts, moe.expert_width);
+    layer.experts = Mlps(experts, moe.expert_width, config_.OwnOfExpert(moe.expert_width),
+                         config_.OwnOfExpert(config_.hidden_size));
     if (moe.shared_width > 0) layer.mlp = Mlps({prefix + "shared_experts."}, moe.shared_width);
   }
 
-  // One MLP for every prefix.
+  // One that another rank loads.
+  void NoteOtherExpert(const std::string& prefix) {
+    for (const char* name : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"}) {
+      names_.insert(prefix + name);
+    }
+  }
+
   MlpWeights Mlps(const std::vector<std::string>& prefixes, int64_t width) {
+    return Mlps(prefixes, width, config_.Own(width), config_.Own(config_.hidden_size));
+  }
+  // One MLP for every prefix, of which this rank has so much of the width, and of the outputs.
+  MlpWeights Mlps(const std::vector<std::string>& prefixes, int64_t width, Share own_width,
+                  Share own_outputs) {
     const auto names = [&](const char* name) {
       std::vector<std::string> all;
       for (const std::string& prefix : prefixes) all.push_back(prefix + name);
@@ -228,20 +259,25 @@ class Loader {
     };
     std::vector<std::string> gates_and_ups = names("gate_proj.weight");
     std::ranges::move(names("up_proj.weight"), std::back_inserter(gates_and_ups));
-    const Weight both = Matrices(gates_and_ups, {width, config_.hidden_size});
+    const Weight both =
+        Matrices(gates_and_ups, {width, config_.hidden_size}, WeightUse::kProduct, own_width);
     const int64_t count = std::ssize(prefixes);
     return {.gate = PartOf(both, 0, count),
             .up = PartOf(both, count, count),
-            .down = Matrices(names("down_proj.weight"), {config_.hidden_size, width})};
+            .down = Matrices(names("down_proj.weight"), {config_.hidden_size, width},
+                             WeightUse::kProduct, own_outputs)};
   }
 
   Weight Matrix(const std::string& name, MatrixShape shape, WeightUse use = WeightUse::kProduct) {
-    return Matrices({name}, shape, use);
+    return Matrix(name, shape, use, {.first = 0, .count = shape.outputs});
+  }
+  Weight Matrix(const std::string& name, MatrixShape shape, WeightUse use, Share outputs) {
+    return Matrices({name}, shape, use, outputs);
   }
 
-  // Matrices of one shape, one behind the other. All are kept alike.
-  Weight Matrices(const std::vector<std::string>& names, MatrixShape shape,
-                  WeightUse use = WeightUse::kProduct) {
+  // `outputs` of matrices of one shape, one behind the other. All are kept alike.
+  Weight Matrices(const std::vector<std::string>& names, MatrixShape shape, WeightUse use,
+                  Share outputs) {
     names_.insert(names.begin(), names.end());
     const WeightFormat format = Kept(source_.Format(names[0], shape), use);
     for (const std::string& name : names) {
@@ -249,10 +285,11 @@ class Loader {
       Require(Kept(stored, use) == format, "tensor '{}': expected the format of '{}', {}, got {}",
               name, names[0], WeightFormatName(format), WeightFormatName(stored));
     }
-    const Weight weight = packer_.Reserve(shape, std::ssize(names), format);
+    const MatrixShape own{.outputs = outputs.count, .inputs = shape.inputs};
+    const Weight weight = packer_.Reserve(own, std::ssize(names), format);
     if (packer_.counting()) return weight;
     for (size_t i = 0; i < names.size(); ++i) {
-      const MatrixSource source = source_.Matrix(names[i], shape, packer_.executor());
+      const MatrixSource source = source_.Matrix(names[i], shape, outputs, packer_.executor());
       packer_.Fill(weight, static_cast<int64_t>(i), std::span(&source, 1), names[i]);
     }
     return weight;

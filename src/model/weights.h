@@ -87,7 +87,10 @@ struct EagleWeights {
   std::vector<int32_t> token_ids = {};  // [draft vocabulary]: which of the trunk's tokens each is
 };
 
-// Views into the memory that they were loaded to.
+// Views into the memory that they were loaded to. Of a rank that has a part of the model (config.shard)
+// embedding and head have its tokens; query heads and those of kv_b its heads; gates and ups its share of
+// the width; out, down and what joins a draft layer's inputs its share of the hidden values; and experts
+// are its own, or have its share of their width. All else is whole everywhere.
 struct ModelWeights {
   Weight embedding = {};  // [vocab, hidden]: row t is token t
   std::vector<LayerWeights> layers = {};

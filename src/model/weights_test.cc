@@ -7,8 +7,11 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "device/buffer.h"
@@ -515,6 +518,130 @@ TEST(WeightsTest, TiedEmbeddingsAreStoredOnce) {
   SerialExecutor serial;
   const Loaded loaded(config, *source, serial);
   EXPECT_EQ(loaded.weights.head.data, loaded.weights.embedding.data);
+}
+
+// ---- Ranks ----
+
+// Notes which outputs of each matrix are read.
+class NotedReads final : public WeightSource {
+ public:
+  using Reads = std::map<std::string, std::vector<Share>>;
+
+  NotedReads(WeightSource& source, Reads& reads) : source_(source), reads_(reads) {}
+
+  WeightFormat Format(const std::string& name, MatrixShape shape) const override {
+    return source_.Format(name, shape);
+  }
+  MatrixSource Matrix(const std::string& name, MatrixShape shape, Share outputs,
+                      Executor& executor) override {
+    reads_[name].push_back(outputs);
+    whole_[name] = shape.outputs;
+    return source_.Matrix(name, shape, outputs, executor);
+  }
+  void CheckVector(const std::string& name, int64_t size) const override {
+    source_.CheckVector(name, size);
+  }
+  void ReadVector(const std::string& name, std::span<float> values) override {
+    source_.ReadVector(name, values);
+  }
+  bool Has(const std::string& name) const override { return source_.Has(name); }
+  void ReadIntegers(const std::string& name, std::span<int64_t> values) override {
+    source_.ReadIntegers(name, values);
+  }
+  void RequireNoOthers(const std::unordered_set<std::string>& names,
+                       int32_t num_layers) const override {
+    source_.RequireNoOthers(names, num_layers);
+  }
+
+  // Of the whole matrix.
+  const std::map<std::string, int64_t>& outputs() const { return whole_; }
+
+ private:
+  WeightSource& source_;
+  Reads& reads_;
+  std::map<std::string, int64_t> whole_;
+};
+
+// What every rank reads whole: small, or needed for the rows that all ranks keep.
+bool IsReadByAll(const std::string& name) {
+  for (const char* part : {"q_a_proj", "kv_a_proj", "mlp.gate.weight", "indexer."}) {
+    if (name.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+TEST(RankWeightsTest, EveryRowIsReadByOneRankButForWhatAllNeed) {
+  SerialExecutor serial;
+  for (const char* name : {"v3_mtp", "v32_fp8", "youtu"}) {
+    const ModelConfig config = ReadModelConfig(kFixtures / name);
+    const auto source = OpenWeightFiles(kFixtures / name, config);
+    for (const int32_t ep_size : {1, 4}) {
+      if (ep_size > 1 && config.moe.expert_width == 0) continue;
+      NotedReads::Reads reads;
+      NotedReads noted(*source, reads);
+      for (int32_t rank = 0; rank < 4; ++rank) {
+        const Loaded loaded(WithShard(config, rank, 4, ep_size), noted, serial);
+      }
+      EXPECT_TRUE(reads.contains("model.embed_tokens.weight"));
+      for (auto& [matrix, shares] : reads) {
+        const int64_t outputs = noted.outputs().at(matrix);
+        if (IsReadByAll(matrix)) {
+          EXPECT_EQ(shares.size(), 4u) << matrix;
+          for (const Share& share : shares) EXPECT_EQ(share.count, outputs) << matrix;
+          continue;
+        }
+        const bool is_expert = matrix.find(".experts.") != std::string::npos;
+        EXPECT_EQ(shares.size(), is_expert && ep_size > 1 ? 1u : 4u) << matrix;
+        std::ranges::sort(shares, {}, &Share::first);
+        int64_t end = 0;
+        for (const Share& share : shares) {
+          EXPECT_EQ(share.first, end) << matrix;
+          end = share.end();
+        }
+        EXPECT_EQ(end, outputs) << matrix;
+      }
+    }
+  }
+}
+
+// One that another rank reads is not this one's to refuse; one of its own is.
+TEST(RankWeightsTest, ANumberThatIsNoneIsRefusedByTheRankThatReadsIt) {
+  Checkpoint checkpoint("v3_mtp");
+  checkpoint.Change("lm_head.weight", 0, ~uint32_t{0});  // not a number in any type
+  checkpoint.Write();
+  const ModelConfig config = ReadModelConfig(checkpoint.dir().path());
+  const auto source = OpenWeightFiles(checkpoint.dir().path(), config);
+  SerialExecutor serial;
+  EXPECT_THROW(Loaded(WithShard(config, 0, 2, 1), *source, serial), Error);
+  EXPECT_NO_THROW(Loaded(WithShard(config, 1, 2, 1), *source, serial));
+}
+
+TEST(RankWeightsTest, AreTheRowsOfTheWhole) {
+  SerialExecutor serial;
+  for (const char* name : {"v3_mtp", "v3_fp8"}) {
+    const ModelConfig config = ReadModelConfig(kFixtures / name);
+    for (const bool is_dummy : {false, true}) {
+      const auto source =
+          is_dummy ? MakeDummyWeights(config) : OpenWeightFiles(kFixtures / name, config);
+      const Loaded whole(config, *source, serial);
+      for (int32_t rank = 0; rank < 4; ++rank) {
+        const ModelConfig part = WithShard(config, rank, 4, 1);
+        const Loaded loaded(part, *source, serial);
+        const auto expect_rows = [&](const Weight& own, const Weight& all, Share share) {
+          ASSERT_EQ(own.shape.outputs, share.count);
+          for (int64_t n = 0; n < share.count; ++n) {
+            ASSERT_EQ(Row(own, n), Row(all, share.first + n)) << name << " rank " << rank;
+          }
+        };
+        const LayerWeights& layer = loaded.weights.layers[0];
+        const LayerWeights& all = whole.weights.layers[0];
+        expect_rows(loaded.weights.embedding, whole.weights.embedding, part.Own(config.vocab_size));
+        expect_rows(layer.attention.out, all.attention.out, part.Own(config.hidden_size));
+        expect_rows(layer.mlp.gate, all.mlp.gate, part.Own(config.dense_width));
+        expect_rows(layer.mlp.down, all.mlp.down, part.Own(config.hidden_size));
+      }
+    }
+  }
 }
 
 ModelConfig DummyConfig(const char* dtype) {

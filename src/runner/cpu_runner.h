@@ -7,7 +7,7 @@
 #include "kernels/weight.h"
 #include "model/config.h"
 #include "model/weight_source.h"
-#include "runner/cpu/cpu_step_device.h"
+#include "runner/cpu/local_ranks_device.h"
 #include "runner/memory_plan.h"
 #include "runner/model_runner.h"
 #include "runner/runner_options.h"
@@ -16,12 +16,11 @@ namespace quire {
 
 class CpuRunner final : public ModelRunner {
  public:
-  // Takes plan.total() bytes, all of them at once, and loads the weights; `plan` is MakeMemoryPlan's for
+  // Takes plan.total() bytes for every rank, and loads the weights; `plan` is MakeMemoryPlan's for
   // the same arguments. Throws as it does.
   CpuRunner(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
             const MemoryPlan& plan, const LoadProgress& progress = {})
-      : ModelRunner(std::make_unique<CpuStepDevice>(config, source, options, plan, progress),
-                    plan) {}
+      : ModelRunner(MakeCpuStepDevice(config, source, options, plan, progress), plan) {}
 };
 
 }  // namespace quire

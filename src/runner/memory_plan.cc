@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <optional>
 
 #include "base/executor.h"
 #include "device/arena.h"
@@ -12,8 +13,10 @@
 
 namespace quire {
 
-MemoryPlan MakeMemoryPlan(const ModelConfig& model, WeightSource& source,
-                          const RunnerOptions& options) {
+namespace {
+
+MemoryPlan PlanOfRank(const ModelConfig& model, WeightSource& source,
+                      const RunnerOptions& options) {
   const ModelConfig config = ConfigFor(model, options);
   SerialExecutor serial;
   const auto load = [&](Carver& carver, FunctionRef<void(WeightPacker&)> pack) {
@@ -25,7 +28,25 @@ MemoryPlan MakeMemoryPlan(const ModelConfig& model, WeightSource& source,
     CpuStepParts parts;
     return LayOutCpuSteps(config, limits, options, parts, carver);
   };
-  return PlanMemory(config, source, options, {.load = load, .steps = steps});
+  MemoryPlan plan = PlanMemory(config, source, options, {.load = load, .steps = steps});
+  plan.num_ranks = options.tp_size;
+  return plan;
+}
+
+}  // namespace
+
+MemoryPlan MakeMemoryPlan(const ModelConfig& model, WeightSource& source,
+                          const RunnerOptions& options) {
+  if (options.tp_size == 1) return PlanOfRank(model, source, options);
+  std::optional<TokenCount> least;
+  RunnerOptions each = options;
+  for (each.rank = 0; each.rank < options.tp_size; ++each.rank) {
+    const TokenCount tokens = PlanOfRank(model, source, each).usable_tokens();
+    least = Min(least.value_or(tokens), tokens);
+  }
+  each.rank = options.rank;
+  each.pool_tokens = *least;
+  return PlanOfRank(model, source, each);
 }
 
 std::string FormatBytes(ByteOffset bytes) {
@@ -42,7 +63,9 @@ std::string ToTable(const MemoryPlan& plan) {
     return fmt::format("  {:<12} {:>12}  {}\n", name, value, note);
   };
   const RunnerLimits& limits = plan.limits;
-  return "memory plan\n" + row("weights", FormatBytes(plan.weights), "") +
+  const std::string of =
+      plan.num_ranks > 1 ? fmt::format(" of each of {} ranks", plan.num_ranks) : "";
+  return "memory plan" + of + "\n" + row("weights", FormatBytes(plan.weights), "") +
          row("KV cache", FormatBytes(plan.kv),
              fmt::format("{} per token, {} pages of {} tokens = {} tokens",
                          FormatBytes(plan.kv_per_token), plan.usable_pages(),

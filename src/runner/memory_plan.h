@@ -16,6 +16,7 @@ namespace quire {
 
 struct MemoryPlan {
   RunnerLimits limits = {};  // with every default resolved
+  int32_t num_ranks = 1;     // each of which takes about this much; the KV cache exactly
   ByteOffset weights = {};
   ByteOffset kv_per_token = {};  // of all layers
   ByteOffset kv_per_page = {};
@@ -42,7 +43,8 @@ struct MemoryPlan {
   }
 };
 
-// The plan of a runner with these options. Checks that every weight is there; reads no data. Throws
+// The plan of a runner with these options, of several ranks that of options.rank: the pool has as many
+// pages as the rank with the least room for them. Checks that every weight is there; reads no data. Throws
 // Error(kInvalidArgument) as WeightSource does or if an option is out of range, and
 // Error(kCapacityExceeded), with every part of the need, if the memory limit is too small for one
 // sequence of the full context.

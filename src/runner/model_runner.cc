@@ -54,7 +54,9 @@ void ModelRunner::PrepareBuckets() {
 }
 
 ByteOffset ModelRunner::WeightBytesPerStep(int64_t num_tokens) const {
-  return quire::WeightBytesPerStep(model().config(), model().weights(), num_tokens);
+  // Every rank reads its own, much alike.
+  return quire::WeightBytesPerStep(model().config(), model().weights(), num_tokens) *
+         plan_.num_ranks;
 }
 
 // ---- A step ----

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "model/forward.h"
@@ -79,6 +80,9 @@ PageCount PagesThatFit(const MemoryPlan& plan, const RunnerOptions& options, Pag
 
 ModelConfig ConfigFor(const ModelConfig& model, const RunnerOptions& options) {
   ModelConfig config = options.draft_layer ? WithDraftLayer(model) : model;
+  if (options.tp_size != 1 || options.ep_size != 1) {
+    config = WithShard(std::move(config), options.rank, options.tp_size, options.ep_size);
+  }
   if (options.index_top_k == 0) return config;
   Require(config.indexer.has_value(), "index top-k: expected a model with sparse attention, got {}",
           config.family);

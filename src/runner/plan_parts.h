@@ -15,9 +15,9 @@
 
 namespace quire {
 
-// The model as the options have it run: drafting or not, and with a top_k of its indexer that may be
-// narrower than the file's. Throws Error(kInvalidArgument) for one that is wider, or of a model without
-// an indexer, and as WithDraftLayer does.
+// The model as the options have it run: a rank's part of it, drafting or not, and with a top_k of its
+// indexer that may be narrower than the file's. Throws Error(kInvalidArgument) for one that is wider, or
+// of a model without an indexer, and as WithDraftLayer and WithShard do.
 ModelConfig ConfigFor(const ModelConfig& model, const RunnerOptions& options);
 
 // Throws Error(kInvalidArgument), naming the option, its range and its value.

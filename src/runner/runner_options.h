@@ -47,6 +47,12 @@ struct RunnerOptions {
   bool draft_layer = false;
   int32_t draft_branches =
       0;  // rows of each sequence that a pass of it wants tokens of; 0: none runs
+  // Ranks that compute the model together, with the same bits as one, and which of them this is
+  // (model/config.h, WithShard). Each has a KV cache of its own with all tokens in it; the threads and the
+  // memory limit below are of each.
+  int32_t tp_size = 1;
+  int32_t ep_size = 1;
+  int32_t rank = 0;
   StepMode mode = StepMode::kEager;
   StepChecks checks = StepChecks::kOff;
   // On a device: a row's bits do not depend on the batch either, for some speed. On the CPU they

@@ -22,16 +22,18 @@ class FaultyWeights final : public WeightSource {
   WeightFormat Format(const std::string& name, MatrixShape shape) const override {
     return source_.Format(name, shape);
   }
-  MatrixSource Matrix(const std::string& name, MatrixShape shape, Executor& executor) override {
-    MatrixSource matrix = source_.Matrix(name, shape, executor);
-    if (name != "model.embed_tokens.weight") return matrix;
+  MatrixSource Matrix(const std::string& name, MatrixShape shape, Share outputs,
+                      Executor& executor) override {
+    MatrixSource matrix = source_.Matrix(name, shape, outputs, executor);
+    const bool has_token = token_ >= outputs.first && token_ < outputs.end();
+    if (name != "model.embed_tokens.weight" || !has_token) return matrix;
     const bool is_f32 = matrix.format == WeightFormat::kF32;
     QUIRE_CHECK(is_f32 || matrix.format == WeightFormat::kBf16);
     const size_t width = is_f32 ? 4 : 2;
     const auto stride = static_cast<size_t>(matrix.output_stride) * width;
-    embeddings_.assign(matrix.data, matrix.data + stride * static_cast<size_t>(shape.outputs));
+    embeddings_.assign(matrix.data, matrix.data + stride * static_cast<size_t>(outputs.count));
     // All bits set are NaN in both types.
-    std::memset(embeddings_.data() + stride * static_cast<size_t>(token_), 0xff,
+    std::memset(embeddings_.data() + stride * static_cast<size_t>(token_ - outputs.first), 0xff,
                 static_cast<size_t>(shape.inputs) * width);
     matrix.data = embeddings_.data();
     return matrix;

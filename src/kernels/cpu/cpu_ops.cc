@@ -78,11 +78,20 @@ void CpuOps::Embed(const EmbedArgs& args) {
   const PackedMatrix table = MatrixOf(args.table);
   ForEachRow(std::ssize(args.tokens), executor_, [&](int64_t t) {
     const std::span<float> row(args.hidden.Row<float>(t), static_cast<size_t>(args.hidden.dim(1)));
-    UnpackRow(table, args.tokens[static_cast<size_t>(t)], row);
+    const int64_t token = args.tokens[static_cast<size_t>(t)] - args.first_token;
+    if (!is_alone() && (token < 0 || token >= args.table.shape.outputs)) {
+      std::ranges::fill(row, 0.0f);  // all bits 0: another rank has it
+      return;
+    }
+    UnpackRow(table, token, row);
     if (args.scale != 1.0f) {
       for (float& value : row) value *= args.scale;
     }
   });
+  if (is_alone()) return;
+  QUIRE_CHECK(args.hidden.stride(0) == args.hidden.dim(1));
+  ranks_->AllReduceOr({reinterpret_cast<uint32_t*>(args.hidden.data()),
+                       static_cast<size_t>(args.hidden.dim(0) * args.hidden.dim(1))});
 }
 
 void CpuOps::GatherAngles(const StepAngles& angles) {
@@ -195,7 +204,7 @@ ExpertRows CpuOps::Experts(const ExpertsArgs& args) {
   SortByExpert(args);
   RunExperts(args);
   const int64_t num_choices = args.x.dim(0) * args.shape.top_k;
-  return {.rows = scratch_.expert_rows.FirstRows(num_choices),
+  return {.rows = scratch_.expert_rows.FirstRows(num_choices).Columns(0, args.down.shape.outputs),
           .row_of = scratch_.route_rows.first(static_cast<size_t>(num_choices)),
           .weights = scratch_.route_weights.first(static_cast<size_t>(num_choices))};
 }
@@ -244,11 +253,18 @@ void CpuOps::SortByExpert(const ExpertsArgs& args) {
 void CpuOps::RunExperts(const ExpertsArgs& args) {
   const int64_t num_choices = args.x.dim(0) * args.shape.top_k;
   const int64_t width = args.gate.shape.outputs;
+  const bool is_cut = width < args.down.shape.inputs;
+  const int64_t first_column = is_cut ? Own(args.down.shape.inputs, args.width_unit).first : 0;
+  const std::span<const int32_t> offsets =
+      scratch_.expert_offsets.subspan(static_cast<size_t>(args.first_expert));
+  // Of the experts that are here.
+  const int64_t first_row = offsets[0];
+  const int64_t num_rows = offsets[static_cast<size_t>(args.gate.count)] - first_row;
   // fn(expert, first row, number of rows) of every expert that was chosen.
   const auto for_each_expert = [&](auto fn) {
     for (int64_t e = 0; e < args.gate.count; ++e) {
-      const int64_t first = scratch_.expert_offsets[static_cast<size_t>(e)];
-      const int64_t count = scratch_.expert_offsets[static_cast<size_t>(e) + 1] - first;
+      const int64_t first = offsets[static_cast<size_t>(e)];
+      const int64_t count = offsets[static_cast<size_t>(e) + 1] - first;
       if (count > 0) fn(e, first, count);
     }
   };
@@ -262,16 +278,34 @@ void CpuOps::RunExperts(const ExpertsArgs& args) {
         .x = x, .w = MatrixOf(args.up, e), .y = y.Columns(width, width)};
   });
   cpu::Matmul(scratch_.products.first(num_products), executor_);
-  cpu::SiluMul({.gate_up = scratch_.expert_gate_up.FirstRows(num_choices),
-                .y = scratch_.expert_activated.FirstRows(num_choices)},
-               executor_);
+  cpu::SiluMul(
+      {.gate_up = RowsOf(scratch_.expert_gate_up, first_row, num_rows).Columns(0, 2 * width),
+       .y = RowsOf(scratch_.expert_activated, first_row, num_rows).Columns(first_column, width)},
+      executor_);
+  if (is_cut) Gather(scratch_.expert_activated.FirstRows(num_choices), args.width_unit);
   num_products = 0;
   for_each_expert([&](int64_t e, int64_t first, int64_t count) {
-    scratch_.products[num_products++] = {.x = RowsOf(scratch_.expert_activated, first, count),
-                                         .w = MatrixOf(args.down, e),
-                                         .y = RowsOf(scratch_.expert_rows, first, count)};
+    scratch_.products[num_products++] = {
+        .x = RowsOf(scratch_.expert_activated, first, count),
+        .w = MatrixOf(args.down, e),
+        .y = RowsOf(scratch_.expert_rows, first, count).Columns(0, args.down.shape.outputs)};
   });
   cpu::Matmul(scratch_.products.first(num_products), executor_);
+  if (args.gate.count < args.shape.num_experts) GatherExperts(args);
+}
+
+// Rows are in the order of experts, so every rank has those of its own together.
+void CpuOps::GatherExperts(const ExpertsArgs& args) {
+  const TensorView& rows = scratch_.expert_rows;
+  for (int32_t rank = 0; rank < ranks_->size(); ++rank) {
+    const Share experts = ShareOf(args.shape.num_experts, 1, rank, ranks_->size());
+    const int64_t first = scratch_.expert_offsets[static_cast<size_t>(experts.first)];
+    const int64_t end = scratch_.expert_offsets[static_cast<size_t>(experts.end())];
+    shares_[static_cast<size_t>(rank)] = {.first = first * rows.dim(1),
+                                          .count = (end - first) * rows.dim(1)};
+  }
+  const int64_t num_choices = args.x.dim(0) * args.shape.top_k;
+  ranks_->AllGather(TensorView(rows.Address<float>(), {1, num_choices * rows.dim(1)}), shares_);
 }
 
 void CpuOps::Combine(const ExpertRows& rows, TensorView y) {
@@ -293,5 +327,17 @@ void CpuOps::PickRows(const PickRowsArgs& args) {
 }
 
 void CpuOps::CopyRows(const CopyRowsArgs& args) { cpu::CopyRows(args, executor_); }
+
+Share CpuOps::Own(int64_t width, int64_t unit) const {
+  return ShareOf(width, unit, ranks_->rank(), ranks_->size());
+}
+
+void CpuOps::Gather(TensorView whole, int64_t unit) {
+  if (is_alone()) return;
+  for (int32_t rank = 0; rank < ranks_->size(); ++rank) {
+    shares_[static_cast<size_t>(rank)] = ShareOf(whole.dim(1), unit, rank, ranks_->size());
+  }
+  ranks_->AllGather(whole, shares_);
+}
 
 }  // namespace quire::cpu

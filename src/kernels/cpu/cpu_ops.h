@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <iterator>
 #include <span>
+#include <vector>
 
 #include "base/executor.h"
 #include "base/tensor_view.h"
 #include "device/arena.h"
+#include "device/collective.h"
 #include "kernels/gemm.h"
 #include "kernels/ops.h"
 
@@ -55,9 +57,14 @@ ByteOffset SelectionBytes(const OpLimits& limits);
 
 class CpuOps final : public Ops {
  public:
-  // The executor and the clock outlive this.
-  CpuOps(const OpScratch& scratch, Executor& executor, PartClock& clock)
-      : scratch_(scratch), executor_(executor), clock_(clock) {}
+  // The executor, the clock and the ranks, of which there may be none besides this, outlive it.
+  CpuOps(const OpScratch& scratch, Executor& executor, PartClock& clock,
+         Collective* ranks = nullptr)
+      : scratch_(scratch),
+        executor_(executor),
+        clock_(clock),
+        ranks_(ranks),
+        shares_(ranks != nullptr ? static_cast<size_t>(ranks->size()) : 1) {}
 
   DType activation() const override { return DType::kF32; }
 
@@ -81,9 +88,13 @@ class CpuOps final : public Ops {
   void Combine(const ExpertRows& rows, TensorView y) override;
   void PickRows(const PickRowsArgs& args) override;
   void CopyRows(const CopyRowsArgs& args) override;
+  void Gather(TensorView whole, int64_t unit) override;
   void Mark(ForwardPart part) override { clock_.Lap(part); }
 
  private:
+  bool is_alone() const { return shares_.size() == 1; }
+  Share Own(int64_t width, int64_t unit) const;
+  void GatherExperts(const ExpertsArgs& args);
   void Route(const ExpertsArgs& args);
   void SortByExpert(const ExpertsArgs& args);
   void RunExperts(const ExpertsArgs& args);
@@ -91,6 +102,8 @@ class CpuOps final : public Ops {
   const OpScratch scratch_;
   Executor& executor_;
   PartClock& clock_;
+  Collective* const ranks_;
+  std::vector<Share> shares_;  // of the gather at hand
 };
 
 }  // namespace quire::cpu

@@ -109,9 +109,10 @@ StepMemory LayOutCpuSteps(const ModelConfig& config, const RunnerLimits& limits,
 
 CpuStepDevice::CpuStepDevice(const ModelConfig& model, WeightSource& source,
                              const RunnerOptions& options, const MemoryPlan& plan,
-                             const LoadProgress& progress)
+                             const LoadProgress& progress, std::unique_ptr<Collective> ranks)
     : options_(options),
       config_(ConfigFor(model, options)),
+      ranks_(std::move(ranks)),
       pool_(options.num_threads),
       arena_("arena", plan.total()),
       carver_(arena_.bytes()),
@@ -122,7 +123,7 @@ CpuStepDevice::CpuStepDevice(const ModelConfig& model, WeightSource& source,
               plan.total());
   TakeFromMachine({stores_.front().Page(kScratchPage), Size(plan.kv.raw())}, pool_);
   for (const CpuStepParts::BucketParts& bucket : parts_.buckets) {
-    ops_.emplace_back(bucket.scratch, pool_, clock_);
+    ops_.emplace_back(bucket.scratch, pool_, clock_, ranks_.get());
   }
   if (memory_.num_draft_rows > 0) {
     draft_tops_.emplace(DraftCapacity(plan.limits, options), parts_.draft_inputs);
@@ -143,15 +144,37 @@ void CpuStepDevice::Sample(const StepWork& work) {
   thread_.Give(PartOf<&CpuStepDevice::SampleNow>(this, work));
 }
 
+void CpuStepDevice::ThrowIfLost() const {
+  if (ranks_ != nullptr) ranks_->ThrowIfFailed();
+}
+
+// Other ranks may be within a step that this one drops.
+void CpuStepDevice::Abandon(const std::exception_ptr& why) noexcept {
+  if (ranks_ != nullptr) {
+    std::string reason = "its runner has ended";
+    try {
+      if (why) std::rethrow_exception(why);
+    } catch (const std::exception& error) {
+      reason = error.what();
+    }
+    ranks_->Fail(reason);
+  }
+  thread_.Drop();
+}
+
 void CpuStepDevice::BringNow(const StepWork& work) {
   const Clock::time_point begin = Clock::now();
   times_ = {};
   clock_.Reset();
-  Poison();
-  const RareInputs& rare = memory_.device_rare;
-  MoveRows(TrunkStores(), rare.move_from.first(work.num_moves), rare.move_to.first(work.num_moves));
-  MoveRows(stores_, rare.copy_from.first(work.num_copies), rare.copy_to.first(work.num_copies));
-  plan_ = &parts_.buckets[work.bucket].plans->Make(work.seqs, work.uses, pool_, options_.faults);
+  WithRanks([&] {
+    if (leads()) TellStep(StepOrder::kRun, work);
+    Poison();
+    const RareInputs& rare = memory_.device_rare;
+    MoveRows(TrunkStores(), rare.move_from.first(work.num_moves),
+             rare.move_to.first(work.num_moves));
+    MoveRows(stores_, rare.copy_from.first(work.num_copies), rare.copy_to.first(work.num_copies));
+    plan_ = &parts_.buckets[work.bucket].plans->Make(work.seqs, work.uses, pool_, options_.faults);
+  });
   times_[StepPart::kPlan] = SecondsSince(begin);
 }
 
@@ -177,16 +200,18 @@ void CpuStepDevice::RunNow(const StepWork& work) {
   const Bucket& bucket = memory_.buckets[work.bucket];
   const auto num_tokens = static_cast<int64_t>(work.num_tokens);
   clock_.Restart();
-  model_.Forward({.tokens = bucket.device.tokens.first(work.num_tokens),
-                  .positions = bucket.device.positions.first(work.num_tokens),
-                  .slots = bucket.device.slots.first(work.num_tokens),
-                  .plan = *plan_,
-                  .stores = TrunkStores(),
-                  .buffers = bucket.forward,
-                  .experts_used = memory_.device_outputs.experts_used,
-                  .chooses = Chooses(),
-                  .states = config_.drafts ? memory_.states.FirstRows(num_tokens) : TensorView()},
-                 ops_[work.bucket]);
+  WithRanks([&] {
+    model_.Forward({.tokens = bucket.device.tokens.first(work.num_tokens),
+                    .positions = bucket.device.positions.first(work.num_tokens),
+                    .slots = bucket.device.slots.first(work.num_tokens),
+                    .plan = *plan_,
+                    .stores = TrunkStores(),
+                    .buffers = bucket.forward,
+                    .experts_used = memory_.device_outputs.experts_used,
+                    .chooses = Chooses(),
+                    .states = config_.drafts ? memory_.states.FirstRows(num_tokens) : TensorView()},
+                   ops_[work.bucket]);
+  });
 }
 
 bool CpuStepDevice::Chooses() const {
@@ -197,27 +222,20 @@ bool CpuStepDevice::Chooses() const {
 }
 
 void CpuStepDevice::SampleNow(const StepWork& work) {
-  SampleAll(work, *memory_.buckets[work.bucket].next, memory_.device_outputs.next);
-  for (size_t i = 0; i < work.num_score_blocks; ++i) {
-    SampleAll(work, memory_.scores[i], memory_.device_outputs.scores[i]);
-  }
+  WithRanks([&] {
+    if (leads()) TellLogits(work);
+    SampleAll(work, *memory_.buckets[work.bucket].next, memory_.device_outputs.next);
+    for (size_t i = 0; i < work.num_score_blocks; ++i) {
+      SampleAll(work, memory_.scores[i], memory_.device_outputs.scores[i]);
+    }
+  });
   for (const ForwardPart part : kForwardParts) times_[StepPartOf(part)] = clock_.seconds(part);
 }
 
 // What is wanted of rows, a block of them at a time.
 void CpuStepDevice::SampleAll(const StepWork& work, const SampledRows& sampled,
                               const SampleResults& results) {
-  const int64_t num_rows = sampled.packer.num_rows();
-  const int64_t block = memory_.logits.dim(0);
-  for (int64_t first = 0; first < num_rows; first += block) {
-    const int64_t count = std::min(block, num_rows - first);
-    clock_.Restart();
-    model_.Logits({.hidden = memory_.buckets[work.bucket].forward.hidden,
-                   .rows = sampled.rows.subspan(Size(first), Size(count)),
-                   .picked = memory_.picked.FirstRows(count),
-                   .normed = memory_.normed.FirstRows(count),
-                   .logits = memory_.logits.FirstRows(count)},
-                  ops_[work.bucket]);
+  const auto sample = [&](int64_t first, int64_t count) {
     const Clock::time_point begin = Clock::now();
     SampleRows({.logits = memory_.logits.FirstRows(count),
                 .first_row = static_cast<int32_t>(first),
@@ -226,12 +244,50 @@ void CpuStepDevice::SampleAll(const StepWork& work, const SampledRows& sampled,
                 .results = results},
                pool_);
     times_[StepPart::kSampling] += SecondsSince(begin);
+  };
+  LogitsOf(work.bucket, sampled.rows.first(Size(sampled.packer.num_rows())), sample);
+}
+
+void CpuStepDevice::LogitsOf(size_t bucket, std::span<const int32_t> rows,
+                             FunctionRef<void(int64_t first, int64_t count)> sample) {
+  const int64_t num_rows = std::ssize(rows);
+  const int64_t block = memory_.logits.dim(0);
+  for (int64_t first = 0; first < num_rows; first += block) {
+    const int64_t count = std::min(block, num_rows - first);
+    clock_.Restart();
+    model_.Logits({.hidden = memory_.buckets[bucket].forward.hidden,
+                   .rows = rows.subspan(Size(first), Size(count)),
+                   .picked = memory_.picked.FirstRows(count),
+                   .normed = memory_.normed.FirstRows(count),
+                   .logits = memory_.logits.FirstRows(count)},
+                  ops_[bucket]);
+    sample(first, count);
   }
 }
 
 // ---- Drafting ----
 
 std::span<const TokenLogprob> CpuStepDevice::Draft(const StepWork& work, const DraftPass& pass) {
+  const int64_t num_wanted = std::ssize(pass.wanted);
+  draft_tops_->Begin(static_cast<int32_t>(num_wanted));
+  for (int32_t i = 0; i < num_wanted; ++i) draft_tops_->AddScore(i, kNoToken, pass.num_top);
+  const auto sample = [&](int64_t first, int64_t count) {
+    SampleRows({.logits = memory_.logits.FirstRows(count),
+                .first_row = static_cast<int32_t>(first),
+                .inputs = draft_tops_->inputs(),
+                .workers = parts_.sample_workers,
+                .results = parts_.draft_results},
+               pool_);
+  };
+  WithRanks([&] {
+    if (leads()) TellStep(StepOrder::kDraft, work, &pass);
+    DraftNow(work, pass, sample);
+  });
+  return parts_.draft_results.top.first(Size(num_wanted * kMaxTopLogprobs));
+}
+
+void CpuStepDevice::DraftNow(const StepWork& work, const DraftPass& pass,
+                             FunctionRef<void(int64_t first, int64_t count)> sample) {
   const Bucket& bucket = memory_.buckets[work.bucket];
   cpu::CpuOps& ops = ops_[work.bucket];
   Poison();
@@ -246,8 +302,6 @@ std::span<const TokenLogprob> CpuStepDevice::Draft(const StepWork& work, const D
   ForwardDraft(model_, {.rows = rows, .states = memory_.states, .state_of = pass.state_of}, ops);
   const int64_t num_wanted = std::ssize(pass.wanted);
   const int64_t block = memory_.logits.dim(0);
-  draft_tops_->Begin(static_cast<int32_t>(num_wanted));
-  for (int32_t i = 0; i < num_wanted; ++i) draft_tops_->AddScore(i, kNoToken, pass.num_top);
   for (int64_t first = 0; first < num_wanted; first += block) {
     const int64_t count = std::min(block, num_wanted - first);
     const int64_t state = pass.first_state + first;
@@ -260,18 +314,110 @@ std::span<const TokenLogprob> CpuStepDevice::Draft(const StepWork& work, const D
                  .normed = memory_.states.FirstRows(count).Shifted(state * config_.hidden_size),
                  .logits = memory_.logits.FirstRows(count)},
                 ops);
-    SampleRows({.logits = memory_.logits.FirstRows(count),
-                .first_row = static_cast<int32_t>(first),
-                .inputs = draft_tops_->inputs(),
-                .workers = parts_.sample_workers,
-                .results = parts_.draft_results},
-               pool_);
+    sample(first, count);
   }
-  return parts_.draft_results.top.first(Size(num_wanted * kMaxTopLogprobs));
 }
 
 void CpuStepDevice::CopyState(int32_t from, int32_t to) {
-  std::copy_n(memory_.states.Row<float>(from), config_.hidden_size, memory_.states.Row<float>(to));
+  WithRanks([&] {
+    if (leads()) {
+      MessageWriter message(message_);
+      message.Put(StepOrder::kCopyState);
+      message.Put(from);
+      message.Put(to);
+      ranks_->Broadcast(message_);
+    }
+    std::copy_n(memory_.states.Row<float>(from), config_.hidden_size,
+                memory_.states.Row<float>(to));
+  });
+}
+
+// ---- Ranks ----
+
+void CpuStepDevice::WithRanks(FunctionRef<void()> do_it) {
+  try {
+    do_it();
+  } catch (const std::exception& error) {
+    if (ranks_ == nullptr) throw;
+    ranks_->Fail(error.what());
+    ranks_->ThrowIfFailed();
+  }
+}
+
+void CpuStepDevice::TellStep(StepOrder order, const StepWork& work, const DraftPass* pass) {
+  MessageWriter message(message_);
+  message.Put(order);
+  WriteStep(work, memory_, message);
+  if (pass != nullptr) {
+    message.PutList(pass->state_of);
+    message.PutList(pass->wanted);
+    message.Put(pass->first_state);
+  }
+  ranks_->Broadcast(message_);
+}
+
+void CpuStepDevice::TellLogits(const StepWork& work) {
+  MessageWriter message(message_);
+  message.Put(StepOrder::kLogits);
+  message.Put(work.bucket);
+  message.Put(1 + work.num_score_blocks);
+  const auto put = [&](const SampledRows& sampled) {
+    message.PutList(sampled.rows.first(Size(sampled.packer.num_rows())));
+  };
+  put(*memory_.buckets[work.bucket].next);
+  for (size_t i = 0; i < work.num_score_blocks; ++i) put(memory_.scores[i]);
+  ranks_->Broadcast(message_);
+}
+
+void CpuStepDevice::Follow() noexcept {
+  try {
+    while (true) {
+      ranks_->Broadcast(message_);
+      Obey();
+    }
+  } catch (const std::exception& error) {
+    ranks_->Fail(error.what());
+  }
+}
+
+void CpuStepDevice::Obey() {
+  MessageReader message(message_);
+  switch (message.Take<StepOrder>()) {
+    case StepOrder::kRun: {
+      const StepWork work = reader_.Read(message, memory_);
+      BringNow(work);
+      RunNow(work);
+      break;
+    }
+    case StepOrder::kLogits:
+      ObeyLogits(message);
+      break;
+    case StepOrder::kDraft: {
+      const StepWork work = reader_.Read(message, memory_);
+      std::vector<int32_t> state_of, wanted;
+      message.TakeList(state_of);
+      message.TakeList(wanted);
+      const auto first_state = message.Take<int32_t>();
+      DraftNow(work, {.state_of = state_of, .wanted = wanted, .first_state = first_state},
+               [](int64_t, int64_t) {});
+      break;
+    }
+    case StepOrder::kCopyState: {
+      const auto from = message.Take<int32_t>();
+      CopyState(from, message.Take<int32_t>());
+      break;
+    }
+  }
+}
+
+void CpuStepDevice::ObeyLogits(MessageReader& message) {
+  const auto bucket = message.Take<size_t>();
+  const auto num_lists = message.Take<size_t>();
+  std::vector<int32_t> rows;
+  for (size_t i = 0; i < num_lists; ++i) {
+    message.TakeList(rows);
+    LogitsOf(bucket, rows, [](int64_t, int64_t) {});
+  }
 }
 
 }  // namespace quire

@@ -1,6 +1,8 @@
 // Steps on the CPU: a thread of its own computes them, with the threads of a pool.
 //
-// Owns the weights, the KV stores and every buffer, in one arena that the memory plan lists.
+// Owns the weights, the KV stores and every buffer, in one arena that the memory plan lists. Of several
+// ranks each has such a device: rank 0's is the runner's and tells the others what to do in messages,
+// which they follow (Follow). Whatever fails then ends all of them for good.
 #ifndef QUIRE_RUNNER_CPU_CPU_STEP_DEVICE_H_
 #define QUIRE_RUNNER_CPU_CPU_STEP_DEVICE_H_
 
@@ -20,6 +22,7 @@
 #include "decode/sample_rows.h"
 #include "device/arena.h"
 #include "device/buffer.h"
+#include "device/collective.h"
 #include "device/thread_pool.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/weight.h"
@@ -31,6 +34,7 @@
 #include "runner/runner_options.h"
 #include "runner/step_device.h"
 #include "runner/step_memory.h"
+#include "runner/step_message.h"
 
 namespace quire {
 
@@ -51,10 +55,15 @@ struct CpuStepParts {
 StepMemory LayOutCpuSteps(const ModelConfig& config, const RunnerLimits& limits,
                           const RunnerOptions& options, CpuStepParts& parts, Carver& carver);
 
-class CpuStepDevice final : public StepDevice {
+class CpuStepDevice : public StepDevice {
  public:
+  // `ranks` is this rank's end of the group, or none where there is one rank.
   CpuStepDevice(const ModelConfig& model, WeightSource& source, const RunnerOptions& options,
-                const MemoryPlan& plan, const LoadProgress& progress);
+                const MemoryPlan& plan, const LoadProgress& progress,
+                std::unique_ptr<Collective> ranks = nullptr);
+
+  // Does what rank 0 says, until a rank fails or rank 0's runner ends.
+  void Follow() noexcept;
 
   const Model& model() const override { return model_; }
   StepMemory& memory() override { return memory_; }
@@ -63,6 +72,7 @@ class CpuStepDevice final : public StepDevice {
     return PageCount(std::numeric_limits<int64_t>::max());
   }
 
+  void ThrowIfLost() const override;
   void BringPages(size_t, std::span<const SequenceStep>, std::span<const RowUse>) override;
   void Bring(const StepWork& work) override;
   void Run(const StepWork& work) override;
@@ -70,7 +80,7 @@ class CpuStepDevice final : public StepDevice {
   void Wait() override { thread_.Wait(); }
   std::span<const TokenLogprob> Draft(const StepWork& work, const DraftPass& pass) override;
   void CopyState(int32_t from, int32_t to) override;
-  void Abandon(const std::exception_ptr&) noexcept override { thread_.Drop(); }
+  void Abandon(const std::exception_ptr& why) noexcept override;
   StepTimes times() const override { return times_; }
 
  private:
@@ -81,6 +91,18 @@ class CpuStepDevice final : public StepDevice {
                 std::span<const Slot> to);
   void RunNow(const StepWork& work);
   void SampleNow(const StepWork& work);
+  bool leads() const { return ranks_ != nullptr && ranks_->rank() == 0; }
+  // do_it(), and if that throws, the other ranks end too.
+  void WithRanks(FunctionRef<void()> do_it);
+  void TellStep(StepOrder order, const StepWork& work, const DraftPass* pass = nullptr);
+  void TellLogits(const StepWork& work);
+  void Obey();
+  void ObeyLogits(MessageReader& message);
+  // sample(first, count) of every block of rows, once their logits are there.
+  void LogitsOf(size_t bucket, std::span<const int32_t> rows,
+                FunctionRef<void(int64_t first, int64_t count)> sample);
+  void DraftNow(const StepWork& work, const DraftPass& pass,
+                FunctionRef<void(int64_t first, int64_t count)> sample);
   std::span<const KvStore> TrunkStores() const;
   void SampleAll(const StepWork& work, const SampledRows& sampled, const SampleResults& results);
 
@@ -89,6 +111,7 @@ class CpuStepDevice final : public StepDevice {
 
   const RunnerOptions options_;
   const ModelConfig config_;  // as the options have it run
+  const std::unique_ptr<Collective> ranks_;
   ThreadPool pool_;
   Buffer arena_;
   Carver carver_;  // over the arena: weights, angles, KV, steps
@@ -102,7 +125,9 @@ class CpuStepDevice final : public StepDevice {
   cpu::PartClock clock_;
   std::vector<cpu::CpuOps> ops_;  // of each bucket
   StepTimes times_;
-  StepThread thread_;  // last: it ends before what it works on
+  std::vector<std::byte> message_;  // of rank 0
+  StepReader reader_;               // of the others
+  StepThread thread_;               // last: it ends before what it works on
 };
 
 }  // namespace quire

@@ -1,0 +1,223 @@
+// One model on several ranks of this process: the bits are those of one rank, and what happens to one
+// rank is told of all.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "device/collective.h"
+#include "model/config.h"
+#include "model/weight_source.h"
+#include "runner/cpu/local_ranks_device.h"
+#include "runner/model_runner.h"
+#include "runner/runner_cases.h"
+#include "runner/test_models.h"
+#include "testing/error_message.h"
+#include "testing/step_jobs.h"
+
+namespace quire {
+namespace {
+
+using testing::Difference;
+using testing::ErrorMessage;
+using testing::Job;
+using testing::JobReport;
+using testing::MakeRunner;
+using testing::RunJobs;
+using testing::Weights;
+
+const std::filesystem::path kHfFixtures = std::filesystem::path(QUIRE_RUNNER_TESTDATA) / "hf";
+
+std::vector<std::string> FixtureNames() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(kHfFixtures)) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+RunnerOptions OptionsOfRanks(int32_t tp_size, int32_t ep_size = 1) {
+  return {.page_size = PageSize(4),
+          .context = TokenCount(64),
+          .max_seqs = 2,
+          .max_step_tokens = TokenCount(16),
+          .tp_size = tp_size,
+          .ep_size = ep_size};
+}
+
+// Two sequences, of which the second joins while the first is at its prompt.
+std::vector<JobReport> RunTwo(Runner& runner) {
+  std::vector<Job> jobs = {MakeJob(runner, 1, 25, 7), MakeJob(runner, 2, 11, kWholePrompt)};
+  jobs[1].first_step = 2;
+  return RunJobs(runner, jobs, 3);
+}
+
+void ExpectSame(const std::vector<JobReport>& reports, const std::vector<JobReport>& expected,
+                const std::string& what) {
+  ASSERT_EQ(reports.size(), expected.size());
+  for (size_t i = 0; i < reports.size(); ++i) {
+    EXPECT_EQ(Difference(reports[i], expected[i]), "") << what << ", sequence " << i;
+  }
+}
+
+// All sizes that the heads allow, with experts cut by their width and shared out.
+void ExpectRanksChangeNoBit(const std::filesystem::path& folder, Weights weights) {
+  const ModelConfig config = ReadModelConfig(folder);
+  const std::vector<JobReport> alone = RunTwo(*MakeRunner(folder, OptionsOfRanks(1), weights));
+  for (const int32_t size : {2, 4, 5, 8}) {
+    if (config.num_heads % size != 0) continue;
+    ExpectSame(RunTwo(*MakeRunner(folder, OptionsOfRanks(size), weights)), alone,
+               fmt::format("{} ranks", size));
+    if (config.moe.expert_width == 0 || config.moe.route.num_experts % size != 0) continue;
+    ExpectSame(RunTwo(*MakeRunner(folder, OptionsOfRanks(size, size), weights)), alone,
+               fmt::format("{} ranks with experts of their own", size));
+  }
+}
+
+class RanksTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RanksTest, ChangeNoBitOfAFixture) {
+  ExpectRanksChangeNoBit(kHfFixtures / GetParam(), Weights::kFiles);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, RanksTest, ::testing::ValuesIn(FixtureNames()),
+                         [](const auto& name) { return name.param; });
+
+TEST(Ranks, ChangeNoBitWithLatentRowsOfTheTrueSizeAndSparseAttention) {
+  ExpectRanksChangeNoBit(kTrueGeometry, Weights::kDummy);
+  ExpectRanksChangeNoBit(kSparse, Weights::kDummy);
+}
+
+TEST(Ranks, RunPaddedStepsAndStepsThatReadNoUnwrittenValueWithTheSameBits) {
+  const std::filesystem::path folder = kHfFixtures / "v3_groups";
+  const std::vector<JobReport> alone = RunTwo(*MakeRunner(folder, OptionsOfRanks(1)));
+  for (const int32_t ep_size : {1, 4}) {
+    RunnerOptions options = OptionsOfRanks(4, ep_size);
+    options.mode = StepMode::kGraph;
+    ExpectSame(RunTwo(*MakeRunner(folder, options)), alone, "padded");
+    options.mode = StepMode::kEager;
+    options.checks = StepChecks::kPoison;
+    ExpectSame(RunTwo(*MakeRunner(folder, options)), alone, "poisoned");
+  }
+}
+
+TEST(Ranks, ReadMasksInCollect) {
+  ExpectMasksAreReadByCollect(*MakeRunner(kHfFixtures / "v3_groups", [] {
+    RunnerOptions options = OptionsOfRanks(2);
+    options.max_seqs = 4;
+    options.page_size = PageSize(16);
+    options.max_step_tokens = TokenCount(64);
+    return options;
+  }()));
+}
+
+TEST(Ranks, TakeWhatThePlanSaysAndAgreeOnThePool) {
+  const ModelConfig config = ReadModelConfig(kTrueGeometry);
+  const auto source = MakeDummyWeights(config);
+  const MemoryPlan alone = MakeMemoryPlan(config, *source, OptionsOfRanks(1));
+  RunnerOptions options = OptionsOfRanks(config.num_heads);
+  ByteOffset weights{0};
+  PageCount pages{0};
+  for (options.rank = 0; options.rank < options.tp_size; ++options.rank) {
+    const MemoryPlan plan = MakeMemoryPlan(config, *source, options);
+    if (options.rank == 0) pages = plan.limits.pool_pages;
+    EXPECT_EQ(plan.limits.pool_pages, pages);
+    EXPECT_EQ(plan.kv, alone.kv);  // every rank has all tokens
+    EXPECT_LT(plan.weights, alone.weights);
+    weights += plan.weights;
+  }
+  EXPECT_GE(weights, alone.weights);
+  EXPECT_LT(weights, alone.weights * options.tp_size);
+}
+
+TEST(Ranks, ThatDoNotComeOutEvenAreRefusedWithTheSizesThatWould) {
+  ModelConfig config = ReadModelConfig(kHfFixtures / "v3_groups");  // 4 heads, 16 experts
+  const auto refusal = [&](int32_t tp_size, int32_t ep_size) {
+    return ErrorMessage(ErrorCode::kInvalidArgument,
+                        [&] { WithShard(config, 0, tp_size, ep_size); });
+  };
+  EXPECT_EQ(refusal(4, 2), "ep size: expected 1 or 4, the tp size, got 2");
+  EXPECT_EQ(refusal(1, 2), "ep size: expected 1 or 1, the tp size, got 2");
+  config.num_heads = 20;
+  EXPECT_EQ(
+      refusal(8, 1),
+      "tp size: expected a number of ranks that the 20 heads come out even for: 1, 2, 4, 5 or "
+      "10, got 8");  // 12 units of an expert are too few for 20
+  config.moe.expert_width = config.moe.shared_width = 64;
+  EXPECT_EQ(refusal(8, 1),
+            "tp size: expected a number of ranks that the 20 heads come out even for: 1, 2, 4, 5, "
+            "10 or 20, got 8");
+  EXPECT_EQ(refusal(5, 5),
+            "ep size: expected 1 or a number that the 16 experts come out even for: 1, 2, 4, 8 or "
+            "16, got 5");
+  config.moe.expert_width = 0;
+  EXPECT_EQ(refusal(4, 4), "ep size: expected 1 for a model without experts, got 4");
+}
+
+// Rank 1's end of a group, which breaks in its n-th gather.
+class BreakingRank final : public Collective {
+ public:
+  BreakingRank(std::unique_ptr<Collective> rank, int gathers)
+      : rank_(std::move(rank)), left_(gathers) {}
+
+  int32_t rank() const override { return rank_->rank(); }
+  int32_t size() const override { return rank_->size(); }
+  void AllGather(TensorView whole, std::span<const Share> shares) override {
+    Require(--left_ > 0, "a memory error");
+    rank_->AllGather(whole, shares);
+  }
+  void AllReduceOr(std::span<uint32_t> words) override { rank_->AllReduceOr(words); }
+  void Broadcast(std::vector<std::byte>& message) override { rank_->Broadcast(message); }
+  void Fail(const std::string& reason) noexcept override { rank_->Fail(reason); }
+  void ThrowIfFailed() const override { rank_->ThrowIfFailed(); }
+
+ private:
+  const std::unique_ptr<Collective> rank_;
+  int left_;
+};
+
+std::string DeviceErrorOf(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const DeviceError& error) {
+    EXPECT_TRUE(error.is_sticky());
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Ranks, OneThatBreaksWithinAStepEndsTheRunnerByItsName) {
+  const ModelConfig config = ReadModelConfig(kHfFixtures / "v3_groups");
+  const auto source = OpenWeightFiles(kHfFixtures / "v3_groups", config);
+  const RunnerOptions options = OptionsOfRanks(4);
+  const MemoryPlan plan = MakeMemoryPlan(config, *source, options);
+  for (const int gathers : {1, 6, 40}) {
+    std::vector<std::unique_ptr<Collective>> ranks = MakeLocalRanks(4);
+    ranks[2] = std::make_unique<BreakingRank>(std::move(ranks[2]), gathers);
+    ModelRunner runner(std::make_unique<LocalRanksDevice>(config, *source, options, plan,
+                                                          LoadProgress(), std::move(ranks)),
+                       plan);
+    const auto run = [&] { RunTwo(runner); };
+    EXPECT_EQ(DeviceErrorOf(run), "rank 2 of 4: a memory error") << gathers;
+    EXPECT_EQ(DeviceErrorOf(run), "rank 2 of 4: a memory error") << gathers;
+  }
+}
+
+TEST(Ranks, EndWhileAStepIsUnderWay) {
+  const auto runner = MakeRunner(kHfFixtures / "v3_groups", OptionsOfRanks(2));
+  const std::vector<int32_t> tokens = {1, 2, 3};
+  const std::vector<PageId> pages = FirstPages(1);
+  const StepSequence seq{.tokens = tokens, .pages = pages, .want = Want::kNextToken};
+  runner->Submit({.sequences = {&seq, 1}});
+}
+
+}  // namespace
+}  // namespace quire
