@@ -210,7 +210,8 @@ class ScoreTest(CliTest):
                       ["--chunked-prefill-size", 1], ["--chunked-prefill-size", 7],
                       ["--page-size", 2, "--chunked-prefill-size", 30], ["--threads", 1],
                       ["--threads", 3], ["--step-mode", "graph"], ["--disable-cuda-graph"],
-                      ["--device", "cpu"], ["--deterministic"],
+                      ["--device", "cpu"], ["--deterministic"], ["--tp-size", 2],
+                      ["--tp-size", 4, "--ep-size", 4],
                       ["--max-running-requests", 4], ["--context-length", CONTEXT]):
             with self.subTest(flags=flags):
                 self.assertEqual(self.check_scores(V3_GROUPS, "--top", 3, *flags), first)
@@ -651,6 +652,25 @@ class ColourTest(CliTest):
         self.assertNotIn(b"\x1b[2m", self.at_terminal(*args, TERM="xterm", NO_COLOR="1"))
 
 
+class RanksTest(CliTest):
+    def test_inspect_says_what_each_rank_would_hold(self):
+        one = self.run_json("inspect", V2_LITE, "--json")["memory"]
+        four = self.run_json("inspect", V2_LITE, "--json", "--tp-size", 4)["memory"]
+        self.assertNotIn("rank_weights_bytes", one)
+        self.assertEqual(len(four["rank_weights_bytes"]), 4)
+        self.assertEqual(four["rank_weights_bytes"][0], four["weights_bytes"])
+        self.assertLess(max(four["rank_weights_bytes"]), one["weights_bytes"])
+        self.assertEqual(four["kv_bytes_per_token"], one["kv_bytes_per_token"])
+        text = self.run_ok("inspect", V2_LITE, "--tp-size", 4)
+        for words in ("memory plan of each of 4 ranks", "rank 0 ", "rank 3 "):
+            self.assertIn(words, text)
+
+    def test_an_answer_of_ranks_is_that_of_one(self):
+        args = ["generate", TINY_CHAT, "Hello", "--load-format", "dummy", "--max-tokens", 8,
+                "--temperature", 0]
+        self.assertEqual(self.run_ok(*args, env={"QUIRE_TP_SIZE": "2"}), self.run_ok(*args))
+
+
 class EnvironmentTest(CliTest):
     def test_variable_does_what_its_flag_does_and_the_flag_wins(self):
         args = ["inspect", V2_LITE, "--json"]
@@ -891,6 +911,10 @@ class RefusalTest(CliTest):
                              (["--step-mode", "x"], ["--step-mode", "graph", '"x"']),
                              (["--device", "gpu"], ["--device", "cpu", "cuda", '"gpu"']),
                              (["--threads", 0], ["--threads", "1..1024", '"0"']),
+                             (["--tp-size", 0], ["--tp-size", "1..1024", '"0"']),
+                             (["--tp-size", 3], ["tp size", "4 heads", "1, 2 or 4", "got 3"]),
+                             (["--tp-size", 4, "--ep-size", 2], ["ep size", "1 or 4", "got 2"]),
+                             (["--ep-size", 2], ["ep size", "expected 1", "got 2"]),
                              (["--mem-fraction-static", 0], ["--mem-fraction-static", '"0"']),
                              (["--top", 21], ["--top", "0..20", '"21"']),
                              (["--max-total-tokens", 2], ["--max-total-tokens", "3", "2"]),
@@ -902,6 +926,10 @@ class RefusalTest(CliTest):
                               ["--check", "--step-mode graph"])):
             with self.subTest(flags=flags):
                 self.assert_score_refused(words, V2_LITE, *flags)
+
+    def test_ranks_of_mpirun_are_refused_by_name(self):
+        self.assert_score_refused(["--tp-size 2", "started once", "4 processes of mpirun"], V2_LITE,
+                                  "--tp-size", 2, env={"OMPI_COMM_WORLD_SIZE": "4"})
 
     def test_speculation_that_cannot_be(self):
         name, steps, topk, nodes = ("--speculative-algorithm", "--speculative-num-steps",

@@ -17,7 +17,10 @@ namespace {
 
 constexpr const char* kModelGroup = "Model";
 constexpr const char* kMemoryGroup = "Memory and steps";
+constexpr const char* kRanksGroup = "Ranks";
 constexpr const char* kSpeculationGroup = "Speculation";
+
+constexpr int64_t kMaxRanks = 1024;
 
 // So many that their bytes can be counted, whatever the model: 4 KB a token in each of 1024 layers.
 constexpr int64_t kMaxTotalTokens = int64_t{1} << 36;
@@ -158,6 +161,35 @@ void AddMemory(FlagReader& reader, ModelFlags& flags) {
       "launches are waited for one by one, so that an error names its own");
 }
 
+void AddRanks(FlagReader& reader, ModelFlags& flags) {
+  const auto add = [&](const FlagText& text, int32_t& target) {
+    reader
+        .Add(text, target,
+             [](const std::string& where, const std::string& value) {
+               return static_cast<int32_t>(ParseInt(where, value, 1, kMaxRanks));
+             })
+        .Group(kRanksGroup)
+        .Twin();
+  };
+  add({"--tp-size", "N", "1",
+       "Ranks that compute the model together, each with a share of the weights and of --threads,\n"
+       "in this process: the results are those of one. On a CPU only"},
+      flags.tp_size);
+  add({"--ep-size", "N", "1",
+       "1: every rank has a share of the width of all experts; as many as --tp-size: it has whole\n"
+       "experts, as many as the others. The results are the same"},
+      flags.ep_size);
+}
+
+// Each process that mpirun starts would be a server of its own.
+void RequireNoMpi(const ModelFlags& flags) {
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  Require(size == nullptr || std::string(size) == "1",
+          "--tp-size {}: expected to be started once, since ranks are threads of one process so "
+          "far, got {} processes of mpirun",
+          flags.tp_size, size == nullptr ? "" : size);
+}
+
 Speculation::Algorithm ParseAlgorithm(const std::string& where, const std::string& text) {
   Require(
       text != "eagle3",
@@ -259,6 +291,7 @@ DeviceKind ParseDevice(const std::string& where, const std::string& text) {
 void AddModelFlags(FlagReader& reader, ModelFlags& flags) {
   AddWhichModel(reader, flags);
   AddMemory(reader, flags);
+  AddRanks(reader, flags);
   AddSpeculation(reader, flags);
 }
 
@@ -284,6 +317,10 @@ LocalOptions MakeLocalOptions(const ModelFlags& flags, const RunnerOptions& defa
           "--disable-cuda-graph: expected --step-mode eager with it, got --step-mode graph");
   Require(!(flags.check && flags.step_mode == StepMode::kGraph),
           "--check: expected --step-mode eager with it, got --step-mode graph");
+  Require(flags.tp_size == 1 || device == DeviceKind::kCpu,
+          "--tp-size: expected 1 with --device {}, since ranks run on the CPU only so far, got {}",
+          DeviceKindName(device), flags.tp_size);
+  if (flags.tp_size > 1) RequireNoMpi(flags);
   // CUDA reads this when it is first used. A graph would be one launch.
   if (flags.check && device == DeviceKind::kCuda) setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
   LocalOptions options;
@@ -304,6 +341,8 @@ LocalOptions MakeLocalOptions(const ModelFlags& flags, const RunnerOptions& defa
   options.checks = flags.check ? StepChecks::kPoison : StepChecks::kOff;
   options.deterministic = flags.deterministic;
   options.num_threads = flags.threads;
+  options.tp_size = flags.tp_size;
+  options.ep_size = flags.ep_size;
   options.memory_fraction = flags.mem_fraction_static;
   options.speculation = speculation;
   options.faults = FaultsOfEnvironment();

@@ -40,6 +40,8 @@ struct ModelFlags {
   bool deterministic = false;
   bool check = false;
   int32_t threads = ThreadPool::DefaultThreads();
+  int32_t tp_size = 1;
+  int32_t ep_size = 1;
   std::optional<StepMode> step_mode = {};
   bool disable_cuda_graph = false;
   Speculation::Algorithm speculative_algorithm = Speculation::Algorithm::kNone;

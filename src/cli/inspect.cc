@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "cli/describe.h"
@@ -37,8 +38,9 @@ struct Inspection {
   OpenedModel model;
   bool weights_planned = false;  // as dummies would be: there are no files, or the flags say so
   std::map<std::string, StoredType> stored = {};  // by type
-  std::optional<MemoryPlan> plan = {};
-  std::string too_large = {};  // why there is no plan
+  std::optional<MemoryPlan> plan = {};            // of rank 0
+  std::vector<ByteOffset> rank_weights = {};      // of every rank, where there are several
+  std::string too_large = {};                     // why there is no plan
 };
 
 std::map<std::string, StoredType> StoredTypes(const std::filesystem::path& folder) {
@@ -61,8 +63,14 @@ Inspection Inspect(const ModelFlags& flags) {
   Inspection inspection{.model = OpenModel(folder, format), .weights_planned = planned};
   if (has_files) inspection.stored = StoredTypes(folder);
   try {
-    inspection.plan = PlanMemory(flags.device, *inspection.model.config, *inspection.model.weights,
-                                 MakeOptions(flags, {}));
+    RunnerOptions options = MakeOptions(flags, {});
+    const auto plan = [&] {
+      return PlanMemory(flags.device, *inspection.model.config, *inspection.model.weights, options);
+    };
+    inspection.plan = plan();
+    for (; options.tp_size > 1 && options.rank < options.tp_size; ++options.rank) {
+      inspection.rank_weights.push_back(plan().weights);
+    }
   } catch (const Error& error) {
     // A model that is too large for this machine can still be looked at.
     if (error.code() != ErrorCode::kCapacityExceeded) throw;
@@ -85,6 +93,10 @@ std::string ToText(const Inspection& inspection) {
   }
   text += inspection.plan ? ToTable(*inspection.plan)
                           : "no memory plan: " + inspection.too_large + "\n";
+  for (size_t rank = 0; rank < inspection.rank_weights.size(); ++rank) {
+    text += fmt::format("  {:<12} {:>12}  of the weights\n", fmt::format("rank {}", rank),
+                        FormatBytes(inspection.rank_weights[rank]));
+  }
   return text;
 }
 
@@ -120,6 +132,10 @@ OrderedJson ToJson(const Inspection& inspection, const ModelFlags& flags) {
   json["files"] = std::move(files);
   json["weights"] = inspection.weights_planned ? "dummy" : "safetensors";
   json["memory"] = inspection.plan ? PlanToJson(*inspection.plan, flags) : OrderedJson();
+  if (inspection.plan && !inspection.rank_weights.empty()) {
+    OrderedJson& weights = json["memory"]["rank_weights_bytes"] = OrderedJson::array();
+    for (const ByteOffset bytes : inspection.rank_weights) weights.push_back(bytes.raw());
+  }
   if (!inspection.plan) json["memory_error"] = inspection.too_large;
   return json;
 }

@@ -61,6 +61,10 @@ std::unique_ptr<Drafter> MakeDrafter(MeteredRunner& target, const Speculation& s
 }  // namespace
 
 RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) {
+  Require(options.tp_size >= 1, "tp size: expected at least 1, got {}", options.tp_size);
+  Require(options.tp_size == 1 || device == DeviceKind::kCpu,
+          "tp size: expected 1 of {}, since ranks run on the CPU only so far, got {}",
+          DeviceKindName(device), options.tp_size);
   // What checks look for shows in eager steps, one launch at a time.
   const StepMode mode = options.checks == StepChecks::kOff ? StepModeFor(device) : StepMode::kEager;
   const TokenCount step_tokens =
@@ -76,11 +80,13 @@ RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) 
       .index_type = options.index_type,
       .index_layout = options.index_layout,
       .index_top_k = options.index_top_k,
+      .tp_size = options.tp_size,
+      .ep_size = options.ep_size,
       .mode = options.mode.value_or(mode),
       .checks = options.checks,
       .deterministic = options.deterministic,
-      .num_threads = options.num_threads,
-      .memory_limit = LimitFor(device, options),
+      .num_threads = std::max(1, options.num_threads / options.tp_size),
+      .memory_limit = ByteOffset(LimitFor(device, options).raw() / options.tp_size),
       .faults = options.faults};
   return WithRoomForDrafts(device, options.speculation, plain);
 }

@@ -78,7 +78,11 @@ struct LocalOptions {
   std::optional<StepMode> mode = {};  // with checks, eager unless this says otherwise
   StepChecks checks = StepChecks::kOff;
   bool deterministic = false;  // on a GPU: results do not depend on what else runs
-  int32_t num_threads = ThreadPool::DefaultThreads();
+  int32_t num_threads = ThreadPool::DefaultThreads();  // of all ranks together
+  // Ranks of this process that compute the model together, with the same results; on the CPU only.
+  // RunnerOptions says more.
+  int32_t tp_size = 1;
+  int32_t ep_size = 1;
 
   // Everything together stays within both: a fraction of MemoryOf(device), and so many bytes.
   double memory_fraction = 0.85;
@@ -91,8 +95,9 @@ struct LocalOptions {
 };
 
 // The same for a runner, with all that the device decides, and with room for drafts where there are
-// any. Throws Error(kInvalidArgument) if memory_fraction is not above 0 and up to 1, speculation is out
-// of range or longer than the context, or the device cannot speculate.
+// any. Threads and memory are shared out evenly between ranks. Throws Error(kInvalidArgument) if
+// memory_fraction is not above 0 and up to 1, speculation is out of range or longer than the context, or
+// the device cannot speculate or has one rank only.
 RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options);
 
 // Takes the memory of the device and loads the weights. Throws as PlanMemory does.

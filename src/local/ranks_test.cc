@@ -1,0 +1,129 @@
+// The bundled model on several ranks: its answers are those of one rank, whatever the engine does.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/engine.h"
+#include "local/local_model.h"
+#include "testing/error_message.h"
+
+namespace quire {
+namespace {
+
+LocalOptions OptionsOfRanks(int32_t tp_size, int32_t ep_size) {
+  LocalOptions options;
+  options.device = DeviceChoice::kCpu;
+  options.context = TokenCount(96);
+  options.page_size = PageSize(8);
+  options.max_seqs = 4;
+  options.max_step_tokens = TokenCount(32);
+  options.num_threads = 2;
+  options.tp_size = tp_size;
+  options.ep_size = ep_size;
+  return options;
+}
+
+// Tokens and the bits of their log-probabilities, by request and sample.
+using Said = std::map<std::pair<size_t, int32_t>, std::vector<std::pair<int32_t, uint32_t>>>;
+
+// Several questions at once: one with two answers, one whose prompt begins as another's.
+Said AskAll(LocalModel& model) {
+  const auto prompt = [&](const std::string& text) { return EncodePrompt(*model.text, text); };
+  const std::string first = "Tom has 12 apples and gives 5 of them to Ann. How many does he keep?";
+  std::vector<Request> requests;
+  for (const std::string& text :
+       {first, first + " Ann eats two.", std::string("A train has 9 cars."),
+        std::string("What is 17 + 25?")}) {
+    requests.push_back({.prompt = prompt(text), .sampling = {.temperature = 0}, .max_tokens = 24});
+  }
+  requests[3].num_samples = 2;
+  requests[3].sampling = {.temperature = 0.8f, .seed = 7};
+  std::mutex mutex;
+  std::condition_variable ended;
+  size_t num_ended = 0;
+  Said said;
+  const auto submit = [&](size_t i) {
+    const auto listen = [&, i](const TokenEvent& event) {
+      const std::lock_guard lock(mutex);
+      EXPECT_EQ(event.error, "");
+      if (event.token != kNoToken) {
+        said[{i, event.sample}].emplace_back(event.token, std::bit_cast<uint32_t>(event.logprob));
+      }
+      if (event.last_of_request) ++num_ended;
+      ended.notify_all();
+    };
+    ASSERT_TRUE(model.engine->Submit(requests[i], listen).has_value());
+  };
+  const auto wait_for = [&](size_t count) {
+    std::unique_lock lock(mutex);
+    ended.wait(lock, [&] { return num_ended == count; });
+  };
+  submit(0);  // alone, so that the next one finds its prefix in the cache
+  wait_for(1);
+  for (size_t i = 1; i < requests.size(); ++i) submit(i);
+  wait_for(requests.size());
+  EXPECT_EQ(said.size(), 5u);
+  EXPECT_GT(model.engine->counters().cached_tokens, 0);
+  return said;
+}
+
+TEST(LocalRanksModel, AnswersAreThoseOfOneRankWithPrefixHitsPreemptionAndSpeculation) {
+  LocalOptions tight = OptionsOfRanks(1, 1);
+  tight.pool_tokens = TokenCount(112);
+  LocalModel one = OpenLocalModel(QUIRE_BUNDLED_MODEL, tight);
+  const Said expected = AskAll(one);
+  EXPECT_GT(one.engine->counters().preemptions, 0);
+  for (const auto& [tp_size, ep_size] : {std::pair{2, 1}, {4, 4}, {8, 1}, {8, 8}}) {
+    LocalOptions options = OptionsOfRanks(tp_size, ep_size);
+    options.pool_tokens = tight.pool_tokens;
+    LocalModel model = OpenLocalModel(QUIRE_BUNDLED_MODEL, options);
+    EXPECT_EQ(AskAll(model), expected) << tp_size << " ranks";
+    EXPECT_GT(model.engine->counters().preemptions, 0);
+  }
+  for (const TreeShape& shape :
+       {TreeShape{.steps = 2, .nodes = 3}, TreeShape{.steps = 2, .branches = 2, .nodes = 4}}) {
+    LocalOptions options = OptionsOfRanks(4, 1);
+    options.speculation = {.algorithm = Speculation::Algorithm::kEagle, .shape = shape};
+    LocalModel model = OpenLocalModel(QUIRE_BUNDLED_MODEL, options);
+    EXPECT_EQ(AskAll(model), expected) << "speculating, " << shape.branches << " branches";
+    EXPECT_GT(model.engine->counters().accepted_tokens, 0);
+  }
+}
+
+TEST(LocalRanksModel, SharesThreadsAndMemoryOut) {
+  LocalOptions options = OptionsOfRanks(4, 1);
+  options.memory_limit = ByteOffset(4000);
+  options.num_threads = 9;
+  EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).num_threads, 2);
+  EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).memory_limit, ByteOffset(1000));
+  options.num_threads = 1;
+  EXPECT_EQ(MakeRunnerOptions(DeviceKind::kCpu, options).num_threads, 1);
+  options.tp_size = 0;
+  EXPECT_EQ(testing::ErrorMessage(ErrorCode::kInvalidArgument,
+                                  [&] { MakeRunnerOptions(DeviceKind::kCpu, options); }),
+            "tp size: expected at least 1, got 0");
+}
+
+TEST(LocalRanksModel, ProgressGrowsOverAllRanks) {
+  LocalOptions options = OptionsOfRanks(4, 1);
+  ByteOffset planned{0}, loaded{0};
+  options.events = {.planned = [&](const MemoryPlan& plan) { planned = plan.weights; },
+                    .loaded =
+                        [&](ByteOffset bytes) {
+                          EXPECT_GE(bytes, loaded);
+                          loaded = bytes;
+                        }};
+  OpenLocalModel(QUIRE_BUNDLED_MODEL, options);
+  EXPECT_GT(loaded.raw(), planned.raw() * 99 / 100);  // the last norm is not counted
+}
+
+}  // namespace
+}  // namespace quire
