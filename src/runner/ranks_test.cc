@@ -19,12 +19,14 @@
 #include "runner/model_runner.h"
 #include "runner/runner_cases.h"
 #include "runner/test_models.h"
+#include "testing/allocation_count.h"
 #include "testing/error_message.h"
 #include "testing/step_jobs.h"
 
 namespace quire {
 namespace {
 
+using testing::AllocationCount;
 using testing::Difference;
 using testing::ErrorMessage;
 using testing::Job;
@@ -209,6 +211,20 @@ TEST(Ranks, OneThatBreaksWithinAStepEndsTheRunnerByItsName) {
     EXPECT_EQ(DeviceErrorOf(run), "rank 2 of 4: a memory error") << gathers;
     EXPECT_EQ(DeviceErrorOf(run), "rank 2 of 4: a memory error") << gathers;
   }
+}
+
+TEST(Ranks, TakeNoMemoryInAStep) {
+  const auto runner = MakeRunner(kHfFixtures / "v3_groups", OptionsOfRanks(4));
+  const std::vector<int32_t> tokens = {1, 2, 3};
+  const std::vector<PageId> pages = FirstPages(1);
+  const StepSequence seq{.tokens = tokens, .pages = pages, .want = Want::kNextToken};
+  const auto step = [&] { runner->Step({.sequences = {&seq, 1}}); };
+  step();
+  // Others may still be at the last part of that step. Once they come to the next one they are not.
+  step();
+  const int64_t before = AllocationCount();
+  for (int i = 0; i < 5; ++i) step();
+  EXPECT_EQ(AllocationCount() - before, 0);
 }
 
 TEST(Ranks, EndWhileAStepIsUnderWay) {

@@ -1,17 +1,6 @@
 #include "runner/step_message.h"
 
 namespace quire {
-namespace {
-
-// A SequenceStep without what its spans refer to.
-struct SequenceHeader {
-  TokenCount q_len = {};
-  TokenCount kv_len = {};
-  size_t num_pages = 0;
-  size_t num_parents = 0;
-};
-
-}  // namespace
 
 void WriteStep(const StepWork& work, const StepMemory& memory, MessageWriter& message) {
   const BucketInputs& inputs = memory.buckets[work.bucket].host;
@@ -31,10 +20,10 @@ void WriteStep(const StepWork& work, const StepMemory& memory, MessageWriter& me
   message.PutAll(work.uses);
   for (const SequenceStep& seq : work.seqs) {
     QUIRE_CHECK(!seq.expanded, "ranks expand no prompts");
-    message.Put(SequenceHeader{.q_len = seq.q_len,
-                               .kv_len = seq.kv_len,
-                               .num_pages = seq.pages.size(),
-                               .num_parents = seq.tree_parents.size()});
+    message.Put(StepReader::SequenceHeader{.q_len = seq.q_len,
+                                           .kv_len = seq.kv_len,
+                                           .num_pages = seq.pages.size(),
+                                           .num_parents = seq.tree_parents.size()});
   }
   for (const SequenceStep& seq : work.seqs) message.PutAll(seq.pages);
   for (const SequenceStep& seq : work.seqs) message.PutAll(seq.tree_parents);
@@ -59,10 +48,10 @@ StepWork StepReader::Read(MessageReader& message, StepMemory& memory) {
   const std::span<RowUse> uses = memory.uses.first(num_seqs);
   message.TakeAll(uses);
   // The spans have their lengths first, and their places once all are there.
-  std::vector<SequenceHeader> headers(num_seqs);
-  message.TakeAll(std::span(headers));
+  headers_.resize(num_seqs);
+  message.TakeAll(std::span(headers_));
   size_t num_pages = 0, num_parents = 0;
-  for (const SequenceHeader& header : headers) {
+  for (const SequenceHeader& header : headers_) {
     num_pages += header.num_pages;
     num_parents += header.num_parents;
   }
@@ -73,7 +62,7 @@ StepWork StepReader::Read(MessageReader& message, StepMemory& memory) {
   std::span<const PageId> pages = pages_;
   std::span<const int32_t> parents = parents_;
   for (size_t i = 0; i < num_seqs; ++i) {
-    const SequenceHeader& header = headers[i];
+    const SequenceHeader& header = headers_[i];
     seqs[i] = {.q_len = header.q_len,
                .kv_len = header.kv_len,
                .pages = pages.first(header.num_pages),

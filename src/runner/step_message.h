@@ -81,15 +81,26 @@ class MessageReader {
   std::span<const std::byte> left_;
 };
 
-// The step's inputs are in the bucket's memory.
+// For a StepReader. The step's inputs are in the bucket's memory.
 void WriteStep(const StepWork& work, const StepMemory& memory, MessageWriter& message);
 
-// Reads steps into a follower's memory. Pages and trees of the last one lie here.
+// Reads steps into a follower's memory. Pages and trees of the last one lie here, in memory that grows to
+// the largest and stays.
 class StepReader {
  public:
   StepWork Read(MessageReader& message, StepMemory& memory);
 
  private:
+  // A SequenceStep without what its spans refer to.
+  struct SequenceHeader {
+    TokenCount q_len = {};
+    TokenCount kv_len = {};
+    size_t num_pages = 0;
+    size_t num_parents = 0;
+  };
+  friend void WriteStep(const StepWork&, const StepMemory&, MessageWriter&);
+
+  std::vector<SequenceHeader> headers_;
   std::vector<PageId> pages_;
   std::vector<int32_t> parents_;
 };

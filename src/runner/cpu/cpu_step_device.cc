@@ -394,11 +394,10 @@ void CpuStepDevice::Obey() {
       break;
     case StepOrder::kDraft: {
       const StepWork work = reader_.Read(message, memory_);
-      std::vector<int32_t> state_of, wanted;
-      message.TakeList(state_of);
-      message.TakeList(wanted);
+      message.TakeList(told_states_);
+      message.TakeList(told_rows_);
       const auto first_state = message.Take<int32_t>();
-      DraftNow(work, {.state_of = state_of, .wanted = wanted, .first_state = first_state},
+      DraftNow(work, {.state_of = told_states_, .wanted = told_rows_, .first_state = first_state},
                [](int64_t, int64_t) {});
       break;
     }
@@ -413,10 +412,9 @@ void CpuStepDevice::Obey() {
 void CpuStepDevice::ObeyLogits(MessageReader& message) {
   const auto bucket = message.Take<size_t>();
   const auto num_lists = message.Take<size_t>();
-  std::vector<int32_t> rows;
   for (size_t i = 0; i < num_lists; ++i) {
-    message.TakeList(rows);
-    LogitsOf(bucket, rows, [](int64_t, int64_t) {});
+    message.TakeList(told_rows_);
+    LogitsOf(bucket, told_rows_, [](int64_t, int64_t) {});
   }
 }
 

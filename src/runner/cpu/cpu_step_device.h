@@ -126,8 +126,10 @@ class CpuStepDevice : public StepDevice {
   std::vector<cpu::CpuOps> ops_;  // of each bucket
   StepTimes times_;
   std::vector<std::byte> message_;  // of rank 0
-  StepReader reader_;               // of the others
-  StepThread thread_;               // last: it ends before what it works on
+  // Of the others: a message, read.
+  StepReader reader_;
+  std::vector<int32_t> told_rows_, told_states_;
+  StepThread thread_;  // last: it ends before what it works on
 };
 
 }  // namespace quire
