@@ -3,8 +3,8 @@
 //   Error          the world's fault: a flag, a file, a request, an argument of the public API. The
 //                  message names the thing, what was expected and what came. Nothing was written.
 //   InternalError  our fault: a QUIRE_CHECK did not hold.
-//   DeviceError    an accelerator's: a call of its driver failed. It is known here, where there is
-//                  no accelerator, because those who answer requests must tell it from the others.
+//   DeviceError    of what computes: a call of an accelerator's driver failed, or a rank did. It is known
+//                  here, where there is neither: those who answer requests must tell it from the others.
 //
 // Running out of pages is none of them: it is a std::optional.
 #ifndef QUIRE_BASE_ERROR_H_
