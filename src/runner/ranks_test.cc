@@ -228,10 +228,11 @@ TEST(Ranks, TakeNoMemoryInAStep) {
 }
 
 TEST(Ranks, EndWhileAStepIsUnderWay) {
-  const auto runner = MakeRunner(kHfFixtures / "v3_groups", OptionsOfRanks(2));
   const std::vector<int32_t> tokens = {1, 2, 3};
   const std::vector<PageId> pages = FirstPages(1);
   const StepSequence seq{.tokens = tokens, .pages = pages, .want = Want::kNextToken};
+  // Behind what the step was given, which stays until the runner has ended.
+  const auto runner = MakeRunner(kHfFixtures / "v3_groups", OptionsOfRanks(2));
   runner->Submit({.sequences = {&seq, 1}});
 }
 
