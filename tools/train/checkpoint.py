@@ -1,7 +1,9 @@
-"""A model as a Hugging Face folder of model_type deepseek_v3: config.json, two safetensors files and their index."""
+"""A model as a Hugging Face folder of model_type deepseek_v3: config.json, two safetensors files and their index. A model with
+indexers is one of model_type deepseek_v32: the same, and a third file."""
 
 import dataclasses
 import json
+import os
 import pathlib
 
 import safetensors
@@ -11,13 +13,15 @@ import torch
 import model as model_lib
 
 NUM_FILES = 2
+INDEXER_FILE = "model-indexer.safetensors"
 EXPERT_PARTS = ("gate_proj", "up_proj", "down_proj")
 
 
 def config_json(config):
+    kind = ("DeepseekV32ForCausalLM", "deepseek_v32") if config.index_topk else ("DeepseekV3ForCausalLM", "deepseek_v3")
     return {
-        "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "dtype": "bfloat16",
-        **dataclasses.asdict(config),
+        "architectures": [kind[0]], "model_type": kind[1], "dtype": "bfloat16",
+        **{name: value for name, value in dataclasses.asdict(config).items() if value is not None},
         "num_key_value_heads": config.num_attention_heads, "num_nextn_predict_layers": 1, "moe_layer_freq": 1,
         "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": True, "hidden_act": "silu",
         "rope_interleave": True, "rope_scaling": None, "attention_bias": False, "attention_dropout": 0.0,
@@ -28,7 +32,7 @@ def config_json(config):
 
 def read_config(folder):
     stored = json.loads((pathlib.Path(folder) / "config.json").read_text())
-    return model_lib.Config(**{field.name: stored[field.name] for field in dataclasses.fields(model_lib.Config)})
+    return model_lib.Config(**{field.name: stored.get(field.name) for field in dataclasses.fields(model_lib.Config)})
 
 
 def published_tensors(model):
@@ -69,15 +73,36 @@ def save(model, folder):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
 
 
-def load(folder, device="cpu"):
-    """The folder's model with float32 parameters."""
+def save_indexers(model, trunk, folder):
+    """A folder of the trunk's files as symbolic links, and what the indexers add. The folder's parent should be the trunk's."""
     folder = pathlib.Path(folder)
-    model = model_lib.Model(read_config(folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config_json(model.config), indent=2) + "\n")
+    tensors = {name: value for name, value in published_tensors(model).items() if ".indexer." in name}
+    safetensors.torch.save_file(tensors, folder / INDEXER_FILE, metadata={"format": "pt"})
+    (folder / INDEXER_FILE).chmod(0o644)
+    index = json.loads((trunk / "model.safetensors.index.json").read_text())
+    index["metadata"]["total_size"] += sum(t.nbytes for t in tensors.values())
+    index["weight_map"] = dict(sorted((index["weight_map"] | dict.fromkeys(tensors, INDEXER_FILE)).items()))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+    for name in ("eval", "generation_config.json", "tokenizer.json", "tokenizer_config.json", *sorted(set(index["weight_map"].values()))):
+        if name != INDEXER_FILE:
+            (folder / name).unlink(missing_ok=True)
+            (folder / name).symlink_to(os.path.join("..", trunk.name, name))
+
+
+def load(folder, device="cpu", config=None):
+    """The folder's model with float32 parameters. With a config that has indexers where the folder has none: those are new."""
+    folder = pathlib.Path(folder)
+    model = model_lib.Model(config or read_config(folder))
     tensors = {}
     for file in sorted(folder.glob("*.safetensors")):
         tensors |= safetensors.torch.load_file(file)
     state = {}
     for name, value in model.state_dict().items():
+        if config and ".indexer." in name:
+            state[name] = value
+            continue
         head, _, part = name.rpartition(".experts.")
         if part in EXPERT_PARTS:
             stored = torch.stack([tensors.pop(f"model.{head}.experts.{i}.{part}.weight") for i in range(len(value))])

@@ -4,8 +4,8 @@ Parameters have the names of the published checkpoints, but that the experts of 
 (checkpoint.py translates). Written for training at this size: every token goes through all experts and the unchosen
 ones are multiplied with 0, which for experts this small is faster than moving tokens around.
 
-Sparse attention (DeepSeek-V3.2) would go where Attention.attend() is called: an indexer sees what that method sees,
-the layer's input and the query's latent, and restricts the keys. Nothing else has to know of it.
+With index_topk, attention has an indexer (DeepSeek-V3.2): it sees the layer's input and the query's latent, and leaves
+each query that many keys. Nothing else knows of it.
 """
 
 import contextlib
@@ -40,6 +40,9 @@ class Config:
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10000.0
     max_position_embeddings: int = 8192
+    index_n_heads: int | None = None  # these three: of sparse attention alone
+    index_head_dim: int | None = None
+    index_topk: int | None = None
 
 
 class RMSNorm(nn.Module):
@@ -74,9 +77,73 @@ def rope_angles(config, positions):
     return angles.cos(), angles.sin()
 
 
+def rotate_halves(x, angles):
+    """As rotate(), but pairs are (x0, x[half]), (x1, x[half + 1])..., and only as many as there are angles; the rest stays."""
+    cos, sin = angles
+    half = cos.shape[-1]
+    first, second, rest = x.split([half, half, x.shape[-1] - 2 * half], dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
+
+
+class Indexer(nn.Module):
+    """Chooses the keys that a query attends to. Everything is in float32, whatever the model runs in."""
+
+    CHUNK = 512  # queries of a prompt that are scored at once
+    # What becomes of keys when they are stored, and of queries before they meet them: see index_formats.py.
+    store_keys = store_queries = staticmethod(lambda x: x)
+
+    def __init__(self, config):
+        super().__init__()
+        self.heads, self.dim, self.top_k = config.index_n_heads, config.index_head_dim, config.index_topk
+        self.wq_b = linear(config.q_lora_rank, self.heads * self.dim)
+        self.wk = linear(config.hidden_size, self.dim)
+        self.k_norm = nn.LayerNorm(self.dim, eps=1e-6)
+        self.weights_proj = linear(config.hidden_size, self.heads)
+
+    def keys(self, x, angles):
+        """[batch, length, dim] of the layer's normed input."""
+        cos, sin = (part.squeeze(-2) for part in angles)
+        return self.store_keys(rotate_halves(self.k_norm(self.wk(x)), (cos, sin)))
+
+    def queries(self, x, latent, angles):
+        """[batch, length, heads, dim], and the heads' weights, [batch, length, heads]."""
+        q = rotate_halves(self.wq_b(latent).unflatten(-1, (self.heads, self.dim)), angles)
+        return self.store_queries(q), self.weights_proj(x) * (self.heads * self.dim) ** -0.5
+
+    @staticmethod
+    def scores(q, weights, k):
+        """[batch, queries, keys]."""
+        batch, count, heads, dim = q.shape
+        dots = (q.reshape(batch, count * heads, dim) @ k.mT).view(batch, count, heads, -1)
+        return (F.relu(dots) * weights.unsqueeze(-1)).sum(2)
+
+    def choose(self, scores, seen):
+        """A mask like `seen` that keeps the top_k of each query's best scores."""
+        if scores.shape[-1] <= self.top_k:
+            return seen.expand(scores.shape)
+        best = scores.masked_fill(~seen, float("-inf")).topk(self.top_k, dim=-1).indices
+        return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, best, True) & seen
+
+    def mask(self, x, latent, angles, cache, seen):
+        """[batch, 1, queries, keys]: which keys attention sees. `seen` is the cache's mask, None of a prompt."""
+        with torch.autocast(x.device.type, enabled=False):
+            x, latent = x.float(), latent.float()
+            k = self.keys(x, angles)
+            q, weights = self.queries(x, latent, angles)
+            if cache is not None:
+                k = cache.extend_index(k)
+            if seen is not None:
+                return self.choose(self.scores(q, weights, k), seen[:, 0]).unsqueeze(1)
+            positions = torch.arange(k.shape[1], device=k.device)
+            parts = [self.choose(self.scores(q_part, weights_part, k), (positions <= rows[:, None])[None])
+                     for q_part, weights_part, rows in zip(*(part.split(self.CHUNK, dim) for part, dim in ((q, 1), (weights, 1), (positions, 0))))]
+        return torch.cat(parts, dim=1).unsqueeze(1)
+
+
 class Attention(nn.Module):
     # Whether values are filled up to the width of keys: the flash kernels want one width.
     pad_values = False
+    is_sparse = True  # where there is an indexer; False: it has no say
 
     def __init__(self, config):
         super().__init__()
@@ -90,23 +157,36 @@ class Attention(nn.Module):
         self.kv_b_proj = linear(self.latent, self.heads * (self.nope + self.value))
         self.o_proj = linear(self.heads * self.value, config.hidden_size)
         self.scale = (self.nope + self.rope) ** -0.5
+        self.indexer = Indexer(config) if config.index_topk else None
 
-    def forward(self, x, angles, cache=None):
-        batch, length, _ = x.shape
-        q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))).view(batch, length, self.heads, self.nope + self.rope)
+    def query_latent(self, x):
+        return self.q_a_layernorm(self.q_a_proj(x))
+
+    def queries(self, latent, angles):
+        """[batch, heads, length, nope + rope]."""
+        q = self.q_b_proj(latent).unflatten(-1, (self.heads, self.nope + self.rope))
         q_nope, q_rope = q.split([self.nope, self.rope], dim=-1)
+        return torch.cat([q_nope, rotate(q_rope, angles)], dim=-1).transpose(1, 2)
+
+    def keys_and_values(self, x, angles):
+        """[batch, heads, length, nope + rope] and [batch, heads, length, value]."""
         latent, k_rope = self.kv_a_proj_with_mqa(x).split([self.latent, self.rope], dim=-1)
-        kv = self.kv_b_proj(self.kv_a_layernorm(latent)).view(batch, length, self.heads, self.nope + self.value)
+        kv = self.kv_b_proj(self.kv_a_layernorm(latent)).unflatten(-1, (self.heads, self.nope + self.value))
         k_nope, v = kv.split([self.nope, self.value], dim=-1)
         k_rope = rotate(k_rope.unsqueeze(2), angles).expand(-1, -1, self.heads, -1)
-        q = torch.cat([q_nope, rotate(q_rope, angles)], dim=-1).transpose(1, 2)
-        k = torch.cat([k_nope, k_rope], dim=-1).transpose(1, 2)
-        v = v.transpose(1, 2)
+        return torch.cat([k_nope, k_rope], dim=-1).transpose(1, 2), v.transpose(1, 2)
+
+    def forward(self, x, angles, cache=None):
+        latent = self.query_latent(x)
+        q = self.queries(latent, angles)
+        k, v = self.keys_and_values(x, angles)
         mask = None
         if cache is not None:
             k, v, mask = cache.extend(k, v)
+        if self.indexer is not None and self.is_sparse:
+            mask = self.indexer.mask(x, latent, angles, cache, mask)
         out = self.attend(q, k, v, mask)
-        return self.o_proj(out.transpose(1, 2).reshape(batch, length, self.heads * self.value))
+        return self.o_proj(out.transpose(1, 2).flatten(2))
 
     def attend(self, q, k, v, mask):
         """[batch, heads, queries, value]: causal, or what the mask lets see."""
@@ -202,9 +282,11 @@ class DraftLayer(Layer):
         self.eh_proj = linear(2 * config.hidden_size, config.hidden_size)
         self.shared_head = nn.ModuleDict({"norm": RMSNorm(config.hidden_size, config.rms_norm_eps)})
 
+    def joined(self, hidden, embedded):
+        return self.eh_proj(torch.cat([self.enorm(embedded), self.hnorm(hidden)], dim=-1)).float()
+
     def draft(self, hidden, embedded, angles):
-        x = self.eh_proj(torch.cat([self.enorm(embedded), self.hnorm(hidden)], dim=-1)).float()
-        x, load = self(x, angles)
+        x, load = self(self.joined(hidden, embedded), angles)
         return self.shared_head["norm"](x), load
 
 
@@ -250,6 +332,7 @@ class Cache:
     def __init__(self, batch, heads, capacity, key, value, device, dtype):
         self.keys = torch.zeros(batch, heads, capacity, key, device=device, dtype=dtype)
         self.values = torch.zeros(batch, heads, capacity, value, device=device, dtype=dtype)
+        self.capacity, self.index_keys = capacity, None
         self.positions = None  # [batch] of the one token that comes next; None: a prompt comes
 
     def extend(self, k, v):
@@ -262,6 +345,14 @@ class Cache:
         self.values[rows, :, self.positions] = v[:, :, 0].to(self.values.dtype)
         seen = torch.arange(self.keys.shape[2], device=k.device)[None] <= self.positions[:, None]
         return self.keys, self.values, seen[:, None, None]
+
+    def extend_index(self, k):
+        """The index keys [batch, length, dim] that these queries are scored against, which `k` joins."""
+        if self.positions is None:
+            self.index_keys = F.pad(k, (0, 0, 0, self.capacity - k.shape[1]))
+            return k
+        self.index_keys[torch.arange(k.shape[0], device=k.device), self.positions] = k[:, 0]
+        return self.index_keys
 
 
 @torch.no_grad()
