@@ -174,7 +174,7 @@ class ReadmeTest(CliTest):
         text = (SOURCE / "README.md").read_text()
         commands = [line for line in text.splitlines()
                     if re.search("release/quire (generate|chat|eval|score|inspect|--help)", line)]
-        self.assertEqual(len(commands), 8)
+        self.assertEqual(len(commands), 9)
         for command in commands:
             with self.subTest(command=command):
                 command = command.replace("build/release/quire", BINARY)
@@ -491,6 +491,13 @@ class GenerateTest(CliTest):
         # No folders. The last is too long to be a path, but in words that are one token each.
         for word in ("hi", "README.md", "the " * 1250):
             self.run_ok("generate", word, "--max-tokens", 3)
+
+    def test_the_sparse_bundled_model_finds_what_it_needs_among_fewer_keys_than_it_sees(self):
+        text = "Clara owns 38 notebooks, and Ingrid owns 8 fewer. How many do the two own altogether?"
+        for page_size in (1, 64):
+            answer = self.run_json("generate", SOURCE / "models/quire-grade-school-sparse", "--chat", text,
+                                   "--index-topk", 32, "--page-size", page_size, "--json")
+            self.assertEqual(answer["text"].split()[-2:], ["####", "68"])
 
     def test_one_text_is_a_prompt_for_the_model_that_a_flag_or_the_environment_names(self):
         expected = self.run_ok("generate", TINY_CHAT, "Hello", *self.greedy)
