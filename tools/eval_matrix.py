@@ -9,14 +9,22 @@ QUIRE_FAULTS, the experiment that this project grew out of follows: the planner 
 the kernel reads tokens (fault 25556), at page sizes 1 and 64. It fails too if fp8 KV costs more than
 0.01 of accuracy, if the fault does not show, or if no answer is preempted where so little KV fits that
 some must be. On a GPU (--device cuda) steps are --deterministic, and nothing speculates yet.
+
+The sparse model answers the long file with every type of index keys, and with indexers that cannot
+know: it fails if sparse attention costs more than 0.03, if a type of keys costs more than 0.01, or if
+an untrained indexer or the last keys alone solve half of the questions.
 """
 
 import argparse
+import array
 import itertools
 import json
+import math
 import os
 import pathlib
 import platform
+import random
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,22 +32,28 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODEL = ROOT / "models" / "quire-grade-school"
+SPARSE_MODEL = ROOT / "models" / "quire-grade-school-sparse"
+INDEXER_FILE = "model-indexer.safetensors"
 FILES = {"short": MODEL / "eval" / "heldout.jsonl", "long": MODEL / "eval" / "long.jsonl"}
 PAGE_SIZES = (1, 16, 64, 128)
 TREES = ((3, 1, 4), (3, 4, 8), (5, 8, 32))  # steps, branches and nodes of drafts
 FP8_TOLERANCE = 0.01
+INDEX_KEYS = ("fp8", "bf16", "f32")
+INDEX_KEYS_TOLERANCE = 0.01
+SPARSE_TOLERANCE = 0.03
 CONTEXT = 5632  # the longest prompt of the long file, and room for its answer
 
 
 class Matrix:
     def __init__(self, options):
         self.options = options
-        self.texts = {}  # (kind, number of questions) -> the texts of the first cell
+        self.first = {}  # (kind, number of questions, name of texts) -> the first run
         self.done = 0
 
     def ask(self, kind, count, *, page, mode="eager", cache=True, concurrency=64, kv="bf16",
-            tree=None, fault=None, same=True, context=CONTEXT, pool=400_000):
-        """One run of `quire eval`; its JSON."""
+            tree=None, fault=None, same=True, context=CONTEXT, pool=400_000, model=MODEL,
+            index_keys=None, top_k=None, texts="dense"):
+        """One run of `quire eval`; its JSON. Runs that name the same `texts` must give the same ones."""
         binary = self.options.faulty if fault else self.options.quire
         flags = ["--page-size", page, "--step-mode", mode, "--concurrency", concurrency,
                  "--context-length", context, "--max-total-tokens", pool, "--kv-cache-dtype", kv,
@@ -52,6 +66,10 @@ class Matrix:
             steps, branches, nodes = tree
             flags += ["--speculative-algorithm", "eagle", "--speculative-num-steps", steps,
                       "--speculative-eagle-topk", branches, "--speculative-num-draft-tokens", nodes]
+        if index_keys:
+            flags += ["--index-cache-dtype", index_keys]
+        if top_k:
+            flags += ["--index-topk", top_k]
         if count:
             flags += ["--num-questions", count]
         with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +78,7 @@ class Matrix:
             if fault:
                 environment["QUIRE_REVERT"] = str(fault)
             begin = time.monotonic()
-            done = subprocess.run([str(part) for part in (binary, "eval", MODEL, "--data", FILES[kind],
+            done = subprocess.run([str(part) for part in (binary, "eval", model, "--data", FILES[kind],
                                                           *flags, "--json", out)],
                                   env=environment, check=False, stdout=subprocess.DEVNULL,
                                   stderr=subprocess.PIPE, text=True)
@@ -73,15 +91,19 @@ class Matrix:
         print(f"[{self.done}] {kind} x {run['questions']}, page {page}, {mode}, cache "
               f"{'on' if cache else 'off'}, concurrency {concurrency}, {kv}"
               f"{', drafts ' + tree_name(tree) if tree else ''}"
+              f"{f', {model.name}' if model != MODEL else ''}"
+              f"{f', {index_keys} index keys' if index_keys else ''}"
+              f"{f', {top_k} keys' if top_k else ''}"
               f"{', fault ' + str(fault) if fault else ''}: {run['accuracy']:.3f} in "
               f"{time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
         if same:
-            self.check_same(kind, count, run)
+            self.check_same((kind, count, texts), run)
         return run
 
-    def check_same(self, kind, count, run):
-        texts = [answer["text"] for answer in run["answers"]]
-        expected = self.texts.setdefault((kind, count), texts)
+    def check_same(self, asked, run):
+        kind = asked[0]
+        texts, expected = ([answer["text"] for answer in told["answers"]]
+                           for told in (run, self.first.setdefault(asked, run)))
         if texts != expected:
             where = next(i for i, (a, b) in enumerate(zip(texts, expected)) if a != b)
             sys.exit(f"{kind} question {where} has two answers:\n{expected[where]}\n---\n{texts[where]}")
@@ -155,7 +177,7 @@ def whole(matrix, sizes):
         asked += [("bf16", "long", sizes.all), ("fp8", "long", sizes.long)]
     solved = {}
     for kv, kind, count in asked:
-        run = matrix.ask(kind, count, page=64, kv=kv, same=False)
+        run = matrix.ask(kind, count, page=64, kv=kv, same=kv == "bf16")
         solved[kv, kind] = [answer["right"] for answer in run["answers"]]
         low, high = run["interval_95"]
         yield (f"| {kv} | {FILES[kind].name} | {run['questions']} | {run['accuracy']:.3f} | "
@@ -165,6 +187,78 @@ def whole(matrix, sizes):
         wide = solved["bf16", kind][:len(narrow)]  # the same questions
         if abs(sum(narrow) - sum(wide)) > FP8_TOLERANCE * len(narrow):
             sys.exit(f"fp8 KV solves {sum(narrow)} of {len(narrow)} {kind} questions, bf16 {sum(wide)}")
+
+
+def changed_model(folder, config, weights=None):
+    """The sparse model in `folder` with other config entries, and other bytes in its indexers' file."""
+    for file in SPARSE_MODEL.iterdir():
+        (folder / file.name).symlink_to(file.resolve())
+    (folder / "config.json").unlink()
+    stored = json.loads((SPARSE_MODEL / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(stored | config))
+    if weights:
+        (folder / INDEXER_FILE).unlink()
+        (folder / INDEXER_FILE).write_bytes(weights)
+    return folder
+
+
+def untrained_weights():
+    """The bytes of the indexers' file with weights as they are before training."""
+    stored = (SPARSE_MODEL / INDEXER_FILE).read_bytes()
+    (size,) = struct.unpack("<Q", stored[:8])
+    header, body = json.loads(stored[8:8 + size]), bytearray(stored[8 + size:])
+    rng = random.Random(1)
+    for name, tensor in header.items():
+        if len(tensor.get("shape", ())) == 2:  # matrices; a key's norm is nearly as it was
+            begin, end = tensor["data_offsets"]
+            deviation = 1 / math.sqrt(tensor["shape"][1])
+            wide = array.array("f", (rng.gauss(0, deviation) for _ in range((end - begin) // 2)))
+            body[begin:end:2] = wide.tobytes()[2::4]  # bf16: the upper half of a little-endian f32
+            body[begin + 1:end:2] = wide.tobytes()[3::4]
+    return stored[:8 + size] + bytes(body)
+
+
+def sparse(matrix, sizes):
+    """The sparse model's texts and its accuracy on long questions, which whole() asked the dense one."""
+    run = matrix.ask("short", sizes.all, page=64, model=SPARSE_MODEL)  # the dense model's texts
+    yield (f"It gives the dense model's texts to {run['questions']} questions of `heldout.jsonl`, whose queries see fewer keys "
+           "than they may choose.")
+    yield "Fewer keys, chosen at every query, give the same texts at page sizes 1 and 64, wrong as they may be."
+    for page in (1, 64):
+        matrix.ask("short", sizes.narrow, page=page, model=SPARSE_MODEL, top_k=32, texts="32 keys")
+    if not sizes.long:
+        return
+    dense = matrix.first["long", sizes.all, "dense"]
+    yield ""
+    yield "| indexer | index keys | page size | questions of long.jsonl | solved | 95% interval |"
+    yield "|---|---|--:|--:|--:|---|"
+
+    def row(name, keys, run, page=64):
+        low, high = run["interval_95"]
+        return (f"| {name} | {keys} | {page} | {run['questions']} | {run['accuracy']:.3f} | "
+                f"{low:.3f} - {high:.3f} |")
+
+    yield row("none: dense attention", "", dense)
+    solved = {}
+    for keys in INDEX_KEYS:
+        run = matrix.ask("long", sizes.all, page=64, model=SPARSE_MODEL, index_keys=keys, texts=f"{keys} keys")
+        solved[keys] = run["accuracy"]
+        yield row("trained", keys, run)
+        if run["accuracy"] < dense["accuracy"] - SPARSE_TOLERANCE - 1e-9:
+            sys.exit(f"sparse attention, {keys} keys: {run['accuracy']}; dense attention: {dense['accuracy']}")
+    if max(solved.values()) - min(solved.values()) > INDEX_KEYS_TOLERANCE + 1e-9:
+        sys.exit(f"types of index keys differ: {solved}")
+    run = matrix.ask("long", sizes.all, page=1, model=SPARSE_MODEL, index_keys="fp8", texts="fp8 keys")
+    yield row("trained", "fp8", run, page=1)
+    top_k = json.loads((SPARSE_MODEL / "config.json").read_text())["index_topk"]
+    for name, config, weights in (("untrained", {}, untrained_weights()),
+                                  (f"the last {top_k} keys alone", {"index_local_tokens": top_k}, None)):
+        with tempfile.TemporaryDirectory() as folder:
+            run = matrix.ask("long", sizes.blind, page=64, index_keys="fp8", same=False,
+                             model=changed_model(pathlib.Path(folder), config, weights))
+        yield row(name, "fp8", run)
+        if run["accuracy"] >= 0.5:
+            sys.exit(f"{name}: {run['accuracy']} of the long questions: they do not show what an indexer does")
 
 
 def experiment(matrix, num_short):
@@ -186,6 +280,8 @@ class Sizes:
         self.short = 6 if quick else 100
         self.long = 0 if quick else 10
         self.all = 12 if quick else None
+        self.narrow = 2 if quick else 100  # with few keys, answers are long
+        self.blind = 20  # with an indexer that cannot know
 
 
 def main():
@@ -216,6 +312,10 @@ def main():
         lines += speculating(matrix, sizes)
     lines += ["", "All questions of both files, and fp8 KV against bf16, at page size 64:", ""]
     lines += whole(matrix, sizes)
+    lines += ["", "## Sparse attention", "",
+              "[quire-grade-school-sparse](../../models/quire-grade-school-sparse/README.md) is the same model, but that "
+              "each query attends", "to the 256 keys that an indexer chooses.", ""]
+    lines += sparse(matrix, sizes)
     if options.faulty:
         lines += ["", "## The bug that began it", "",
                   "SGLang #25556: a planner counted pages while its kernel read tokens. GSM8K fell from "
