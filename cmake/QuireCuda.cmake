@@ -29,6 +29,9 @@ if(QUIRE_CUDA)
   # -lineinfo: profilers and compute-sanitizer name lines; the code stays the same.
   target_compile_options(quire_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --fmad=false -lineinfo>)
+  if(QUIRE_QUICK_CUDA)
+    target_compile_options(quire_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-Ofc=max>)
+  endif()
   # fmt 9 drops constexpr under nvcc, but not consteval, and then does not compile.
   target_compile_definitions(quire_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)

@@ -28,9 +28,9 @@ namespace quire::testing {
 // What a backend chooses: [tokens, top_k].
 using SelectFn = std::function<std::vector<int32_t>(const PagedBatch&, const SelectRun&)>;
 
-inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
-inline constexpr float kDenormal = std::numeric_limits<float>::denorm_min();
+inline constexpr float kScoreNaN = std::numeric_limits<float>::quiet_NaN();
+inline constexpr float kScoreInfinity = std::numeric_limits<float>::infinity();
+inline constexpr float kScoreDenormal = std::numeric_limits<float>::denorm_min();
 
 inline PagedBatchShape IndexKeys(KvFormat format, int page_size, int32_t num_heads = 4,
                                  int32_t head_dim = 32) {
@@ -92,9 +92,9 @@ inline void ExpectTieStormsInOrder(const SelectFn& select) {
       scores_by([](int64_t p) { return static_cast<float>(p / 64 % 3); }),
       scores_by([](int64_t p) { return static_cast<float>(p / 7 * 5 % 11) - 5.0f; }),
       scores_by([](int64_t p) { return p % 2 == 0 ? 0.0f : -0.0f; }),
-      scores_by([](int64_t p) { return static_cast<float>(p * 37 % 5 - 2) * kDenormal; }),
-      scores_by([](int64_t p) { return p % 3 == 0 ? kNaN : static_cast<float>(p % 5); }),
-      scores_by([](int64_t) { return kNaN; }),
+      scores_by([](int64_t p) { return static_cast<float>(p * 37 % 5 - 2) * kScoreDenormal; }),
+      scores_by([](int64_t p) { return p % 3 == 0 ? kScoreNaN : static_cast<float>(p % 5); }),
+      scores_by([](int64_t) { return kScoreNaN; }),
       scores_by([](int64_t p) { return p % 4 == 0 ? 3e38f : -3e38f; }),
       scores_by([](int64_t p) { return static_cast<float>(-p); }),
       scores_by([](int64_t p) { return static_cast<float>(p); }),
@@ -131,7 +131,7 @@ inline void ExpectTheBestOfManyKeys(const SelectFn& select) {
 inline void ExpectEndsChosen(const SelectFn& select) {
   std::vector<float> scores(200, 5.0f);
   for (const size_t p : {0, 1, 2, 197, 198, 199}) scores[p] = -4.0f;
-  scores[198] = kNaN;
+  scores[198] = kScoreNaN;
   const GivenScores given(scores);
   for (const int32_t init : {0, 1, 3}) {
     for (const int32_t local : {0, 1, 3}) {
@@ -240,7 +240,7 @@ inline void SetKey(const PagedBatch& batch, int64_t position, float value) {
 
 inline void ExpectNothingBehindTheEndIsRead(const SelectFn& select) {
   const SelectRun run{.top_k = 30, .num_workers = 2};
-  for (const float value : {kNaN, kInfinity, 1e30f}) {
+  for (const float value : {kScoreNaN, kScoreInfinity, 1e30f}) {
     const PagedBatch batch({{8, 108, {}, 3}}, IndexKeys(KvFormat::kIndexKeyF32, 64));
     const std::vector<int32_t> expected = select(batch, run);
     for (int64_t behind = 107; behind > 100; --behind) {

@@ -14,9 +14,9 @@ namespace quire {
 namespace {
 
 using testing::IndexKeys;
-using testing::kDenormal;
-using testing::kInfinity;
-using testing::kNaN;
+using testing::kScoreDenormal;
+using testing::kScoreInfinity;
+using testing::kScoreNaN;
 using testing::PagedBatch;
 using testing::RunSelect;
 using testing::SelectRun;
@@ -27,8 +27,8 @@ std::vector<int32_t> SelectOnHost(const PagedBatch& batch, const SelectRun& run)
 }
 
 TEST(SelectKeysTest, RanksOrderScoresThenPositions) {
-  const float ascending[] = {kNaN, -kInfinity, -2.0f, -1.0f, -kDenormal,
-                             0.0f, kDenormal,  1.0f,  2.0f,  kInfinity};
+  const float ascending[] = {kScoreNaN, -kScoreInfinity, -2.0f, -1.0f, -kScoreDenormal,
+                             0.0f,      kScoreDenormal,  1.0f,  2.0f,  kScoreInfinity};
   for (size_t i = 1; i < std::size(ascending); ++i) {
     EXPECT_LT(RankOf(ascending[i - 1], 3), RankOf(ascending[i], 5)) << i;
     EXPECT_LT(RankOf(ascending[i - 1], 5), RankOf(ascending[i], 3)) << i;
@@ -40,7 +40,7 @@ TEST(SelectKeysTest, RanksOrderScoresThenPositions) {
     EXPECT_GT(RankOf(score, (int64_t{1} << 31) - 1), 0u);
   }
   EXPECT_EQ(RankOf(-0.0f, 7), RankOf(0.0f, 7));
-  EXPECT_EQ(RankOf(-kNaN, 7), RankOf(kNaN, 7));
+  EXPECT_EQ(RankOf(-kScoreNaN, 7), RankOf(kScoreNaN, 7));
   EXPECT_GT(RankOfForced(3), RankOfForced(4));
 }
 
@@ -88,7 +88,7 @@ TEST(SelectKeysTest, ShapesThatCannotBeAreRefusedByName) {
   EXPECT_EQ(refusal(batch, {.top_k = 0}), "index.top_k: expected >= 1, got 0");
   EXPECT_EQ(refusal(batch, {.top_k = 3, .init_tokens = 2, .local_tokens = 2}),
             "index.init_tokens + index.local_tokens: expected 0..3 (top_k), got 2 + 2");
-  EXPECT_EQ(refusal(batch, {.top_k = 3, .scale = kNaN}),
+  EXPECT_EQ(refusal(batch, {.top_k = 3, .scale = kScoreNaN}),
             "scale: expected a finite number, got nan");
   EXPECT_EQ(refusal(batch, {.top_k = 3, .query_tile = 65}),
             "work.query_tile: expected at most 64, got 65");

@@ -190,7 +190,7 @@ TEST_F(CudaSelectKeysTest, ByCodesKeysBehindAQuerysEndAreNeverRead) {
   const SelectRun run{.top_k = 30, .num_workers = 2};
   const PagedBatch batch({{8, 108, {}, 3}}, IndexKeys(KvFormat::kIndexKeyFp8, 64, 64, 128));
   const std::vector<int32_t> expected = SelectByCodes(batch, run);
-  testing::SetKey(batch, 107, testing::kNaN);
+  testing::SetKey(batch, 107, testing::kScoreNaN);
   testing::SetKey(batch, 106, 1e30f);
   const std::vector<int32_t> chosen = SelectByCodes(batch, run);
   EXPECT_TRUE(std::equal(chosen.begin(), chosen.begin() + 6 * run.top_k, expected.begin()));
