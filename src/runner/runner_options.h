@@ -28,7 +28,7 @@ inline constexpr ByteOffset kModestPool{int64_t{256} << 20};
 // What the index keys of a sparse model are stored as. kAuto is f32 for f32 weights, and fp8 otherwise.
 enum class IndexKeyType { kAuto, kF32, kBf16, kFp8 };
 // How fp8 index keys lie in a page. kPreshuffled needs pages of a multiple of 16 tokens; kAuto is what
-// the device is faster with: on the CPU kPlain.
+// both backends are faster with: kPlain.
 enum class IndexKeyLayout { kAuto, kPlain, kPreshuffled };
 
 struct RunnerOptions {
