@@ -105,6 +105,29 @@ TEST(PlanTest, ATileEndsWhereItsLastQuerysSightEnds) {
   EXPECT_EQ(plan.KeyPosition(1, TokenCount(10), TokenCount(99)), TokenCount(99));
 }
 
+TEST(PlanTest, ATileEndsWhereItsKernelStopsReading) {
+  SerialExecutor executor;
+  const std::vector<PageId> pages = Pages(1, 188);
+  const std::vector<SequenceStep> seqs = {
+      {.q_len = TokenCount(1), .kv_len = TokenCount(64), .pages = pages},
+      {.q_len = TokenCount(1), .kv_len = TokenCount(65), .pages = pages},
+      {.q_len = TokenCount(1), .kv_len = TokenCount(3000), .pages = pages}};
+  const auto ends = [&](const WorkShape& work) {
+    PlanStorage storage(kPlanCapacity, work);
+    const Plan& plan = storage.Make(seqs, executor, ActiveFaults());
+    plan.CheckInvariants();
+    std::vector<int64_t> found;
+    for (const QueryTile& tile : plan.tiles) found.push_back(tile.kv_end.raw());
+    return found;
+  };
+  WorkShape choosing = kWork, chosen = kWork;
+  choosing.unread = TokenCount(64);
+  chosen.most_keys = TokenCount(64);
+  EXPECT_EQ(ends(choosing), (std::vector<int64_t>{0, 65, 3000}));
+  EXPECT_EQ(ends(chosen), (std::vector<int64_t>{64, 64, 64}));
+  EXPECT_EQ(MaxSplits(kPlanCapacity, chosen), 1);
+}
+
 // A draft tree of 2 branches and 3 steps, cut to six nodes, behind ten committed tokens.
 TEST(PlanTest, MasksAndPositionsOfTheWorkedExample) {
   SerialExecutor executor;

@@ -48,7 +48,10 @@ class MessageWriter {
 
  private:
   void PutBytes(std::span<const std::byte> bytes) {
-    message_.insert(message_.end(), bytes.begin(), bytes.end());
+    if (bytes.empty()) return;
+    const size_t at = message_.size();
+    message_.resize(at + bytes.size());
+    std::memcpy(message_.data() + at, bytes.data(), bytes.size());
   }
 
   std::vector<std::byte>& message_;

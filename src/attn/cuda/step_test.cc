@@ -43,6 +43,21 @@ TEST(CudaPlanTest, BatchesOfThePlansOwnTests) {
   }
 }
 
+TEST(CudaPlanTest, WorkThatReadsSomeOfTheKeys) {
+  QUIRE_NEEDS_MACHINE();
+  MachineShape choosing = SmallShape(), chosen = SmallShape();
+  choosing.work.unread = TokenCount(100);
+  chosen.work.most_keys = TokenCount(100);
+  for (const MachineShape& shape : {choosing, chosen}) {
+    PlanBench bench(shape);
+    const SmallBatches small;
+    for (const auto& batch : small.batches()) {
+      bench.Make(batch);
+      bench.ExpectPlan();
+    }
+  }
+}
+
 TEST(CudaPlanTest, RowsGrowShrinkMoveAndAreGivenToOthers) {
   QUIRE_NEEDS_MACHINE();
   PlanBench bench(SmallShape());
