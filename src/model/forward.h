@@ -1,8 +1,8 @@
 // The forward pass of the DeepSeek family, over the ops of any backend (kernels/ops.h).
 //
-// Every token is computed in latent form, but where a backend expands the keys of prompts. On the CPU, and on a device with exact products, by
-// arithmetic that depends on its own sequence and position alone (docs/numerics.md): batches, chunks,
-// pages and threads change no bit.
+// Every token is computed in latent form, but where a backend expands the keys of prompts. On the CPU,
+// and on a device with exact products, by arithmetic that depends on its own sequence and position alone
+// (docs/numerics.md): batches, chunks, pages and threads change no bit.
 #ifndef QUIRE_MODEL_FORWARD_H_
 #define QUIRE_MODEL_FORWARD_H_
 
