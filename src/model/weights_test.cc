@@ -10,7 +10,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -22,6 +21,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/weight_packer.h"
 #include "model/weight_source.h"
+#include "testing/passed_on_weights.h"
 
 namespace quire {
 namespace {
@@ -523,41 +523,23 @@ TEST(WeightsTest, TiedEmbeddingsAreStoredOnce) {
 // ---- Ranks ----
 
 // Notes which outputs of each matrix are read.
-class NotedReads final : public WeightSource {
+class NotedReads final : public testing::PassedOnWeights {
  public:
   using Reads = std::map<std::string, std::vector<Share>>;
 
-  NotedReads(WeightSource& source, Reads& reads) : source_(source), reads_(reads) {}
+  NotedReads(WeightSource& source, Reads& reads) : PassedOnWeights(source), reads_(reads) {}
 
-  WeightFormat Format(const std::string& name, MatrixShape shape) const override {
-    return source_.Format(name, shape);
-  }
   MatrixSource Matrix(const std::string& name, MatrixShape shape, Share outputs,
                       Executor& executor) override {
     reads_[name].push_back(outputs);
     whole_[name] = shape.outputs;
-    return source_.Matrix(name, shape, outputs, executor);
-  }
-  void CheckVector(const std::string& name, int64_t size) const override {
-    source_.CheckVector(name, size);
-  }
-  void ReadVector(const std::string& name, std::span<float> values) override {
-    source_.ReadVector(name, values);
-  }
-  bool Has(const std::string& name) const override { return source_.Has(name); }
-  void ReadIntegers(const std::string& name, std::span<int64_t> values) override {
-    source_.ReadIntegers(name, values);
-  }
-  void RequireNoOthers(const std::unordered_set<std::string>& names,
-                       int32_t num_layers) const override {
-    source_.RequireNoOthers(names, num_layers);
+    return PassedOnWeights::Matrix(name, shape, outputs, executor);
   }
 
   // Of the whole matrix.
   const std::map<std::string, int64_t>& outputs() const { return whole_; }
 
  private:
-  WeightSource& source_;
   Reads& reads_;
   std::map<std::string, int64_t> whole_;
 };

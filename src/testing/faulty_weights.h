@@ -11,20 +11,18 @@
 
 #include "base/error.h"
 #include "model/weight_source.h"
+#include "testing/passed_on_weights.h"
 
 namespace quire::testing {
 
-class FaultyWeights final : public WeightSource {
+class FaultyWeights final : public PassedOnWeights {
  public:
   // `source` outlives this. Its embeddings are f32 or bf16.
-  FaultyWeights(WeightSource& source, int32_t token) : source_(source), token_(token) {}
+  FaultyWeights(WeightSource& source, int32_t token) : PassedOnWeights(source), token_(token) {}
 
-  WeightFormat Format(const std::string& name, MatrixShape shape) const override {
-    return source_.Format(name, shape);
-  }
   MatrixSource Matrix(const std::string& name, MatrixShape shape, Share outputs,
                       Executor& executor) override {
-    MatrixSource matrix = source_.Matrix(name, shape, outputs, executor);
+    MatrixSource matrix = PassedOnWeights::Matrix(name, shape, outputs, executor);
     const bool has_token = token_ >= outputs.first && token_ < outputs.end();
     if (name != "model.embed_tokens.weight" || !has_token) return matrix;
     const bool is_f32 = matrix.format == WeightFormat::kF32;
@@ -38,23 +36,8 @@ class FaultyWeights final : public WeightSource {
     matrix.data = embeddings_.data();
     return matrix;
   }
-  void CheckVector(const std::string& name, int64_t size) const override {
-    source_.CheckVector(name, size);
-  }
-  void ReadVector(const std::string& name, std::span<float> values) override {
-    source_.ReadVector(name, values);
-  }
-  bool Has(const std::string& name) const override { return source_.Has(name); }
-  void ReadIntegers(const std::string& name, std::span<int64_t> values) override {
-    source_.ReadIntegers(name, values);
-  }
-  void RequireNoOthers(const std::unordered_set<std::string>& names,
-                       int32_t num_layers) const override {
-    source_.RequireNoOthers(names, num_layers);
-  }
 
  private:
-  WeightSource& source_;
   int32_t token_;
   std::vector<std::byte> embeddings_;
 };
