@@ -1,6 +1,6 @@
 #include "model/config.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,6 @@
 
 #include "attn/kv_layout.h"
 #include "base/error.h"
-#include "kernels/gemm.h"
 
 namespace quire {
 namespace {
@@ -659,57 +658,6 @@ ModelConfig WithDraftLayer(ModelConfig config) {
           "that has them is published with a draft layer",
           config.family);
   config.drafts = true;
-  return config;
-}
-
-int64_t ModelConfig::CutUnit(int64_t width) const {
-  const int64_t unit = fp8_blocks ? fp8_blocks->rows : kPanelOutputs;
-  return width >= unit * shard.size ? unit : 1;
-}
-
-namespace {
-
-// "1, 2 or 4": what divides `count`, and is no more than `most`.
-std::string DivisorsOf(int64_t count, int64_t most) {
-  std::vector<std::string> divisors;
-  for (int64_t i = 1; i <= std::min(count, most); ++i) {
-    if (count % i == 0) divisors.push_back(std::to_string(i));
-  }
-  if (divisors.empty()) return "none";
-  const std::string last = divisors.back();
-  divisors.pop_back();
-  return divisors.empty() ? last : fmt::format("{} or {}", fmt::join(divisors, ", "), last);
-}
-
-// The narrowest of what is cut by columns.
-int64_t NarrowestCut(const ModelConfig& config, bool experts_by_rank) {
-  int64_t least = std::min(config.hidden_size, config.vocab_size);
-  const MoeConfig& moe = config.moe;
-  for (const int64_t width :
-       {config.dense_width, moe.shared_width, experts_by_rank ? 0 : moe.expert_width}) {
-    if (width > 0) least = std::min(least, width);
-  }
-  return least;
-}
-
-}  // namespace
-
-ModelConfig WithShard(ModelConfig config, int32_t rank, int32_t tp_size, int32_t ep_size) {
-  Require(ep_size == 1 || ep_size == tp_size, "ep size: expected 1 or {}, the tp size, got {}",
-          tp_size, ep_size);
-  const bool experts_by_rank = ep_size > 1;
-  const int64_t most = NarrowestCut(config, experts_by_rank);
-  Require(tp_size >= 1 && config.num_heads % tp_size == 0 && tp_size <= most,
-          "tp size: expected a number of ranks that the {} heads come out even for: {}, got {}",
-          config.num_heads, DivisorsOf(config.num_heads, most), tp_size);
-  const int32_t num_experts = config.moe.expert_width > 0 ? config.moe.route.num_experts : 0;
-  Require(!experts_by_rank || num_experts > 0,
-          "ep size: expected 1 for a model without experts, got {}", ep_size);
-  Require(!experts_by_rank || num_experts % ep_size == 0,
-          "ep size: expected 1 or a number that the {} experts come out even for: {}, got {}",
-          num_experts, DivisorsOf(num_experts, num_experts), ep_size);
-  QUIRE_CHECK(rank >= 0 && rank < tp_size, "rank {} of {}", rank, tp_size);
-  config.shard = {.rank = rank, .size = tp_size, .experts_by_rank = experts_by_rank};
   return config;
 }
 

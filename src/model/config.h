@@ -125,7 +125,7 @@ struct ModelConfig {
   bool drafts = false;
   // Whether weights for multi-head form are loaded too, for prompts. The backend's to say.
   bool expands = false;
-  // What this rank loads and computes. Not the file's to say: WithShard.
+  // What this rank loads and computes. Not the file's to say: model/shard.h.
   Shard shard = {};
   RopeConfig rope;
   std::optional<BlockQuantization> fp8_blocks = {};
@@ -180,11 +180,6 @@ ModelConfig ReadModelConfig(const std::filesystem::path& model_dir);
 // The same model, drafting. Throws Error(kInvalidArgument) by the model's name if it has no draft layer,
 // or several, or one that no published model has.
 ModelConfig WithDraftLayer(ModelConfig config);
-
-// The part of the model that rank `rank` of `tp_size` has, with experts cut by their width (`ep_size` 1)
-// or shared out whole (`ep_size` = `tp_size`). Throws Error(kInvalidArgument), with the sizes that would
-// work, if heads or experts do not come out even, or something has too few columns for so many ranks.
-ModelConfig WithShard(ModelConfig config, int32_t rank, int32_t tp_size, int32_t ep_size);
 
 // Parameters of the model, and those that one token uses: one row of the embedding, and of the
 // experts those that it chooses. Without draft layers.

@@ -20,6 +20,7 @@
 #include "io/test_files.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/weight_packer.h"
+#include "model/shard.h"
 #include "model/weight_source.h"
 #include "testing/passed_on_weights.h"
 

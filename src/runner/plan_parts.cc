@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "model/forward.h"
 #include "model/rope_table.h"
+#include "model/shard.h"
 #include "model/weights.h"
 #include "runner/kv_stores.h"
 

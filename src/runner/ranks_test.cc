@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "device/collective.h"
 #include "model/config.h"
+#include "model/shard.h"
 #include "model/weight_source.h"
 #include "runner/cpu/local_ranks_device.h"
 #include "runner/model_runner.h"
