@@ -1,21 +1,30 @@
 #include "runner/step_message.h"
 
 namespace quire {
+namespace {
 
-void WriteStep(const StepWork& work, const StepMemory& memory, MessageWriter& message) {
+// fn(span) of what the host filled for a step, in one order for who writes and who reads.
+template <class Fn>
+void ForEachInput(const StepWork& work, const StepMemory& memory, Fn fn) {
   const BucketInputs& inputs = memory.buckets[work.bucket].host;
   const RareInputs& rare = memory.host_rare;
+  fn(inputs.tokens.first(work.num_tokens));
+  fn(inputs.positions.first(work.num_tokens));
+  fn(inputs.slots.first(work.num_tokens));
+  fn(rare.move_from.first(work.num_moves));
+  fn(rare.move_to.first(work.num_moves));
+  fn(rare.copy_from.first(work.num_copies));
+  fn(rare.copy_to.first(work.num_copies));
+}
+
+}  // namespace
+
+void WriteStep(const StepWork& work, const StepMemory& memory, MessageWriter& message) {
   message.Put(work.bucket);
   message.Put(work.num_tokens);
   message.Put(work.num_moves);
   message.Put(work.num_copies);
-  message.PutAll(inputs.tokens.first(work.num_tokens));
-  message.PutAll(inputs.positions.first(work.num_tokens));
-  message.PutAll(inputs.slots.first(work.num_tokens));
-  message.PutAll(rare.move_from.first(work.num_moves));
-  message.PutAll(rare.move_to.first(work.num_moves));
-  message.PutAll(rare.copy_from.first(work.num_copies));
-  message.PutAll(rare.copy_to.first(work.num_copies));
+  ForEachInput(work, memory, [&](auto values) { message.PutAll(values); });
   message.Put(work.seqs.size());
   message.PutAll(work.uses);
   for (const SequenceStep& seq : work.seqs) {
@@ -34,15 +43,7 @@ StepWork StepReader::Read(MessageReader& message, StepMemory& memory) {
                 .num_tokens = message.Take<size_t>(),
                 .num_moves = message.Take<size_t>(),
                 .num_copies = message.Take<size_t>()};
-  const BucketInputs& inputs = memory.buckets[work.bucket].host;
-  const RareInputs& rare = memory.host_rare;
-  message.TakeAll(inputs.tokens.first(work.num_tokens));
-  message.TakeAll(inputs.positions.first(work.num_tokens));
-  message.TakeAll(inputs.slots.first(work.num_tokens));
-  message.TakeAll(rare.move_from.first(work.num_moves));
-  message.TakeAll(rare.move_to.first(work.num_moves));
-  message.TakeAll(rare.copy_from.first(work.num_copies));
-  message.TakeAll(rare.copy_to.first(work.num_copies));
+  ForEachInput(work, memory, [&](auto values) { message.TakeAll(values); });
   const auto num_seqs = message.Take<size_t>();
   const std::span<SequenceStep> seqs = memory.seqs.first(num_seqs);
   const std::span<RowUse> uses = memory.uses.first(num_seqs);
