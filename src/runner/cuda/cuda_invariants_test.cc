@@ -186,6 +186,11 @@ TEST(CudaRunnerPages, MorePagesThanOneStepBringsChangeNoBit) {
 
 // ---- Parity ----
 
+struct Errors {
+  double rms = 0;     // without near ties
+  double median = 0;  // of all, absolute
+};
+
 // In bf16 nobody has the log-probabilities of float32. expected.json says how far off transformers
 // itself is, when it must choose the experts that float32 chooses, and where those choices are so
 // close that another order of roundings makes another: a log-probability jumps there, whoever
@@ -194,11 +199,6 @@ TEST(CudaRunnerPages, MorePagesThanOneStepBringsChangeNoBit) {
 //
 // Three times, if experts are chosen before the last layer: what another choice there leaves in the
 // cache, later positions read. Mistakes cost more: docs/numerics.md.
-struct Errors {
-  double rms = 0;     // without near ties
-  double median = 0;  // of all, absolute
-};
-
 Errors Slack(const ModelConfig& config) {
   const auto last = config.layers.end() - 1;
   const double slack = std::find(config.layers.begin(), last, LayerKind::kMoe) == last ? 2 : 3;

@@ -87,34 +87,25 @@ __device__ inline void HoldSums(float (&sums)[kSums]) {
 // sum += a b^T, or = where `adds` is false: a is 64 x 16 and b is n x 16, n twice the sums of a
 // thread, both in shared memory. Warp w has rows [16 w, + 16); sum[4 j + i] lies as MultiplyBf16's
 // sum[i], with columns [8 j, + 8).
-#define QUIRE_MULTIPLY_PANELS(name, instruction, count, operands, predicate)           \
+#define QUIRE_MULTIPLY(name, instruction, count, operands, predicate, transposed)      \
   __device__ inline void name(float(&sum)[count], uint64_t a, uint64_t b, bool adds) { \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " predicate                         \
                  ", 0;\n"                                                              \
                  "wgmma.mma_async.sync.aligned." instruction " {" QUIRE_NAMES##count   \
-                 "}, " operands ", p, 1, 1, 0, 0;\n}\n"                                \
+                 "}, " operands ", p, 1, 1" transposed ";\n}\n"                        \
                  : QUIRE_SUMS##count(sum, 0)                                           \
                  : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                       \
   }
-QUIRE_MULTIPLY_PANELS(MultiplyPanels, "m64n8k16.f32.bf16.bf16", 4, "%4, %5", "%6")
-QUIRE_MULTIPLY_PANELS(MultiplyPanels, "m64n64k16.f32.bf16.bf16", 32, "%32, %33", "%34")
-QUIRE_MULTIPLY_PANELS(MultiplyPanels, "m64n128k16.f32.bf16.bf16", 64, "%64, %65", "%66")
-QUIRE_MULTIPLY_PANELS(MultiplyPanels, "m64n256k16.f32.bf16.bf16", 128, "%128, %129", "%130")
-QUIRE_MULTIPLY_PANELS(MultiplyPanelsF16, "m64n8k16.f32.f16.f16", 4, "%4, %5", "%6")
-// The same of e4m3: a is 64 x 32 and b is n x 32.
-#define QUIRE_MULTIPLY_CODES(instruction, count, operands, predicate)                           \
-  __device__ inline void MultiplyCodes(float(&sum)[count], uint64_t a, uint64_t b, bool adds) { \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " predicate                                  \
-                 ", 0;\n"                                                                       \
-                 "wgmma.mma_async.sync.aligned." instruction " {" QUIRE_NAMES##count            \
-                 "}, " operands ", p, 1, 1;\n}\n"                                               \
-                 : QUIRE_SUMS##count(sum, 0)                                                    \
-                 : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                                \
-  }
-QUIRE_MULTIPLY_CODES("m64n32k32.f32.e4m3.e4m3", 16, "%16, %17", "%18")
-QUIRE_MULTIPLY_CODES("m64n64k32.f32.e4m3.e4m3", 32, "%32, %33", "%34")
-QUIRE_MULTIPLY_CODES("m64n128k32.f32.e4m3.e4m3", 64, "%64, %65", "%66")
-#undef QUIRE_MULTIPLY_CODES
+QUIRE_MULTIPLY(MultiplyPanels, "m64n8k16.f32.bf16.bf16", 4, "%4, %5", "%6", ", 0, 0")
+QUIRE_MULTIPLY(MultiplyPanels, "m64n64k16.f32.bf16.bf16", 32, "%32, %33", "%34", ", 0, 0")
+QUIRE_MULTIPLY(MultiplyPanels, "m64n128k16.f32.bf16.bf16", 64, "%64, %65", "%66", ", 0, 0")
+QUIRE_MULTIPLY(MultiplyPanels, "m64n256k16.f32.bf16.bf16", 128, "%128, %129", "%130", ", 0, 0")
+QUIRE_MULTIPLY(MultiplyPanelsF16, "m64n8k16.f32.f16.f16", 4, "%4, %5", "%6", ", 0, 0")
+// The same of e4m3, which is never transposed: a is 64 x 32 and b is n x 32.
+QUIRE_MULTIPLY(MultiplyCodes, "m64n32k32.f32.e4m3.e4m3", 16, "%16, %17", "%18", "")
+QUIRE_MULTIPLY(MultiplyCodes, "m64n64k32.f32.e4m3.e4m3", 32, "%32, %33", "%34", "")
+QUIRE_MULTIPLY(MultiplyCodes, "m64n128k32.f32.e4m3.e4m3", 64, "%64, %65", "%66", "")
+#undef QUIRE_MULTIPLY
 
 // sum += a b: a is 64 x 16 in registers, as MultiplyBf16's, and b is 16 x n in shared memory, n twice the
 // sums of a thread: rows of 16 keys over panels of 64 columns.
@@ -140,7 +131,6 @@ __device__ inline void MultiplyValues(float (&sum)[64], uint64_t a, uint64_t b) 
       : QUIRE_SUMS64(sum, 0)
       : "l"(a), "l"(b));
 }
-#undef QUIRE_MULTIPLY_PANELS
 #undef QUIRE_SUMS128
 #undef QUIRE_SUMS64
 #undef QUIRE_SUMS32
