@@ -46,6 +46,9 @@ SUITES = (
     Suite("attention", "kernels/cuda_kernels_test", "*CudaMla*:CudaMhaPrefill*", 8,
           "*/CudaMlaBitsTest.ATreeRow*/TensorCore:CudaMlaAttentionTest.WhereNothing*:"
           "CudaMlaAttentionTest.AKeyThat*:CudaMhaPrefillTest.AKeyThat*", 4),
+    Suite("choosing keys", "kernels/cuda_kernels_test", "CudaSelectKeys*:*CudaSparse*", 4,
+          "CudaSelectKeysTest.KeysBehind*:CudaSelectKeysTest.ByCodesKeysBehind*:"
+          "CudaSelectKeysTest.ByCodesALongRow*", 3),
     Suite("sampling", "decode/cuda_decode_test", "*", 2,
           "*/SampleItemsTest/*.TheHighestAnd*:*/SampleItemsTest/*.Bias*:*/SampleItemsTest/*.ALarge*:"
           "*/SampleItemsTest/*.Logprobs*:*/SampleItemsTest/*.RowsThat*", 5),

@@ -210,6 +210,12 @@ struct PhaseBarrier {
                  "r"(bytes)
                  : "memory");
   }
+  // Announces more bytes, of a phase that still waits for an arrival.
+  __device__ void Expect(uint32_t bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(Address()),
+                 "r"(bytes)
+                 : "memory");
+  }
   // Arrives when the thread's copies so far (CopyAsync16) have ended.
   __device__ void ArriveAfterCopies() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(Address())
@@ -269,6 +275,18 @@ __device__ inline void CopyBox(uint32_t to, const void* tensor_map, int32_t colu
       "[%1, {%2, %3, %4}], [%5];" ::"r"(to),
       "l"(tensor_map), "r"(column), "r"(row), "r"(matrix), "r"(barrier)
       : "memory");
+}
+
+// From shared memory; a thread waits for its own with WaitForStores, until they are read.
+__device__ inline void StoreBytes(std::byte* to, uint32_t from, uint32_t bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
+}
+__device__ inline void WaitForStores() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
 // Barriers that were initialised are known to the copy engine, after the next __syncthreads.

@@ -22,7 +22,7 @@ const char* TensorCoreProblem(const SelectKeysArgs& args) {
 
 SelectScratch LayOutSelect(int64_t num_partials, int32_t num_workers, const IndexShape& shape,
                            Carver& carver) {
-  return {.partials = carver.Take<uint64_t>(num_partials * shape.top_k),
+  return {.partials = carver.Take<uint64_t>(num_partials * PartialRoom(shape.top_k)),
           .counts = carver.Take<int32_t>(num_partials),
           .candidates = carver.Take<uint64_t>(
               CandidatesAreShared(shape.top_k) ? 0 : num_workers * CandidateRoom(shape.top_k))};

@@ -25,13 +25,17 @@ inline constexpr int64_t kMostSharedCandidates = 12288;
 constexpr bool CandidatesAreShared(int32_t top_k) {
   return CandidateRoom(top_k) <= kMostSharedCandidates;
 }
+// Ranks that a cut tile's worker keeps, those of its top_k among them: to find just these takes longer
+// than to merge some more.
+// An even number: they are copied 16 bytes at a time.
+constexpr int64_t PartialRoom(int32_t top_k) { return top_k + top_k % 2 + int64_t{2048}; }
 
 // Heads and values of the tensor-core kernel at most.
 inline constexpr int32_t kCodeHeads = 64, kCodeValues = 128;
 
 // What the kernels leave for each other.
 struct SelectScratch {
-  std::span<uint64_t> partials = {};    // [partials, top_k]: what cut tiles have chosen so far
+  std::span<uint64_t> partials = {};    // [partials, PartialRoom]: what cut tiles have kept so far
   std::span<int32_t> counts = {};       // [partials]: how many each holds
   std::span<uint64_t> candidates = {};  // [workers, CandidateRoom], or none: in shared memory
 };

@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   Search<kThreads, 1> search(
       shared.search,
       CandidatesOf(args, worker, reinterpret_cast<uint64_t*>(memory + sizeof(SharedPlain))),
-      args.shape.top_k, thread);
+      CandidateRoom(args.shape.top_k), args.shape.top_k, thread);
   TakeTurn();
   ForEachQuery(args, worker, [&](const Piece& piece) {
     const int32_t visible = VisibleTo(args.plan, piece.tile);

@@ -2,12 +2,15 @@
 #ifndef QUIRE_KERNELS_CUDA_SELECT_KEYS_SELECT_KEYS_SEARCH_CUH_
 #define QUIRE_KERNELS_CUDA_SELECT_KEYS_SELECT_KEYS_SEARCH_CUH_
 
+#include <cooperative_groups.h>
+
 #include <cstdint>
 
 #include "attn/plan.h"
 #include "attn/plan_build.h"
 #include "attn/work.h"
 #include "device/cuda/status.cuh"
+#include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
 #include "kernels/cuda/select_keys/select_keys_launch.h"
 #include "kernels/cuda/store/store_row.cuh"
@@ -19,6 +22,12 @@ inline constexpr int kTileKeys = static_cast<int>(kKeyTile.raw());
 // Ranks are told apart so many bits at a time. Scores of one sign and size agree in their first nine
 // bits; with more, fewer are counted together.
 inline constexpr int kDigitBits = 12, kBins = 1 << kDigitBits;
+// Bins are looked at in chunks: a lane has four bins of one, or one of all.
+inline constexpr int kChunkBins = 4 * kWarp;
+static_assert(kBins == kWarp * kChunkBins);
+// Candidates above top_k that are kept where it takes too long to tell which of them are chosen.
+inline constexpr uint32_t kPruneSlack = 1024;
+static_assert(kPruneSlack <= kMostOffers);
 // Positions whose order is made at once, a bit each.
 inline constexpr int32_t kWindow = 32 * kBins;
 
@@ -87,26 +96,48 @@ inline SelectKernelArgs KernelArgsOf(const SelectKeysArgs& args, const SelectScr
 
 // What threads share while they search.
 struct SearchMemory {
-  uint32_t words[kBins];  // how many ranks have a digit; later, positions as bits
-  uint32_t sums[32];
-  uint32_t count;               // candidates
+  alignas(16) uint32_t words[kBins];  // how many ranks have a digit; later, positions as bits
+  uint32_t count;                     // candidates
+  uint32_t sums[kWarp];
   uint32_t bin, above, inside;  // what a look at the bins has found
 };
 
-// The highest ranks of those that kThreads threads, which barrier kBarrier holds together, offer.
-template <int kThreads, int kBarrier>
+// The sum of the values of all lanes up to this one.
+__device__ inline uint32_t WarpSumThrough(uint32_t value) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const uint32_t other = __shfl_up_sync(kAllLanes, value, distance);
+    if (lane >= distance) value += other;
+  }
+  return value;
+}
+
+// The highest ranks of those that kThreads threads, which barrier kBarrier holds together, offer; or
+// those of all kCtas CTAs of a cluster.
+template <int kThreads, int kBarrier, int kCtas = 1>
 class Search {
  public:
   static constexpr int kWarps = kThreads / kWarp;
 
-  __device__ Search(SearchMemory& memory, uint64_t* candidates, int32_t top_k, int thread)
+  __device__ Search(SearchMemory& memory, uint64_t* candidates, int64_t room, int32_t top_k,
+                    int thread)
       : memory_(memory),
         candidates_(candidates),
         top_k_(static_cast<uint32_t>(top_k)),
-        full_(static_cast<uint32_t>(CandidateRoom(top_k)) - kMostOffers),
+        full_(static_cast<uint32_t>(room) - kMostOffers),
         thread_(thread) {}
 
   __device__ void Sync() const { SyncThreads<kThreads>(kBarrier); }
+  // The same of the threads of kOfCtas.
+  template <int kOfCtas = kCtas>
+  __device__ void SyncAll() const {
+    if constexpr (kOfCtas == 1) {
+      Sync();
+    } else {
+      cooperative_groups::this_cluster().sync();
+    }
+  }
 
   // Begins anew. All threads are done with what was found before.
   __device__ void Begin() {
@@ -120,40 +151,51 @@ class Search {
   __device__ void Offer(uint64_t rank, bool is_offered) {
     is_full_ |= Append(rank, is_offered && rank > lowest_) > full_;
   }
+  // Several at once; no rank is 0.
+  template <int kCount>
+  __device__ void OfferAll(const uint64_t (&ranks)[kCount]) {
+    uint32_t own = 0;
+#pragma unroll
+    for (const uint64_t rank : ranks) own += rank > lowest_ ? 1 : 0;
+    uint32_t at = TakeRoom(own);
+    is_full_ |= at + own > full_;
+#pragma unroll
+    for (const uint64_t rank : ranks) {
+      if (rank > lowest_) candidates_[at++] = rank;
+    }
+  }
   // All threads call it: then there is room for the next offers.
   __device__ void MakeRoom() {
     if (!SyncThreadsAny<kThreads>(kBarrier, is_full_)) return;
     Prune();
   }
 
-  // All have been offered: finds which are chosen, the top_k highest, or all if they are fewer.
+  // All have been offered, more than top_k: finds which are chosen, of those of all CTAs the top_k
+  // highest.
   __device__ void Finish() {
     Sync();
     count_ = memory_.count;
-    Sync();  // all have read it
-    lowest_ = count_ > top_k_ ? LowestChosen(count_) : 0;
+    lowest_ = LowestChosen<kCtas>(0);
   }
 
-  // The positions of what is chosen, ascending, and -1 behind them, to `chosen`. All are below `end`.
+  // The positions of what is chosen, ascending, to `chosen`, by the first CTA. All are below `end`.
   __device__ void WriteAscending(int32_t end, int32_t* chosen) {
+    uint32_t* const words = Of<kCtas>(0, memory_.words);
+    const bool is_first = words == memory_.words;
     uint32_t written = 0;
     for (int32_t first = 0; first < end; first += kWindow) {
       const int32_t num_words = (min(kWindow, end - first) + 31) / 32;
-      for (int32_t w = thread_; w < num_words; w += kThreads) memory_.words[w] = 0;
-      Sync();
-      for (uint32_t i = static_cast<uint32_t>(thread_); i < count_; i += kThreads) {
-        const uint64_t rank = candidates_[i];
-        const int32_t at = PositionOfRank(rank) - first;
-        if (rank >= lowest_ && at >= 0 && at < kWindow) {
-          atomicOr(&memory_.words[at / 32], 1u << at % 32);
-        }
+      if (is_first) {
+        if (first > 0) Sync();  // the bits before are read
+        for (int32_t w = thread_; w < num_words; w += kThreads) words[w] = 0;
       }
-      Sync();
-      written += WriteWindow(first, num_words, chosen + written);
-    }
-    for (uint32_t i = min(count_, top_k_) + static_cast<uint32_t>(thread_); i < top_k_;
-         i += kThreads) {
-      chosen[i] = -1;
+      SyncAll();
+      ForEachCandidate([&](uint64_t rank) {
+        const int32_t at = PositionOfRank(rank) - first;
+        if (rank >= lowest_ && at >= 0 && at < kWindow) atomicOr(&words[at / 32], 1u << at % 32);
+      });
+      SyncAll();
+      if (is_first) written += WriteWindow(first, num_words, chosen + written);
     }
   }
   // The first `count` positions, likewise.
@@ -162,73 +204,161 @@ class Search {
       chosen[i] = i < count ? i : -1;
     }
   }
-  // What is chosen, in any order, as partial number `partial`.
+  // All have been offered: what may be chosen, as partial number `partial`. That is all of them, if a
+  // partial has room for them.
   __device__ void WritePartial(const SelectScratch& scratch, int64_t partial) {
-    if (thread_ == 0) {
-      memory_.count = 0;
-      scratch.counts[static_cast<size_t>(partial)] = static_cast<int32_t>(min(count_, top_k_));
-    }
+    const auto room = static_cast<uint32_t>(PartialRoom(static_cast<int32_t>(top_k_)));
+    uint64_t* const to = scratch.partials.data() + partial * room;
+    FenceForProducts();
     Sync();
-    Keep(scratch.partials.data() + partial * top_k_);
+    count_ = memory_.count;
+    Sync();  // all have read it
+    uint32_t num_kept = count_;
+    if (count_ <= room && scratch.candidates.empty()) {
+      if (thread_ == 0) StoreCandidates(to);
+    } else {
+      lowest_ = count_ > room ? LowestChosen<1>(room - top_k_) : 0;
+      if (thread_ == 0) memory_.count = 0;
+      Keep(to);
+      Sync();
+      num_kept = memory_.count;
+      // What copies them takes two at a time.
+      if (thread_ == 0 && num_kept % 2 == 1) to[num_kept] = 0;
+    }
+    if (thread_ == 0) {
+      scratch.counts[static_cast<size_t>(partial)] = static_cast<int32_t>(num_kept);
+    }
   }
 
- private:
-  __device__ int Lane() const { return thread_ % kWarp; }
-
-  // Throws out what is not among the top_k. All threads see the candidates, and call it.
+  // Throws out most of what is not among the top_k. All threads see the candidates, and call it.
   __device__ void Prune() {
     count_ = memory_.count;
     is_full_ = false;
-    lowest_ = LowestChosen(count_);
+    lowest_ = LowestChosen<1>(kPruneSlack);
     if (thread_ == 0) memory_.count = 0;
     Keep(candidates_);
     Sync();
   }
 
-  // A rank that just top_k of more candidates are not below, found from its first bits on, a digit at a
-  // time. No two candidates are equal.
-  __device__ uint64_t LowestChosen(uint32_t count) {
+ private:
+  __device__ int Lane() const { return thread_ % kWarp; }
+
+  // The same in the shared memory of a CTA, of kOfCtas that search together: all of the cluster, or one.
+  template <int kOfCtas, class T>
+  static __device__ T* Of(int cta, T* own) {
+    if constexpr (kOfCtas == 1) {
+      return own;
+    } else {
+      return cooperative_groups::this_cluster().map_shared_rank(own, static_cast<unsigned>(cta));
+    }
+  }
+
+  // By the copy engine, two at a time.
+  __device__ void StoreCandidates(uint64_t* to) {
+    if (count_ % 2 == 1) {
+      candidates_[count_] = 0;
+      FenceForProducts();
+    }
+    StoreBytes(reinterpret_cast<std::byte*>(to), SharedAddress(candidates_), (count_ + 1) / 2 * 16);
+    WaitForStores();
+  }
+
+  // A rank that top_k of the candidates are not below, and at most `slack` others; of the candidates of
+  // all CTAs, or of this one's. It is found from its first bits on, a digit at a time. No two
+  // candidates are equal.
+  template <int kOfCtas>
+  __device__ uint64_t LowestChosen(uint32_t slack) {
     int shift = 64 - kDigitBits, known_from = 64;  // bits of it from here on are known
     uint64_t known = 0;
     uint32_t wanted = top_k_;
     while (true) {
-      CountDigits(count, known, known_from, shift);
-      FindBin(wanted);
+      CountDigits(known, known_from, shift);
+      FindBin<kOfCtas>(wanted);
       known |= uint64_t{memory_.bin} << shift;
       wanted -= memory_.above;
-      if (memory_.inside == wanted || shift == 0) return known;
+      if (memory_.inside - wanted <= slack || shift == 0) return known;
       known_from = shift;
       shift = max(0, shift - kDigitBits);  // the last digit may overlap the one before
     }
   }
 
+  // Calls run(rank) for this thread's candidates, of which several are on their way at once. 0 is no rank.
+  template <class Run>
+  __device__ void ForEachCandidate(Run run) const {
+    constexpr uint32_t kEach = 8;
+    const auto thread = static_cast<uint32_t>(thread_);
+    for (uint32_t first = thread; first < count_; first += kEach * kThreads) {
+      uint64_t ranks[kEach];
+#pragma unroll
+      for (uint32_t i = 0; i < kEach; ++i) {
+        ranks[i] = first + i * kThreads < count_ ? candidates_[first + i * kThreads] : 0;
+      }
+#pragma unroll
+      for (const uint64_t rank : ranks) {
+        if (rank != 0) run(rank);
+      }
+    }
+  }
+
   // How many candidates that agree with the known bits have each value of the digit at `shift`.
-  __device__ void CountDigits(uint32_t count, uint64_t known, int known_from, int shift) {
+  __device__ void CountDigits(uint64_t known, int known_from, int shift) {
     for (int bin = thread_; bin < kBins; bin += kThreads) memory_.words[bin] = 0;
     Sync();
-    for (uint32_t i = static_cast<uint32_t>(thread_); i < count; i += kThreads) {
-      const uint64_t rank = candidates_[i];
+    ForEachCandidate([&](uint64_t rank) {
       const bool agrees = known_from == 64 || rank >> known_from == known >> known_from;
       if (agrees) atomicAdd(&memory_.words[rank >> shift & (kBins - 1)], 1u);
-    }
+    });
     Sync();
   }
 
   // The bin that the wanted-th highest lies in; how many are above it, and how many inside.
+  template <int kOfCtas>
   __device__ void FindBin(uint32_t wanted) {
-    constexpr int kEach = (kBins + kThreads - 1) / kThreads;
-    const int top = kBins - 1 - kEach * thread_, end = max(-1, top - kEach);  // may have none
-    uint32_t sum = 0;
-    for (int bin = top; bin > end; --bin) sum += memory_.words[bin];
-    uint32_t above = SumBefore(sum);
-    if (above < wanted && wanted <= above + sum) {
-      int bin = top;
-      while (above + memory_.words[bin] < wanted) above += memory_.words[bin--];
-      memory_.bin = static_cast<uint32_t>(bin);
-      memory_.above = above;
-      memory_.inside = memory_.words[bin];
+    for (int chunk = thread_ / kWarp; chunk < kWarp; chunk += kWarps) {
+      const uint32_t sum = __reduce_add_sync(kAllLanes, SumOf(FourBins(memory_.words, chunk)));
+      if (Lane() == 0) memory_.sums[chunk] = sum;
     }
-    Sync();
+    SyncAll<kOfCtas>();
+    if (thread_ < kWarp) {
+      uint32_t chunk_sum = 0;
+#pragma unroll
+      for (int cta = 0; cta < kOfCtas; ++cta) {
+        chunk_sum += Of<kOfCtas>(cta, memory_.sums)[kWarp - 1 - Lane()];
+      }
+      uint32_t above = 0;
+      const int chunk = kWarp - 1 - FirstLaneWith(wanted, chunk_sum, above);
+      uint4 bins = {};
+#pragma unroll
+      for (int cta = 0; cta < kOfCtas; ++cta) {
+        const uint4 theirs = FourBins(Of<kOfCtas>(cta, memory_.words), chunk);
+        bins.x += theirs.x, bins.y += theirs.y, bins.z += theirs.z, bins.w += theirs.w;
+      }
+      const int lane = FirstLaneWith(wanted, SumOf(bins), above);
+      if (Lane() == lane) {
+        // From the highest on.
+        uint32_t inside = bins.w, below = 3;
+        if (above + inside < wanted) above += inside, inside = bins.z, below = 2;
+        if (above + inside < wanted) above += inside, inside = bins.y, below = 1;
+        if (above + inside < wanted) above += inside, inside = bins.x, below = 0;
+        memory_.bin = static_cast<uint32_t>(chunk * kChunkBins + 4 * (kWarp - 1 - lane)) + below;
+        memory_.above = above;
+        memory_.inside = inside;
+      }
+    }
+    SyncAll<kOfCtas>();
+  }
+  // This lane's of a chunk: the first lane has the highest.
+  __device__ uint4 FourBins(const uint32_t* words, int chunk) const {
+    return reinterpret_cast<const uint4*>(words)[chunk * kWarp + kWarp - 1 - Lane()];
+  }
+  static __device__ uint32_t SumOf(const uint4& bins) { return bins.x + bins.y + bins.z + bins.w; }
+  // The first lane up to which, with the `above` of before, the counts come to `wanted`; what is before
+  // that lane is added to `above`.
+  __device__ int FirstLaneWith(uint32_t wanted, uint32_t count, uint32_t& above) const {
+    const uint32_t through = above + WarpSumThrough(count);
+    const int lane = __ffs(static_cast<int>(__ballot_sync(kAllLanes, through >= wanted))) - 1;
+    above = __shfl_sync(kAllLanes, through - count, lane);
+    return lane;
   }
 
   // What lowest_ is not above, to `to`, in any order; memory_.count, 0 before, counts them. `to` may be
@@ -245,16 +375,21 @@ class Search {
         own += ranks[i] >= lowest_ && at < count_ ? 1 : 0;
       }
       Sync();
-      const uint32_t through = WarpSumThrough(own);
-      uint32_t at = 0;
-      if (Lane() == kWarp - 1) at = atomicAdd(&memory_.count, through);
-      at = __shfl_sync(kAllLanes, at, kWarp - 1) + through - own;
+      uint32_t at = TakeRoom(own);
 #pragma unroll
       for (uint32_t i = 0; i < kEach; ++i) {
         const bool is_there = first + i * kThreads + static_cast<uint32_t>(thread_) < count_;
         if (ranks[i] >= lowest_ && is_there) to[at++] = ranks[i];
       }
     }
+  }
+
+  // All lanes of a warp call it. Returns where a lane's own are put.
+  __device__ uint32_t TakeRoom(uint32_t own) {
+    const uint32_t through = WarpSumThrough(own);
+    uint32_t first = 0;
+    if (Lane() == kWarp - 1) first = atomicAdd(&memory_.count, through);
+    return __shfl_sync(kAllLanes, first, kWarp - 1) + through - own;
   }
 
   // All lanes of a warp call it. Returns how many candidates there are now at least.
@@ -268,15 +403,6 @@ class Search {
     const auto before = static_cast<uint32_t>(__popc(lanes & ((1u << Lane()) - 1)));
     if (is_taken) candidates_[first + before] = rank;
     return first + num_taken;
-  }
-
-  // The sum of the values of all lanes up to this one.
-  __device__ uint32_t WarpSumThrough(uint32_t value) const {
-    for (int distance = 1; distance < kWarp; distance *= 2) {
-      const uint32_t other = __shfl_up_sync(kAllLanes, value, distance);
-      if (Lane() >= distance) value += other;
-    }
-    return value;
   }
 
   // The sum of the values of threads before this one; of all of them in total_.
@@ -293,17 +419,25 @@ class Search {
 
   // The positions of a window's bits; returns how many there are.
   __device__ uint32_t WriteWindow(int32_t first, int32_t num_words, int32_t* to) {
+    // Of a short window a thread has a byte, so that all have some.
+    if (num_words <= kThreads / 4) {
+      return WriteBits(reinterpret_cast<const uint8_t*>(memory_.words), 4 * num_words, first, to);
+    }
+    return WriteBits(memory_.words, num_words, first, to);
+  }
+  template <class Bits>
+  __device__ uint32_t WriteBits(const Bits* words, int32_t num_words, int32_t first, int32_t* to) {
+    constexpr int32_t kEach = 8 * sizeof(Bits);
     const int32_t each = (num_words + kThreads - 1) / kThreads;
     const int32_t begin = min(thread_ * each, num_words), end = min(begin + each, num_words);
     uint32_t own = 0;
-    for (int32_t w = begin; w < end; ++w) own += static_cast<uint32_t>(__popc(memory_.words[w]));
+    for (int32_t w = begin; w < end; ++w) own += static_cast<uint32_t>(__popc(words[w]));
     uint32_t at = SumBefore(own);
     for (int32_t w = begin; w < end; ++w) {
-      for (uint32_t bits = memory_.words[w]; bits != 0; bits &= bits - 1) {
-        to[at++] = first + w * 32 + __ffs(static_cast<int>(bits)) - 1;
+      for (uint32_t bits = words[w]; bits != 0; bits &= bits - 1) {
+        to[at++] = first + w * kEach + __ffs(static_cast<int>(bits)) - 1;
       }
     }
-    Sync();  // the bits are read
     return total_;
   }
 
@@ -329,8 +463,8 @@ __device__ inline uint64_t RankOfKey(const IndexShape& shape, float score, int32
 template <class Search>
 __device__ void EndPiece(const SelectKernelArgs& args, const Piece& piece, int32_t visible,
                          Search& search) {
-  search.Finish();
   if (piece.first == 0 && piece.last == piece.num_splits) {
+    search.Finish();
     search.WriteAscending(visible, args.chosen + piece.tile.q_begin.raw() * args.shape.top_k);
   } else if (piece.partial < static_cast<int64_t>(args.scratch.counts.size())) {
     search.WritePartial(args.scratch, piece.partial);

@@ -246,15 +246,15 @@ __device__ inline float Relu(float x) {
   return y;
 }
 
-// Four quotients as e4m3, to nearest, ties to even.
-__device__ inline uint32_t RoundToCodes(float4 v, float scale) {
+// Four products as e4m3, to nearest, ties to even.
+__device__ inline uint32_t RoundToCodes(float4 v, float factor) {
   uint16_t low, high;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
       : "=h"(low)
-      : "f"(__fdiv_rn(v.y, scale)), "f"(__fdiv_rn(v.x, scale)));
+      : "f"(__fmul_rn(v.y, factor)), "f"(__fmul_rn(v.x, factor)));
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
       : "=h"(high)
-      : "f"(__fdiv_rn(v.w, scale)), "f"(__fdiv_rn(v.z, scale)));
+      : "f"(__fmul_rn(v.w, factor)), "f"(__fmul_rn(v.z, factor)));
   return low | static_cast<uint32_t>(high) << 16;
 }
 
@@ -268,7 +268,8 @@ class Scorer {
         shared_(shared),
         thread_(static_cast<int>(threadIdx.x)),
         scorer_(static_cast<uint32_t>(Uniform(thread_ / kWarpgroup))),
-        search_(shared.search, candidates, args.shape.top_k, thread_) {}
+        search_(shared.search, candidates, CandidateRoom(args.shape.top_k), args.shape.top_k,
+                thread_) {}
 
   __device__ void Run(int32_t worker) {
     uint32_t first_stage = 0;
@@ -305,27 +306,28 @@ class Scorer {
     if (head >= kHeads) return;
     float4 values[8] = {};
     const bool is_head = head < args_.shape.num_heads;
-    if (is_head) args_.q.Load(token, head, quarter * 32, values);
+    float gate = 0.0f;
+    if (is_head) {
+      args_.q.Load(token, head, quarter * 32, values);
+      gate = args_.gates[token * args_.gate_stride + head];
+    }
     float amax = 0.0f;
 #pragma unroll
     for (const float4& v : values) amax = fmaxf(amax, MaxMagnitude(v));
     amax = fmaxf(amax, __shfl_xor_sync(kAllLanes, amax, 1));
     amax = fmaxf(amax, __shfl_xor_sync(kAllLanes, amax, 2));
-    const float scale = Fp8Scale(amax);
+    const float scale = Fp8Scale(amax), inverse = __frcp_rn(scale);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t words[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) words[i] = RoundToCodes(values[4 * half + i], scale);
+      for (int i = 0; i < 4; ++i) words[i] = RoundToCodes(values[4 * half + i], inverse);
       StoreShared16(
           SharedAddress(shared_.q) +
               PanelChunk(static_cast<uint32_t>(head), static_cast<uint32_t>(2 * quarter + half)),
           words);
     }
-    if (quarter == 0) {
-      const float gate = is_head ? args_.gates[token * args_.gate_stride + head] : 0.0f;
-      shared_.gates[head] = __fmul_rn(__fmul_rn(args_.scale, gate), scale);
-    }
+    if (quarter == 0) shared_.gates[head] = __fmul_rn(__fmul_rn(args_.scale, gate), scale);
     FenceForProducts();
   }
   // Those of this thread's columns.
