@@ -16,7 +16,7 @@ MODEL_BENCH_FLAGS = $(filter-out --benchmark_%,$(BENCH_FLAGS))
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help quire serve test test-clients test-guidellm test-vllm-bench asan tsan load soak fuzz bench eval-matrix cuda test-cuda sanitize-cuda bench-cuda install format format-check tidy clean
+.PHONY: help packages quire serve built-dev built-asan built-tsan test test-clients test-guidellm test-vllm-bench asan tsan load soak fuzz bench eval-matrix cuda test-cuda sanitize-cuda bench-cuda install format format-check tidy clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
@@ -27,8 +27,20 @@ quire: build/release/.configured  ## build the command line, build/release/quire
 serve: quire  ## serve the bundled model, or MODEL=folder, on http://127.0.0.1:8080
 	build/release/quire serve $(MODEL) $(SERVE_FLAGS)
 
-test: build/dev/.configured build/browser.tried  ## install what is missing, build, run every test
+# What `make test`, `make asan` and `make tsan` need and run, installed and built by itself: .ci/run does
+# that for one while it runs another.
+packages: build/packages.installed build/packages-clang.installed build/browser.tried
+
+built-dev: build/dev/.configured build/browser.tried
 	cmake --build --preset dev -j $(JOBS)
+
+built-asan: build/asan/.configured
+	cmake --build --preset asan -j $(JOBS)
+
+built-tsan: build/tsan/.configured
+	cmake --build --preset tsan -j $(JOBS) --target $(THREADED)
+
+test: built-dev  ## install what is missing, build, run every test
 	ctest --preset dev -j $(JOBS)
 
 # Real clients, of the versions that tools/clients.txt names. Here a test that is skipped has failed.
@@ -50,8 +62,7 @@ test-vllm-bench: build/dev/.configured build/clients-vllm/.installed  ## vLLM's 
 	build/clients-vllm/bin/python src/serve/vllm_bench_test.py build/dev/quire models/quire-grade-school
 
 # Without those that are about the build, or put faults back.
-asan: build/asan/.configured  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	cmake --build --preset asan -j $(JOBS)
+asan: built-asan  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	ctest --preset asan -j $(TEST_JOBS) -LE 'seeds|compile_fail|repo'
 
 # What runs loops on threads, or threads of its own; the server as a whole runs under `make load`.
@@ -61,8 +72,7 @@ THREADED = device_test attn_test interop_test kernels_test engine_test model_tes
 EMPTY :=
 THREADED_REGEX = ^($(subst $(EMPTY) $(EMPTY),|,$(THREADED)))$$
 # setarch -R: some kernels place mappings where ThreadSanitizer's shadow has to be.
-tsan: build/tsan/.configured  ## the tests of what runs on threads, under ThreadSanitizer
-	cmake --build --preset tsan -j $(JOBS) --target $(THREADED)
+tsan: built-tsan  ## the tests of what runs on threads, under ThreadSanitizer
 	if setarch -R true 2>/dev/null; then run="setarch -R"; fi; \
 	$$run ctest --preset tsan -j $(JOBS) -R '$(THREADED_REGEX)'
 
