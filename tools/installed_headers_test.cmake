@@ -3,6 +3,10 @@
 # ours on the include path but the prefix, and that all compile together. A header that its own source
 # includes before anything else has been compiled alone with that source, and is not again, unless
 # UNITY says that sources are not compiled alone.
+#
+# A header is also as good as alone behind those that it includes itself, directly or not: they bring
+# nothing that it does not bring. One compilation so does for a chain of headers, each of which is
+# among what the next one includes, and takes as long as that of its last.
 cmake_minimum_required(VERSION 3.25)
 
 set(temp $ENV{TMPDIR})
@@ -26,7 +30,7 @@ endif()
 
 file(GLOB_RECURSE headers RELATIVE ${work}/prefix/include ${work}/prefix/include/quire/*.h)
 set(all "")
-set(sources ${work}/all.cc)
+set(alone "")
 foreach(header IN LISTS headers)
   string(APPEND all "#include \"${header}\"\n")
   string(REGEX REPLACE "^quire/(.*)\\.h$" "\\1" stem ${header})
@@ -35,12 +39,58 @@ foreach(header IN LISTS headers)
     file(STRINGS ${SOURCE}/src/${stem}.cc first REGEX "^#include" LIMIT_COUNT 1)
   endif()
   if(NOT first STREQUAL "#include \"${stem}.h\"")
-    string(REPLACE / . name ${stem})
-    file(WRITE ${work}/${name}.cc "#include \"${header}\"\n")
-    list(APPEND sources ${work}/${name}.cc)
+    list(APPEND alone ${header})
   endif()
 endforeach()
 file(WRITE ${work}/all.cc "${all}")
+
+# Sets ${out} to the headers of ours that `header` includes, directly or not.
+function(find_included header out)
+  get_property(included GLOBAL PROPERTY "included by ${header}")
+  get_property(is_known GLOBAL PROPERTY "included by ${header}" SET)
+  if(NOT is_known AND EXISTS ${work}/prefix/include/${header})
+    file(STRINGS ${work}/prefix/include/${header} lines REGEX "^#include \"")
+    foreach(line IN LISTS lines)
+      string(REGEX REPLACE "^#include \"([^\"]*)\".*" "\\1" direct "${line}")
+      find_included(${direct} more)
+      list(APPEND included ${direct} ${more})
+    endforeach()
+    list(REMOVE_DUPLICATES included)
+    set_property(GLOBAL PROPERTY "included by ${header}" "${included}")
+  endif()
+  set(${out} "${included}" PARENT_SCOPE)
+endfunction()
+
+# Those that include most come first: each begins a chain with what is left of the headers, and goes on
+# with that of the included which itself includes most.
+set(ordered "")
+foreach(header IN LISTS alone)
+  find_included(${header} included)
+  list(LENGTH included count)
+  math(EXPR key "100000 + ${count}")
+  list(APPEND ordered "${key} ${header}")
+endforeach()
+list(SORT ordered ORDER DESCENDING)
+list(TRANSFORM ordered REPLACE "^[0-9]+ " "")
+
+set(sources ${work}/all.cc)
+set(num_compiled 0)
+while(ordered)
+  list(POP_FRONT ordered header)
+  string(REPLACE / . name ${header})
+  set(chain "#include \"${header}\"\n")
+  math(EXPR num_compiled "${num_compiled} + 1")
+  find_included(${header} included)
+  foreach(next IN LISTS ordered)  # a header comes behind all that include it
+    if(next IN_LIST included)
+      string(PREPEND chain "#include \"${next}\"\n")
+      list(REMOVE_ITEM ordered ${next})
+      find_included(${next} included)
+    endif()
+  endforeach()
+  file(WRITE ${work}/${name}.cc "${chain}")
+  list(APPEND sources ${work}/${name}.cc)
+endwhile()
 
 string(REPLACE "|" ";" includes "${INCLUDES}")
 list(TRANSFORM includes PREPEND -I)
@@ -54,4 +104,4 @@ if(NOT result EQUAL 0)
 endif()
 file(REMOVE_RECURSE ${work})
 list(LENGTH headers num_headers)
-message("${num_headers} headers compile by themselves")
+message("${num_headers} headers compile by themselves, in ${num_compiled} chains")
