@@ -489,7 +489,7 @@ class GenerateTest(CliTest):
         answer = self.run_json("generate", text, "--stop", "Question:", "--json")
         self.assertEqual(answer["text"].split()[-2:], ["####", "80"])
         # No folders. The last is too long to be a path, but in words that are one token each.
-        for word in ("hi", "README.md", "the " * 1250):
+        for word in ("hi", "README.md", "altogether " * 400):
             self.run_ok("generate", word, "--max-tokens", 3)
 
     def test_the_sparse_bundled_model_finds_what_it_needs_among_fewer_keys_than_it_sees(self):
