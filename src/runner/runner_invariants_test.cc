@@ -43,7 +43,7 @@ class RunnerInvariants : public ::testing::TestWithParam<ModelCase> {
 
 TEST_P(RunnerInvariants, PageSizesAndChunksChangeNoBit) {
   JobReport first;
-  for (const int32_t page_size : {1, 16, 64, 128}) {
+  for (const int32_t page_size : {1, 16, 61, 64, 128}) {
     RunnerOptions options = Options();
     options.page_size = PageSize(page_size);
     const auto runner = Make(options);

@@ -358,12 +358,16 @@ JobReport RunSparseJob(const ModelConfig& config, const RunnerOptions& options) 
 TEST(CudaSparseRunner, LayoutsOfIndexKeysChangeNoBit) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const ModelConfig config = ReadModelConfig(kSparse);
-  RunnerOptions options = SparseOptions();
-  const JobReport plain = RunSparseJob(config, options);
-  options.index_layout = IndexKeyLayout::kPreshuffled;
-  for (const int32_t page_size : {16, 64, 128}) {
-    options.page_size = PageSize(page_size);
-    EXPECT_EQ(Difference(RunSparseJob(config, options), plain), "") << page_size;
+  for (const bool deterministic : {false, true}) {
+    RunnerOptions options = SparseOptions();
+    options.deterministic = deterministic;
+    const JobReport plain = RunSparseJob(config, options);
+    options.index_layout = IndexKeyLayout::kPreshuffled;
+    for (const int32_t page_size : {16, 64, 128}) {
+      options.page_size = PageSize(page_size);
+      EXPECT_EQ(Difference(RunSparseJob(config, options), plain), "")
+          << page_size << (deterministic ? ", deterministic" : "");
+    }
   }
 }
 
@@ -382,11 +386,15 @@ TEST(CudaSparseRunner, AChoiceOfEverythingHasTheBitsOfDenseAttention) {
 
 TEST(CudaSparseRunner, EagerStepsAndGraphsHaveTheSameBits) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
-  RunnerOptions options = SparseOptions();
-  options.mode = StepMode::kEager;
   const ModelConfig config = ReadModelConfig(kSparse);
-  const JobReport eager = RunSparseJob(config, options);
-  EXPECT_EQ(Difference(RunSparseJob(config, SparseOptions()), eager), "");
+  for (const bool deterministic : {false, true}) {
+    RunnerOptions options = SparseOptions();
+    options.deterministic = deterministic;
+    const JobReport graph = RunSparseJob(config, options);
+    options.mode = StepMode::kEager;
+    EXPECT_EQ(Difference(RunSparseJob(config, options), graph), "")
+        << (deterministic ? "deterministic" : "");
+  }
 }
 
 }  // namespace

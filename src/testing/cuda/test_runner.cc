@@ -20,15 +20,12 @@ const auto* const kNeedsDevice = ::testing::AddGlobalTestEnvironment(new NeedsDe
 }  // namespace
 
 std::unique_ptr<MeteredRunner> MakeTestRunner(const ModelCase& model, RunnerOptions options) {
-  options.context = TokenCount(kTestContext);
-  options.kv_format = model.kv_format;
   options.deterministic = true;
-  return cuda::MakeDeviceRunner(cuda::kTestData / model.folder, options, model.weights);
+  return cuda::MakeDeviceRunner(cuda::kTestData / model.folder, OptionsOf(model, options),
+                                model.weights);
 }
 
 // The plain kernel runs small models; these go to tensor cores.
-std::span<const ModelCase> SparseModels() { return {}; }
-
 std::span<const KvFormat> TrueSizeFormats() {
   static constexpr KvFormat kFormats[] = {KvFormat::kLatentBf16, KvFormat::kLatentFp8};
   return kFormats;

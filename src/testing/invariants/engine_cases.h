@@ -52,18 +52,50 @@ inline std::vector<EngineCase> SmallCases() {
   }
   return cases;
 }
-// And the true size.
+
+// Models with sparse attention, whose choices are far shorter than the contexts here, but for that of
+// kWideModel, which is longer than all of them. Layers share in the first two, and by a frequency in the
+// fourth.
+struct SparseModel {
+  const char* folder;
+  Weights weights;
+  int32_t top_k;  // the model's own
+};
+inline constexpr SparseModel kSharingModel{"hf/glm_dsa_types", Weights::kFiles, 20};
+inline constexpr SparseModel kTrueSparseModel{"dummy/sparse", Weights::kDummy, 40};
+inline constexpr SparseModel kWideModel{"hf/v32_wide", Weights::kFiles, 512};
+inline constexpr SparseModel kSparseModels[] = {kSharingModel,
+                                                kTrueSparseModel,
+                                                kWideModel,
+                                                {"hf/glm_dsa_frequency", Weights::kFiles, 20},
+                                                {"hf/v32", Weights::kFiles, 24}};
+
+inline constexpr ModelCase kSharingCase{kSharingModel.folder, kSharingModel.weights,
+                                        KvFormat::kLatentBf16};
+inline constexpr ModelCase kShuffledCase{kTrueSparseModel.folder, kTrueSparseModel.weights,
+                                         KvFormat::kLatentBf16, IndexKeyType::kFp8,
+                                         IndexKeyLayout::kPreshuffled};
+
+// Every type and layout of index keys, and every page size. Index keys move with their pages, in both
+// layouts: preshuffled ones have pages of whole tiles.
+inline std::vector<EngineCase> SparseCases() {
+  const ModelCase plain{kTrueSparseModel.folder, kTrueSparseModel.weights, KvFormat::kLatentFp8};
+  ModelCase bf16_keys = kSharingCase;
+  bf16_keys.index_type = IndexKeyType::kBf16;
+  const ModelCase wide{kWideModel.folder, kWideModel.weights, KvFormat::kLatentBf16,
+                       IndexKeyType::kF32};
+  return {{plain, 1, StepMode::kEager},          {plain, 61, StepMode::kGraph},
+          {bf16_keys, 128, StepMode::kEager},    {kShuffledCase, 64, StepMode::kEager},
+          {kShuffledCase, 16, StepMode::kGraph}, {wide, 16, StepMode::kGraph}};
+}
+
+// And the true size, and sparse models.
 inline std::vector<EngineCase> EngineCases() {
   std::vector<EngineCase> cases = SmallCases();
   for (const KvFormat format : TrueSizeFormats()) {
     cases.push_back({{kTrueModel, Weights::kDummy, format}, 64, StepMode::kGraph});
   }
-  // Index keys move with their pages, in both layouts: preshuffled ones have pages of whole tiles.
-  for (const ModelCase& model : SparseModels()) {
-    const bool is_preshuffled = model.index_layout == IndexKeyLayout::kPreshuffled;
-    cases.push_back({model, is_preshuffled ? 64 : 1, StepMode::kEager});
-    cases.push_back({model, 16, StepMode::kGraph});
-  }
+  for (const EngineCase& sparse : SparseCases()) cases.push_back(sparse);
   return cases;
 }
 
@@ -127,7 +159,11 @@ class EngineCaseTest : public ::testing::TestWithParam<EngineCase> {
   std::unique_ptr<MeteredRunner> runner_;
 
  private:
-  static LoneAnswers& Lone(const ModelCase& model) {
+  // Of plain index keys, whatever layout is under test.
+  static LoneAnswers& Lone(ModelCase model) {
+    if (model.index_layout == IndexKeyLayout::kPreshuffled) {
+      model.index_layout = IndexKeyLayout::kPlain;
+    }
     auto& lone = lone_answers_[model.Name()];
     if (!lone) lone = std::make_unique<LoneAnswers>(model);
     return *lone;

@@ -31,14 +31,12 @@ std::vector<EngineCase> SpeculationCases() {
         {{kSmallModel, Weights::kFiles, KvFormat::kLatentBf16}, page_size, kModes[mode]});
     mode = 1 - mode;
   }
-  cases.push_back({SparseModels().front(), 16, StepMode::kEager});
+  cases.push_back({kSharingCase, 16, StepMode::kEager});
   return cases;
 }
 
 // The other layout of index keys, in a model of the true size.
-std::vector<EngineCase> PreshuffledCases() {
-  return {{SparseModels().back(), 16, StepMode::kEager}};
-}
+std::vector<EngineCase> PreshuffledCases() { return {{kShuffledCase, 16, StepMode::kEager}}; }
 
 class EngineSpeculation : public EngineRandom {
  protected:
