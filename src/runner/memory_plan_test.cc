@@ -262,6 +262,16 @@ TEST(MemoryPlanTest, ASparseModelsResidentMemoryIsThePlansAtALongContext) {
   ASSERT_GT(planned, 400e6);
   EXPECT_NEAR(static_cast<double>(ResidentBytes()) / planned, 1.0, 0.05) << "once loaded";
   testing::RunJob(*runner, {.prompt = testing::RandomTokens(3000, 320, 1), .num_output = 2});
+  // And the end of the context, whose queries choose among 64k keys; those that nobody wrote are zeros.
+  const std::vector<int32_t> tokens = testing::RandomTokens(64, 320, 2);
+  std::vector<PageId> pages;
+  for (int64_t i = 1; i <= 65536 / 64; ++i) pages.emplace_back(i);
+  const StepSequence last{.tokens = tokens,
+                          .position = TokenCount(65536 - 64),
+                          .pages = pages,
+                          .want = Want::kNextToken,
+                          .sampling = {.temperature = 0}};
+  runner->Step({.sequences = {&last, 1}});
   EXPECT_NEAR(static_cast<double>(ResidentBytes()) / planned, 1.0, 0.05) << "once used";
 }
 

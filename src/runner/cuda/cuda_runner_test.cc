@@ -16,6 +16,7 @@
 #include "runner/cuda/test_runner.h"
 #include "runner/plan_parts.h"
 #include "runner/runner_cases.h"
+#include "runner/test_models.h"
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
 #include "testing/faulty_weights.h"
@@ -134,6 +135,34 @@ TEST_F(CudaRunnerTest, TheDevicesMemoryIsWithinOnePercentOfThePlan) {
   }
 }
 
+TEST_F(CudaRunnerTest, ASparseModelsMemoryIsThePlansAtALongContext) {
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    RunnerOptions options = kOptions;
+    options.mode = mode;
+    options.context = TokenCount(65536);
+    options.max_step_tokens = TokenCount(2048);
+    options.pool_tokens = TokenCount(1'000'000);
+    const auto runner = MakeDeviceRunner(kSparse, options, Weights::kDummy);
+    const MemoryPlan& plan = runner->memory_plan();
+    const int64_t vocab_size = runner->limits().vocab_size;
+    // What is below the last tokens of the context need not have been computed: unused rows are zeros.
+    constexpr int64_t kChunk = 2048;
+    const std::vector<int32_t> tokens = RandomTokens(kChunk, vocab_size, 1);
+    const std::vector<PageId> pages = FirstPages(65536 / 16);
+    for (const int64_t position : {int64_t{0}, int64_t{65536} - kChunk}) {
+      const StepSequence chunk{.tokens = tokens,
+                               .position = TokenCount(position),
+                               .pages = pages,
+                               .want = Want::kNextToken,
+                               .sampling = {.temperature = 0}};
+      runner->Step({.sequences = {&chunk, 1}});
+    }
+    const ByteOffset used = QueryDevice().memory - FreeDeviceMemory();
+    EXPECT_NEAR(static_cast<double>(used.raw()) / static_cast<double>(plan.total().raw()), 1.0,
+                0.01);
+  }
+}
+
 // Prompts in chunks and at once, beside an answer: multi-head form gives what latent form does, which
 // --deterministic always takes, up to rounding. Without experts: where two of them tie, rounding decides.
 TEST_F(CudaRunnerTest, PromptsInMultiHeadFormSayWhatLatentFormSays) {
@@ -196,6 +225,23 @@ TEST(CudaStepMemoryTest, AllBucketsShareOneTableOfPages) {
   const ByteOffset table = ByteOffset(sizeof(PageId)) * 512 * 131072;  // 0.25 GiB
   EXPECT_GT(table_bytes(1), table);
   EXPECT_LE(table_bytes(1) - table_bytes(64), table);
+}
+
+TEST(CudaStepMemoryTest, ChoosingKeysTakesAsMuchForEveryContext) {
+  const ModelConfig config = ReadModelConfig(kSparse);
+  const auto selection = [&](int64_t context) {
+    const RunnerOptions options{.context = TokenCount(context),
+                                .max_seqs = 64,
+                                .max_step_tokens = TokenCount(2048),
+                                .mode = StepMode::kGraph};
+    const RunnerLimits limits = LimitsWithoutPool(config, options);
+    Carver device, pinned;
+    CudaStepParts parts;
+    return LayOutCudaSteps(config, limits, options, 132, parts, device, pinned).selection_bytes;
+  };
+  EXPECT_GT(selection(8 << 10), ByteOffset(0));
+  EXPECT_EQ(selection(64 << 10), selection(8 << 10));
+  EXPECT_EQ(selection(1 << 20), selection(8 << 10));
 }
 
 // The same step for an eager and a graph runner, in every bucket, with rows and tokens of padding
