@@ -101,7 +101,7 @@ bench: build/$(TREE)/.configured  ## the benchmarks (BENCH_FLAGS=--quick for a s
 eval-matrix: build/release/.configured build/dev/.configured  ## the bundled model's accuracy everywhere: docs/results/eval-matrix.md
 	cmake --build --preset release -j $(JOBS) --target quire
 	cmake --build --preset dev -j $(JOBS) --target quire
-	tools/eval_matrix.py build/release/quire --faulty build/dev/quire --output docs/results/eval-matrix.md
+	tools/eval_matrix.py build/release/quire --faulty build/dev/quire $(if $(wildcard build/cuda/quire),--cuda build/cuda/quire) --output docs/results/eval-matrix.md
 
 cuda: build/cuda/.configured  ## build/cuda/quire, and the tests and benchmarks of CUDA (needs nvcc 13)
 	cmake --build --preset cuda -j $(JOBS) --target quire_cuda quire

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The bundled model's accuracy at every page size, mode, cache and concurrency: one table.
 
-usage: tools/eval_matrix.py QUIRE [--faulty QUIRE_WITH_FAULTS] [--device cuda] [--quick] [--output FILE]
+usage: tools/eval_matrix.py QUIRE [--faulty QUIRE_WITH_FAULTS] [--cuda QUIRE_WITH_CUDA] [--device cuda] [--quick]
+                            [--output FILE]
 
 Every cell answers the same questions, 100 short and 10 long ones, greedily; the answers must be the
 same texts everywhere, or this fails. One cell answers all of both files. With --faulty, a build with
@@ -12,7 +13,8 @@ some must be. On a GPU (--device cuda) steps are --deterministic, and nothing sp
 
 The sparse model answers the long file with every type of index keys, and with indexers that cannot
 know: it fails if sparse attention costs more than 0.03, if a type of keys costs more than 0.01, or if
-an untrained indexer or the last keys alone solve half of the questions.
+an untrained indexer or the last keys alone solve half of the questions. The same rows follow on a GPU where
+QUIRE, or the build named by --cuda, can use one; a line says so where not.
 """
 
 import argparse
@@ -50,15 +52,28 @@ class Matrix:
         self.first = {}  # (kind, number of questions, name of texts) -> the first run
         self.done = 0
 
+    def binary_for(self, device):
+        return self.options.cuda if device == "cuda" and self.options.cuda else self.options.quire
+
+    def gpu_problem(self):
+        """Why no GPU answers here; "" if one can."""
+        told = subprocess.run([str(self.binary_for("cuda")), "doctor", "--json"], check=True, text=True,
+                              capture_output=True).stdout
+        cuda = json.loads(told)["backends"]["cuda"]
+        if not cuda["compiled_in"]:
+            return "this build has no CUDA"
+        return "" if cuda["usable"] else cuda["problem"]
+
     def ask(self, kind, count, *, page, mode="eager", cache=True, concurrency=64, kv="bf16",
             tree=None, fault=None, same=True, context=CONTEXT, pool=400_000, model=MODEL,
-            index_keys=None, top_k=None, texts="dense"):
+            index_keys=None, top_k=None, texts="dense", device=None):
         """One run of `quire eval`; its JSON. Runs that name the same `texts` must give the same ones."""
-        binary = self.options.faulty if fault else self.options.quire
+        device = device or self.options.device
+        binary = self.options.faulty if fault else self.binary_for(device)
         flags = ["--page-size", page, "--step-mode", mode, "--concurrency", concurrency,
                  "--context-length", context, "--max-total-tokens", pool, "--kv-cache-dtype", kv,
-                 "--max-tokens", 256, "--device", self.options.device]
-        if self.options.device == "cuda":
+                 "--max-tokens", 256, "--device", device]
+        if device == "cuda":
             flags.append("--deterministic")
         if not cache:
             flags.append("--disable-radix-cache")
@@ -94,6 +109,7 @@ class Matrix:
               f"{f', {model.name}' if model != MODEL else ''}"
               f"{f', {index_keys} index keys' if index_keys else ''}"
               f"{f', {top_k} keys' if top_k else ''}"
+              f"{', on cuda' if device == 'cuda' else ''}"
               f"{', fault ' + str(fault) if fault else ''}: {run['accuracy']:.3f} in "
               f"{time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
         if same:
@@ -218,38 +234,55 @@ def untrained_weights():
     return stored[:8 + size] + bytes(body)
 
 
+def sparse_devices(matrix):
+    """The device of the matrix, the GPU besides, and what to say where there is none."""
+    device = matrix.options.device
+    if device == "cuda":
+        return [device], ""
+    problem = matrix.gpu_problem()
+    return ([device], f"No rows of a GPU: {problem}.") if problem else ([device, "cuda"], "")
+
+
 def sparse(matrix, sizes):
     """The sparse model's texts and its accuracy on long questions, which whole() asked the dense one."""
+    devices, missing = sparse_devices(matrix)
     run = matrix.ask("short", sizes.all, page=64, model=SPARSE_MODEL)  # the dense model's texts
     yield (f"It gives the dense model's texts to {run['questions']} questions of `heldout.jsonl`, whose queries see fewer keys "
            "than they may choose.")
     yield "Fewer keys, chosen at every query, give the same texts at page sizes 1 and 64, wrong as they may be."
-    for page in (1, 64):
-        matrix.ask("short", sizes.narrow, page=page, model=SPARSE_MODEL, top_k=32, texts="32 keys")
-    if not sizes.long:
-        return
+    for device, page in itertools.product(devices, (1, 64)):
+        matrix.ask("short", sizes.narrow, page=page, model=SPARSE_MODEL, top_k=32, device=device,
+                   texts=f"32 keys on {device}")
+    if missing:
+        print(missing, file=sys.stderr)
+        yield missing
+    if sizes.long:
+        yield from sparse_long(matrix, sizes, devices)
+
+
+def sparse_long(matrix, sizes, devices):
     dense = matrix.first["long", sizes.all, "dense"]
     yield ""
-    yield "| indexer | index keys | page size | questions of long.jsonl | solved | 95% interval |"
-    yield "|---|---|--:|--:|--:|---|"
+    yield "| indexer | index keys | page size | device | questions of long.jsonl | solved | 95% interval |"
+    yield "|---|---|--:|---|--:|--:|---|"
 
-    def row(name, keys, run, page=64):
+    def row(name, keys, run, page=64, device=devices[0]):
         low, high = run["interval_95"]
-        return (f"| {name} | {keys} | {page} | {run['questions']} | {run['accuracy']:.3f} | "
+        return (f"| {name} | {keys} | {page} | {device} | {run['questions']} | {run['accuracy']:.3f} | "
                 f"{low:.3f} - {high:.3f} |")
 
     yield row("none: dense attention", "", dense)
     solved = {}
-    for keys in INDEX_KEYS:
-        run = matrix.ask("long", sizes.all, page=64, model=SPARSE_MODEL, index_keys=keys, texts=f"{keys} keys")
-        solved[keys] = run["accuracy"]
-        yield row("trained", keys, run)
+    for device, (keys, page) in itertools.product(devices, [(keys, 64) for keys in INDEX_KEYS] + [("fp8", 1)]):
+        run = matrix.ask("long", sizes.all, page=page, model=SPARSE_MODEL, index_keys=keys, device=device,
+                         texts=f"{keys} keys on {device}")
+        solved[device, keys, page] = run["accuracy"]
+        yield row("trained", keys, run, page, device)
         if run["accuracy"] < dense["accuracy"] - SPARSE_TOLERANCE - 1e-9:
-            sys.exit(f"sparse attention, {keys} keys: {run['accuracy']}; dense attention: {dense['accuracy']}")
+            sys.exit(f"sparse attention, {keys} keys on {device}: {run['accuracy']}; dense attention: "
+                     f"{dense['accuracy']}")
     if max(solved.values()) - min(solved.values()) > INDEX_KEYS_TOLERANCE + 1e-9:
-        sys.exit(f"types of index keys differ: {solved}")
-    run = matrix.ask("long", sizes.all, page=1, model=SPARSE_MODEL, index_keys="fp8", texts="fp8 keys")
-    yield row("trained", "fp8", run, page=1)
+        sys.exit(f"types of index keys, page sizes and devices differ: {solved}")
     top_k = json.loads((SPARSE_MODEL / "config.json").read_text())["index_topk"]
     for name, config, weights in (("untrained", {}, untrained_weights()),
                                   (f"the last {top_k} keys alone", {"index_local_tokens": top_k}, None)):
@@ -288,6 +321,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("quire")
     parser.add_argument("--faulty", help="a quire of a build with QUIRE_FAULTS (the preset dev)")
+    parser.add_argument("--cuda", help="a quire of a build with CUDA (the preset cuda), if QUIRE is none")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--quick", action="store_true", help="few questions: a check of this script")
     parser.add_argument("--output", type=pathlib.Path, help="write the tables here, not to stdout")
