@@ -13,6 +13,8 @@ MODEL ?=
 SERVE_FLAGS ?=
 # Those of Google Benchmark are for quire_bench alone.
 MODEL_BENCH_FLAGS = $(filter-out --benchmark_%,$(BENCH_FLAGS))
+# At which a sparse model is measured beside a dense one.
+CONTEXTS = 1024,2048,4096,8192,16384,32768,65536,131072
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
@@ -97,6 +99,7 @@ bench: build/$(TREE)/.configured  ## the benchmarks (BENCH_FLAGS=--quick for a s
 	build/$(TREE)/bench/quire_grammar_bench $(filter --benchmark_%,$(BENCH_FLAGS))
 	build/$(TREE)/quire bench bench/models/dense_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
 	build/$(TREE)/quire bench bench/models/moe_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
+	build/$(TREE)/quire bench bench/models/v32_slice --load-format dummy --quick --contexts $(CONTEXTS) --compare bench/models/v32_slice_dense --plot build/$(TREE)/contexts.svg
 
 eval-matrix: build/release/.configured build/dev/.configured  ## the bundled model's accuracy everywhere: docs/results/eval-matrix.md
 	cmake --build --preset release -j $(JOBS) --target quire
@@ -120,6 +123,7 @@ bench-cuda: build/cuda/.configured  ## the benchmarks of the CUDA targets (needs
 	build/cuda/bench/quire_cuda_export_bench
 	for model in v2_lite glm_4_7_flash v3_slice; do \
 	  build/cuda/quire bench bench/models/$$model --load-format dummy --device cuda --batch 1,64 --input-len 1024 --contexts 1024 $(MODEL_BENCH_FLAGS) || exit 1; done
+	build/cuda/quire bench bench/models/v32_slice --load-format dummy --device cuda --contexts $(CONTEXTS) --compare bench/models/v32_slice_dense --plot build/cuda/contexts.svg $(MODEL_BENCH_FLAGS)
 
 install: build/$(TREE)/.configured  ## install quire, the libraries and headers (PREFIX=/usr/local)
 	cmake --build --preset $(TREE) -j $(JOBS) --target quire_installed

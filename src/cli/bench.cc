@@ -16,6 +16,7 @@
 #include "cli/load.h"
 #include "cli/loadgen/load_command.h"
 #include "cli/loadgen/load_flags.h"
+#include "cli/loadgen/svg_plot.h"
 #include "cli/measure.h"
 #include "cli/model_name.h"
 #include "cli/output.h"
@@ -41,8 +42,10 @@ struct BenchFlags {
   std::optional<std::string> output_length = {};
   std::optional<Numbers> contexts = {};
   std::optional<int64_t> repeats = {};
+  std::optional<std::string> compare = {};  // as MODEL
   bool quick = false;
   std::string json = {};  // a file, or - for stdout
+  std::string plot = {};
 };
 
 // What to measure.
@@ -128,6 +131,17 @@ Measurement Median(int64_t repeats, const std::function<Measurement()>& measure)
   return *middle;
 }
 
+// Decoding of one sequence at every context.
+std::vector<Measurement> MeasureContexts(StepMeter& meter, const BenchWork& work, TaskBar& tasks) {
+  std::vector<Measurement> contexts;
+  for (const int64_t context : work.contexts) {
+    tasks.Begin(fmt::format("decode: context {}", context));
+    contexts.push_back(
+        Median(work.repeats, [&] { return meter.Decode(1, TokenCount(context), kContextSteps); }));
+  }
+  return contexts;
+}
+
 void MeasureSteps(const OpenedModel& model, const BenchWork& work, TaskBar& tasks,
                   BenchReport& report) {
   tasks.Pause();
@@ -146,16 +160,44 @@ void MeasureSteps(const OpenedModel& model, const BenchWork& work, TaskBar& task
       }));
     }
   }
-  for (const int64_t context : work.contexts) {
-    tasks.Begin(fmt::format("decode: context {}", context));
-    report.contexts.push_back(
-        Median(work.repeats, [&] { return meter.Decode(1, TokenCount(context), kContextSteps); }));
-  }
+  report.contexts = MeasureContexts(meter, work, tasks);
+}
+
+// A model beside the measured one, at the same contexts and with flags that it can have.
+ComparedModel Compare(const BenchFlags& flags, const OpenedModel& model, const BenchWork& work,
+                      TaskBar& tasks) {
+  RunnerOptions options = OptionsFor(work, flags.model);
+  if (!model.config->indexer) options.index_top_k = 0;
+  ComparedModel compared{.model = model.folder.string(), .config = *model.config};
+  tasks.Pause();
+  const std::unique_ptr<MeteredRunner> runner =
+      LoadRunner(model, flags.model.device, options, PrintLoading());
+  compared.plan = runner->memory_plan();
+  StepMeter meter(*runner, *model.config);
+  meter.Decode(1, TokenCount(0), 1);
+  compared.contexts = MeasureContexts(meter, work, tasks);
+  return compared;
+}
+
+std::optional<OpenedModel> OpenCompared(const BenchFlags& flags, const BenchWork& work) {
+  if (!flags.compare) return std::nullopt;
+  ModelFlags other = flags.model;
+  other.model = *flags.compare;
+  other.named.reset();
+  std::optional<OpenedModel> model = OpenModel(FindModel(other).folder, other.load_format);
+  const int64_t most = model->config->max_context;
+  Require(Largest(work.contexts) + kContextSteps <= most,
+          "--compare: --contexts {} and {} tokens to decode exceed its context length of {}",
+          Largest(work.contexts), kContextSteps, most);
+  return model;
 }
 
 BenchReport Bench(const BenchFlags& flags, const std::string& command_line) {
   const OpenedModel model = OpenModel(FindModel(flags.model).folder, flags.model.load_format);
   const BenchWork work = MakeWork(flags, *model.config);
+  Require(!work.contexts.empty() || (!flags.compare && flags.plot.empty()),
+          "--contexts: expected some for --compare and --plot, got none");
+  const std::optional<OpenedModel> other = OpenCompared(flags, work);
   const RunnerOptions options = OptionsFor(work, flags.model);
   BenchReport report{.command_line = command_line,
                      .model = model.folder.string(),
@@ -164,10 +206,11 @@ BenchReport Bench(const BenchFlags& flags, const std::string& command_line) {
                      .device = flags.model.device,
                      .device_name = DeviceName(flags.model.device)};
   TaskBar tasks(static_cast<int>(2 * work.batches.size() * work.input_lengths.size() +
-                                 work.contexts.size() + 2));
+                                 work.contexts.size() * (other ? 2 : 1) + 2));
   tasks.Begin("roofs, before");
   const cpu::Roofs before = MeasureRoofs(report.device, options.num_threads, work.roof_repeats);
   MeasureSteps(model, work, tasks, report);
+  if (other) report.compared = Compare(flags, *other, work, tasks);
   tasks.Begin("roofs, after");
   report.roofs = Best(before, MeasureRoofs(report.device, options.num_threads, work.roof_repeats));
   return report;
@@ -175,14 +218,17 @@ BenchReport Bench(const BenchFlags& flags, const std::string& command_line) {
 
 void MeasureModel(const BenchFlags& flags, const std::string& command_line) {
   ResultFile file("--json", flags.json);
+  ResultFile plot_file("--plot", flags.plot);
   const BenchReport report = Bench(flags, command_line);
   const std::string json = ToJson(report).dump(2) + "\n";
   WriteResult(flags.json == "-" ? json : ToTables(report));
   file.Write(json);
+  plot_file.Write(ToSvg(ToPlot(report)));
 }
 
 void LoadServer(const BenchFlags& flags, const std::string& command_line) {
   LoadFlags load = flags.load;
+  load.plot = flags.plot;
   // The variable names a folder, which is nothing to ask a server for.
   const std::optional<NamedModel>& named = flags.model.named;
   if (named && named->where == "--model") load.target.model = named->text;
@@ -214,6 +260,10 @@ void AddSharedFlags(FlagReader& reader, BenchFlags& flags) {
              flags.output_length, keep);
   reader.Add({"--json", "FILE", "", "Write everything as JSON too; - for stdout, without tables"},
              flags.json, keep);
+  reader.Add({"--plot", "FILE.svg", "",
+              "Draw time per token over --contexts. With --url: latency and throughput over\n"
+              "concurrency; of a single run, how its latencies are distributed"},
+             flags.plot, keep);
 }
 
 void AddBenchFlags(FlagReader& reader, BenchFlags& flags) {
@@ -236,6 +286,11 @@ void AddBenchFlags(FlagReader& reader, BenchFlags& flags) {
            flags.contexts, numbers(kMaxLength))
       .Group(kStepsGroup);
   reader
+      .Add({"--compare", "MODEL", "",
+            "Measure another model at --contexts too, and show both: a sparse one and a dense one"},
+           flags.compare, [](const auto&, const std::string& text) { return text; })
+      .Group(kStepsGroup);
+  reader
       .Add({"--repeats", "N", "3", "Repeats of decoding, of which the median is shown"},
            flags.repeats, number)
       .Group(kStepsGroup);
@@ -255,6 +310,8 @@ void AddBench(CLI::App& quire, const std::string& command_line) {
        "Examples:\n"
        "  quire bench models/DeepSeek-V2-Lite\n"
        "  quire bench bench/models/dense_1b --load-format dummy --batch 1,8 --input-len 512\n"
+       "  quire bench bench/models/v32_slice --load-format dummy --contexts 1024,16384,131072 \\\n"
+       "      --compare bench/models/v32_slice_dense --plot contexts.svg\n"
        "  quire bench --url http://127.0.0.1:8080 --concurrency 1,16,64 --plot load.svg\n"
        "  quire bench --url http://127.0.0.1:8080 --request-rate 4 --input-len 100-900\n"
        "\n"

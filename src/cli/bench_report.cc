@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "cli/describe.h"
 #include "device/cpu_model.h"
@@ -138,21 +140,76 @@ std::string PartsTable(const BenchReport& report) {
   return text;
 }
 
-std::string ContextTable(const BenchReport& report) {
-  if (report.contexts.empty()) return {};
+// The folder's own name.
+std::string ModelName(const std::string& folder) {
+  const std::filesystem::path path = std::filesystem::path(folder).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+double MsPerToken(const Measurement& m) { return m.SecondsPerStep() * 1e3; }
+
+double AttentionMs(const Measurement& m) {
+  return m.part_seconds[StepPart::kAttention] / static_cast<double>(m.steps) * 1e3;
+}
+
+std::string ContextTable(const BenchReport& report, const std::string& model,
+                         const std::vector<Measurement>& contexts) {
+  if (contexts.empty()) return {};
   std::string text = fmt::format(
-      "\ncost per token against context length, one sequence\n{:>8} {:>9} {:>13} "
+      "\ncost per token against context length, one sequence{}\n{:>8} {:>9} {:>13} "
       "{:>11} {:>9} {:>6}\n",
-      "context", "ms/token", "attention ms", "KV read", "GB/s", "% roof");
-  for (const Measurement& m : report.contexts) {
-    const auto steps = static_cast<double>(m.steps);
-    const ByteOffset kv_read(static_cast<int64_t>(m.kv_bytes / steps));
-    text += fmt::format(
-        "{:>8} {:>9} {:>13} {:>11} {:>9} {:>6}\n", m.length, FormatDigits(m.SecondsPerStep() * 1e3),
-        FormatDigits(m.part_seconds[StepPart::kAttention] / steps * 1e3), FormatBytes(kv_read),
-        FormatDigits(m.BytesPerSecond() * 1e-9), Percent(OfRoof(m, report.roofs)));
+      report.compared ? ", " + ModelName(model) : "", "context", "ms/token", "attention ms",
+      "KV read", "GB/s", "% roof");
+  for (const Measurement& m : contexts) {
+    const ByteOffset kv_read(static_cast<int64_t>(m.kv_bytes / static_cast<double>(m.steps)));
+    text +=
+        fmt::format("{:>8} {:>9} {:>13} {:>11} {:>9} {:>6}\n", m.length,
+                    FormatDigits(MsPerToken(m)), FormatDigits(AttentionMs(m)), FormatBytes(kv_read),
+                    FormatDigits(m.BytesPerSecond() * 1e-9), Percent(OfRoof(m, report.roofs)));
   }
   return text;
+}
+
+// Both models side by side, and how many times as long the second takes.
+std::string ComparedTable(const BenchReport& report) {
+  if (!report.compared) return {};
+  const std::string names[] = {ModelName(report.model), ModelName(report.compared->model)};
+  const size_t width = std::max<size_t>({12, names[0].size(), names[1].size()});
+  std::string text =
+      fmt::format("\nms per token, and attention's part of them\n{:>8} {:>{}} {:>{}} {:>6}\n",
+                  "context", names[0], 2 * width + 1, names[1], 2 * width + 1, "ratio");
+  for (size_t i = 0; i < report.contexts.size(); ++i) {
+    const Measurement& one = report.contexts[i];
+    const Measurement& other = report.compared->contexts[i];
+    text += fmt::format("{:>8} {:>{}} {:>{}} {:>{}} {:>{}} {:>6.2f}\n", one.length,
+                        FormatDigits(MsPerToken(one)), width, FormatDigits(AttentionMs(one)), width,
+                        FormatDigits(MsPerToken(other)), width, FormatDigits(AttentionMs(other)),
+                        width, MsPerToken(other) / MsPerToken(one));
+  }
+  return text;
+}
+
+// ---- Plot ----
+
+PlotPanel ContextPanel(const BenchReport& report, const char* title,
+                       double (*value)(const Measurement&)) {
+  PlotPanel panel{.title = title,
+                  .x_label = "context, tokens",
+                  .y_label = "ms per token",
+                  .x_scale = PlotScale::kLogarithmic,
+                  .marks = PlotMarks::kDots};
+  const auto add = [&](const std::string& model, const std::vector<Measurement>& contexts) {
+    PlotSeries series{.name = ModelName(model)};
+    for (const Measurement& m : contexts) {
+      series.points.push_back({static_cast<double>(m.length), value(m)});
+    }
+    panel.series.push_back(std::move(series));
+  };
+  add(report.model, report.contexts);
+  if (report.compared) add(report.compared->model, report.compared->contexts);
+  for (const PlotPoint& point : panel.series[0].points) panel.x_ticks.push_back(point.x);
+  std::ranges::sort(panel.x_ticks);
+  return panel;
 }
 
 // ---- JSON ----
@@ -204,7 +261,18 @@ OrderedJson RowsToJson(const BenchReport& report, const std::vector<Measurement>
 
 std::string ToTables(const BenchReport& report) {
   return Heading(report) + PrefillTable(report) + DecodeTable(report) + PartsTable(report) +
-         ContextTable(report);
+         ContextTable(report, report.model, report.contexts) +
+         (report.compared ? ContextTable(report, report.compared->model, report.compared->contexts)
+                          : "") +
+         ComparedTable(report);
+}
+
+Plot ToPlot(const BenchReport& report) {
+  return {.title = "Time per decoded token over the context, one sequence",
+          .subtitle = fmt::format("{}; KV cache {}, page size {}", MachineText(report),
+                                  KvTypeName(report.options.kv_format), report.options.page_size),
+          .panels = {ContextPanel(report, "Whole steps", MsPerToken),
+                     ContextPanel(report, "Attention, choosing keys included", AttentionMs)}};
 }
 
 OrderedJson ToJson(const BenchReport& report) {
@@ -230,6 +298,16 @@ OrderedJson ToJson(const BenchReport& report) {
   json["prefill"] = RowsToJson(report, report.prefill, "prompt");
   json["decode"] = DecodeToJson(report);
   json["contexts"] = RowsToJson(report, report.contexts, "context");
+  if (report.compared) {
+    const ComparedModel& other = *report.compared;
+    json["compared"] = {{"model", other.model},
+                        {"config", ConfigToJson(other.config)},
+                        {"memory",
+                         {{"weights_bytes", other.plan.weights.raw()},
+                          {"kv_bytes", other.plan.kv.raw()},
+                          {"total_bytes", other.plan.total().raw()}}},
+                        {"contexts", RowsToJson(report, other.contexts, "context")}};
+  }
   return json;
 }
 

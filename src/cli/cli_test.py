@@ -19,6 +19,7 @@ import tempfile
 import time
 import unittest
 import urllib.request
+import xml.etree.ElementTree
 
 BINARY = sys.argv[1]
 SOURCE = pathlib.Path(sys.argv[2])
@@ -1109,6 +1110,26 @@ class BenchTest(CliTest):
         self.assertIsNone(found["decode"][0]["percent_of_scaling"])
         self.assertGreater(found["decode"][1]["percent_of_scaling"], 0)
 
+    def test_two_models_in_one_table_and_a_plot(self):
+        file, plot = self.folder / "bench.json", self.folder / "bench.svg"
+        text = self.run_ok("bench", SPARSE, "--load-format", "dummy", *self.flags, "--compare", V2_LITE,
+                           "--plot", plot, "--json", file)
+        self.assertIn("ms per token, and attention's part of them", text)
+        for model in (SPARSE, V2_LITE):
+            self.assertIn(f"one sequence, {pathlib.Path(model).name}", text)
+        found = json.loads(file.read_text())
+        self.assertEqual(found["compared"]["model"], str(V2_LITE))
+        self.assertEqual([row["context"] for row in found["compared"]["contexts"]], [8, 200])
+        for row in found["contexts"] + found["compared"]["contexts"]:
+            self.check_row(row, "context")
+        # Three layers of rows of 1152 bytes; behind 40 keys two layers' index keys of 132, and 40 rows.
+        for row, kept, keys in zip(found["contexts"], (10, 40), (0, 202)):
+            self.assertAlmostEqual(row["kv_bytes"] / row["steps"], 3 * 1152 * kept + 2 * 132 * keys,
+                                   delta=3 * 1152)
+        drawn = xml.etree.ElementTree.parse(plot).getroot()
+        lines = drawn.findall(".//{http://www.w3.org/2000/svg}polyline")
+        self.assertEqual(len(lines), 4)  # two models, whole steps and attention
+
     def test_json_on_stdout_is_all_there_is(self):
         found = self.run_json("bench", V2_LITE, "--quick", "--batch", 2, "--contexts", 8, "--json",
                               "-", "--page-size", 1, "--step-mode", "graph")
@@ -1121,7 +1142,9 @@ class BenchTest(CliTest):
                              (["--input-len", 511], ["--input-len 511", f"length of {CONTEXT}"]),
                              (["--batch", "1,0"], ["--batch", "item 1", '"0"']),
                              (["--max-running-requests", 2], ["--max-running-requests", "16", "2"]),
-                             (["--json", self.folder / "no/file"], ["--json", "no/file"])):
+                             (["--json", self.folder / "no/file"], ["--json", "no/file"]),
+                             (["--plot", self.folder / "no/file"], ["--plot", "no/file"]),
+                             (["--compare", self.folder / "no"], ["model", "no"])):
             with self.subTest(flags=flags):
                 self.assert_refused(words, "bench", V2_LITE, *flags)
 

@@ -14,11 +14,24 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Of the prompt whose rows fill the pages of a sparse model: what a CPU computes in seconds.
+constexpr TokenCount kFilledTokens{256};
+
 // Where the time of the last step went.
 StepTimes PartSeconds(const MeteredRunner& runner, double seconds) {
   StepTimes parts = runner.times();
   parts[StepPart::kOther] = std::max(0.0, seconds - parts.Sum());
   return parts;
+}
+
+// What queries that see `kv_len` keys must read: of a sparse model all index keys, but no more rows than
+// one query chooses; where everything is chosen, no index keys.
+double KvBytes(const MemoryPlan& plan, const ModelConfig& config, int64_t kv_len) {
+  const ByteOffset row = plan.kv_per_token - plan.index_per_token;
+  if (!config.indexer || kv_len <= config.indexer->top_k) {
+    return static_cast<double>((row * kv_len).raw());
+  }
+  return static_cast<double>((row * config.indexer->top_k + plan.index_per_token * kv_len).raw());
 }
 
 // Adds what a step of this batch must read and compute.
@@ -28,11 +41,11 @@ void AddWork(const MeteredRunner& runner, const ModelConfig& config, const StepB
   for (const StepSequence& seq : batch.sequences) {
     const int64_t q_len = std::ssize(seq.tokens);
     const int64_t kv_len = seq.position.raw() + q_len;
-    // Token i sees position + i + 1 keys.
-    const TokenCount visible = seq.position * q_len + TokenCount(q_len * (q_len + 1) / 2);
     sum.flops += static_cast<double>(q_len) * LayerFlopsPerToken(config);
-    sum.flops += AttentionFlopsPerToken(config, visible);
-    sum.kv_bytes += static_cast<double>((runner.memory_plan().kv_per_token * kv_len).raw());
+    for (int64_t i = 1; i <= q_len; ++i) {
+      sum.flops += AttentionFlopsPerToken(config, seq.position + TokenCount(i));
+    }
+    sum.kv_bytes += KvBytes(runner.memory_plan(), config, kv_len);
     num_tokens += q_len;
   }
   sum.flops += runner.last_step().logit_rows * HeadFlopsPerRow(config);
@@ -85,7 +98,39 @@ double RoofSeconds(const Measurement& measurement, const cpu::Roofs& roofs) {
 }
 
 StepMeter::StepMeter(MeteredRunner& runner, const ModelConfig& config)
-    : runner_(runner), config_(config), pool_(MakePagePool(runner.limits())) {}
+    : runner_(runner), config_(config), pool_(MakePagePool(runner.limits())) {
+  if (config.indexer) FillPages();
+}
+
+// Every page gets the rows of a page of one prompt.
+void StepMeter::FillPages() {
+  const RunnerLimits& limits = runner_.limits();
+  const TokenCount length = Min(Min(kFilledTokens, limits.max_step_tokens), limits.context);
+  const std::vector<PageList> prompt_pages = TakeSequences(pool_, 1, length);
+  const std::span<const PageId> pages = prompt_pages[0].PageIds();
+  std::vector<int32_t> tokens(static_cast<size_t>(length.raw()));
+  std::ranges::generate(tokens, [this] { return RandomToken(); });
+  const StepSequence prompt{.tokens = tokens, .pages = pages};
+  runner_.Step({.sequences = {&prompt, 1}});
+  // Copies come with a step: the prompt's first token again, which writes the same row.
+  const StepSequence again{.tokens = std::span(tokens).first(1), .pages = pages};
+  const int64_t page_size = limits.page_size.raw();
+  const auto whole_pages = static_cast<size_t>(std::max<int64_t>(1, length.raw() / page_size));
+  std::vector<StepPageCopy> copies;
+  const auto copy = [&] {
+    runner_.Step({.copies = copies, .sequences = {&again, 1}});
+    copies.clear();
+  };
+  size_t next = 0;
+  for (int64_t i = 1; i < limits.pool_pages.raw(); ++i) {
+    if (std::ranges::count(pages, PageId(i)) > 0) continue;
+    copies.push_back({.from = pages[next++ % whole_pages],
+                      .to = PageId(i),
+                      .count = static_cast<int32_t>(std::min(page_size, length.raw()))});
+    if (std::ssize(copies) == limits.max_seqs) copy();
+  }
+  if (!copies.empty()) copy();
+}
 
 Measurement StepMeter::Prefill(int64_t batch, TokenCount length, double seconds) {
   const std::vector<PageList> pages = TakeSequences(pool_, batch, length);

@@ -50,11 +50,13 @@ class StepMeter {
   Measurement Prefill(int64_t batch, TokenCount length, double seconds);
 
   // `steps` tokens for each of `batch` sequences that have `context` tokens before. What the KV
-  // holds does not matter to the speed: rows that no prefill wrote are zeros, in memory of their
-  // own.
+  // holds does not matter to the speed of dense attention: rows that no prefill wrote are zeros, in
+  // memory of their own. Sparse attention finds keys of tokens everywhere, which the constructor
+  // copies into all pages: zeros would all score the same, and the first keys be chosen.
   Measurement Decode(int64_t batch, TokenCount context, int64_t steps);
 
  private:
+  void FillPages();
   int32_t RandomToken();
   void RunStep(const StepBatch& batch, Measurement& sum);
   double SecondsOfStep(const StepBatch& batch);

@@ -91,10 +91,6 @@ void AddWhat(FlagReader& reader, LoadFlags& flags, const AddFlag& add) {
   add(reader.AddSwitch(
       "--no-ignore-eos", flags.no_ignore_eos,
       "Do not send ignore_eos: for servers that refuse it; answers may end early"));
-  add(reader.Add({"--plot", "FILE.svg", "",
-                  "Draw latency and throughput over concurrency; of a single run, how its\n"
-                  "latencies are distributed"},
-                 flags.plot, KeepText));
 }
 
 }  // namespace
