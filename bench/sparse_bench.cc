@@ -21,14 +21,14 @@
 namespace quire::bench {
 namespace {
 
-// kSelect: DeepSeek-V3.2's indexer, 64 heads of 128 over its index keys. kAttend: attention over the
-// 2048 chosen keys. kDense: over all keys, what the two together stand in for.
+// kSelect: an indexer of heads of 128 over its index keys; DeepSeek-V3.2's has 64. kAttend: attention over
+// the 2048 chosen keys. kDense: over all keys, what the two together stand in for.
 enum class Op { kSelect, kAttend, kDense };
 
 struct SparseShape {
   const char* name;
   Op op;
-  int32_t num_heads;  // of attention; an indexer has 64
+  int32_t num_heads;  // of the indexer, or of attention
   int32_t num_seqs;
   int64_t kv_len;
   int32_t page_size = 64;
@@ -42,19 +42,33 @@ constexpr auto kPreshuffled = KvFormat::kIndexKeyFp8Preshuffled;
 constexpr auto kLatentRows = KvFormat::kLatentBf16;
 
 constexpr SparseShape kSparseShapes[] = {
-    {"select_b1_s8k", Op::kSelect, 16, 1, 8192, 1},
-    {"select_b1_s8k", Op::kSelect, 16, 1, 8192, 16},
-    {"select_b1_s8k", Op::kSelect, 16, 1, 8192, 16, kPreshuffled},
-    {"select_b1_s8k", Op::kSelect, 16, 1, 8192, 64, KvFormat::kIndexKeyFp8, Effort::kQuick},
-    {"select_b1_s8k", Op::kSelect, 16, 1, 8192, 64, kPreshuffled, Effort::kQuick},
-    {"select_b8_s8k", Op::kSelect, 16, 8, 8192},
-    {"select_b1_s16k", Op::kSelect, 16, 1, 16384},
+    {"select_b1_s8k", Op::kSelect, 64, 1, 8192, 1},
+    {"select_b1_s8k", Op::kSelect, 64, 1, 8192, 16},
+    {"select_b1_s8k", Op::kSelect, 64, 1, 8192, 16, kPreshuffled},
+    {"select_b1_s8k", Op::kSelect, 64, 1, 8192, 64, KvFormat::kIndexKeyFp8, Effort::kQuick},
+    {"select_b1_s8k", Op::kSelect, 64, 1, 8192, 64, kPreshuffled, Effort::kQuick},
+    {"select_b8_s8k", Op::kSelect, 64, 8, 8192},
+    {"select_b1_s4k", Op::kSelect, 64, 1, 4096},
+    {"select_b1_s16k", Op::kSelect, 64, 1, 16384},
+    {"select_b1_s64k", Op::kSelect, 64, 1, 65536},
+    {"select_b1_s128k", Op::kSelect, 64, 1, 131072},
+    {"select_b1_s8k", Op::kSelect, 16, 1, 8192},
     {"select_b1_s64k", Op::kSelect, 16, 1, 65536},
+    {"select_b1_s128k", Op::kSelect, 16, 1, 131072},
+    {"select_b8_s8k", Op::kSelect, 16, 8, 8192},
+    {"select_b8_s64k", Op::kSelect, 16, 8, 65536},
+    {"select_b8_s128k", Op::kSelect, 16, 8, 131072},
     {"attend_b1_s16k", Op::kAttend, 16, 1, 16384, 64, kLatentRows},
+    {"attend_b8_s16k", Op::kAttend, 16, 8, 16384, 64, kLatentRows},
     {"dense_b1_s16k", Op::kDense, 16, 1, 16384, 64, kLatentRows},
+    {"dense_b8_s16k", Op::kDense, 16, 8, 16384, 64, kLatentRows},
     {"attend_b1_s16k", Op::kAttend, 128, 1, 16384, 64, kLatentRows, Effort::kQuick},
+    {"dense_b1_s2k", Op::kDense, 128, 1, 2048, 64, kLatentRows},
+    {"dense_b1_s4k", Op::kDense, 128, 1, 4096, 64, kLatentRows},
+    {"dense_b1_s8k", Op::kDense, 128, 1, 8192, 64, kLatentRows},
     {"dense_b1_s16k", Op::kDense, 128, 1, 16384, 64, kLatentRows, Effort::kQuick},
     {"dense_b1_s64k", Op::kDense, 128, 1, 65536, 64, kLatentRows},
+    {"dense_b1_s128k", Op::kDense, 128, 1, 131072, 64, kLatentRows},
 };
 
 class SparseStep {
@@ -63,7 +77,7 @@ class SparseStep {
       : op_(shape.op),
         executor_(executor),
         mla_{.num_heads = shape.num_heads},
-        heads_(op_ == Op::kSelect ? 64 : shape.num_heads),
+        heads_(shape.num_heads),
         dims_(op_ == Op::kSelect ? kIndexKey : mla_.dims),
         seqs_({.num_seqs = shape.num_seqs,
                .kv_len = TokenCount(shape.kv_len),
@@ -136,7 +150,9 @@ class SparseStep {
 
  private:
   int64_t num_tokens() const { return plan_.num_query_tokens.raw(); }
-  IndexShape index() const { return {.num_heads = 64, .head_dim = 128, .top_k = kTopK}; }
+  IndexShape index() const {
+    return {.num_heads = static_cast<int32_t>(heads_), .head_dim = 128, .top_k = kTopK};
+  }
   double KeysRead() const {
     const double kv_len = static_cast<double>(plan_.kv_len[0].raw());
     return static_cast<double>(num_tokens()) * (op_ == Op::kAttend ? kTopK : kv_len);
@@ -188,8 +204,10 @@ class SparseStep {
 };
 
 std::string Label(const SparseShape& shape) {
-  if (shape.op != Op::kSelect) return fmt::format("{} heads, bf16", shape.num_heads);
-  return shape.format == kPreshuffled ? "64 heads, preshuffled" : "64 heads, plain";
+  const char* kind = shape.op != Op::kSelect        ? "bf16"
+                     : shape.format == kPreshuffled ? "preshuffled"
+                                                    : "plain";
+  return fmt::format("{} heads, {}", shape.num_heads, kind);
 }
 
 }  // namespace
@@ -200,10 +218,9 @@ void RegisterSparse(Effort effort, Executor& executor) {
   for (const SparseShape& shape : kSparseShapes) {
     if (effort < shape.least_effort) continue;
     // A name is of one shape: what it differs in stands in it.
-    const std::string kind = shape.op != Op::kSelect        ? fmt::format("_h{}", shape.num_heads)
-                             : shape.format == kPreshuffled ? "_tiled"
-                                                            : "";
-    const std::string name = fmt::format("sparse/{}{}/p{}", shape.name, kind, shape.page_size);
+    const std::string name =
+        fmt::format("sparse/{}_h{}{}/p{}", shape.name, shape.num_heads,
+                    shape.format == kPreshuffled ? "_tiled" : "", shape.page_size);
     Bench::Register(bench, shape, name, Label(shape));
   }
 }
