@@ -25,6 +25,10 @@ add_custom_target(quire_installed DEPENDS quire ${installed_targets})  # what mu
 install(TARGETS ${installed_targets} quire_attention quire_all EXPORT quireTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS quire RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(TARGET quire_mpi)
+  add_dependencies(quire_installed quire_mpi)
+  install(TARGETS quire_mpi LIBRARY DESTINATION lib/quire)  # where bin/quire looks for it
+endif()
 
 # What users include, as "quire/interop/export.h"; the headers that these include are installed with them.
 set(public_headers

@@ -17,8 +17,11 @@ fail() { echo "gather_packages: $1" >&2; exit 1; }
 [ $# -eq 2 ] || usage
 tools=$(cd "$(dirname "$0")" && pwd)
 
-# Prints the names of the libraries of tools/packages.txt, "a|b" for alternatives.
-libraries() { sed -e 's/#.*//' -e 's/[[:space:]]//g' "$tools/packages.txt" | grep -e '-dev\(|\|$\)'; }
+# Prints the names of the libraries of tools/packages.txt, "a|b" for alternatives; not MPI, which can be done
+# without and needs thirty more.
+libraries() {
+  sed -e 's/#.*//' -e 's/[[:space:]]//g' -e '/^libopenmpi/d' "$tools/packages.txt" | grep -e '-dev\(|\|$\)'
+}
 
 # What the C and C++ libraries are made of: another system's must not get in the compiler's way. And
 # sources that come with GoogleTest.

@@ -22,6 +22,7 @@
 #include "cli/output.h"
 #include "cli/parse.h"
 #include "cli/progress.h"
+#include "cli/ranks.h"
 #include "cli/result_file.h"
 #include "local/device.h"
 
@@ -142,11 +143,11 @@ std::vector<Measurement> MeasureContexts(StepMeter& meter, const BenchWork& work
   return contexts;
 }
 
-void MeasureSteps(const OpenedModel& model, const BenchWork& work, TaskBar& tasks,
-                  BenchReport& report) {
+void MeasureSteps(const OpenedModel& model, const BenchWork& work,
+                  const std::shared_ptr<Collective>& ranks, TaskBar& tasks, BenchReport& report) {
   tasks.Pause();
   const std::unique_ptr<MeteredRunner> runner =
-      LoadRunner(model, report.device, report.options, PrintLoading());
+      LoadRunner(model, report.device, report.options, PrintLoading(), ranks);
   report.plan = runner->memory_plan();
   StepMeter meter(*runner, *model.config);
   meter.Decode(1, TokenCount(0), 1);  // touches what steps write
@@ -209,14 +210,17 @@ BenchReport Bench(const BenchFlags& flags, const std::string& command_line) {
                                  work.contexts.size() * (other ? 2 : 1) + 2));
   tasks.Begin("roofs, before");
   const cpu::Roofs before = MeasureRoofs(report.device, options.num_threads, work.roof_repeats);
-  MeasureSteps(model, work, tasks, report);
+  MeasureSteps(model, work, RanksOf(flags.model), tasks, report);
   if (other) report.compared = Compare(flags, *other, work, tasks);
   tasks.Begin("roofs, after");
   report.roofs = Best(before, MeasureRoofs(report.device, options.num_threads, work.roof_repeats));
   return report;
 }
 
-void MeasureModel(const BenchFlags& flags, const std::string& command_line) {
+void MeasureModel(BenchFlags flags, const std::string& command_line) {
+  JoinRanks(flags.model);
+  Require(flags.model.ranks == nullptr || !flags.compare,
+          "--compare: expected one process with it, since the others load MODEL only, got several");
   ResultFile file("--json", flags.json);
   ResultFile plot_file("--plot", flags.plot);
   const BenchReport report = Bench(flags, command_line);

@@ -22,6 +22,7 @@
 #include "cli/local_model.h"
 #include "cli/model_name.h"
 #include "cli/output.h"
+#include "cli/ranks.h"
 #include "cli/suggest.h"
 
 namespace quire::cli {
@@ -215,7 +216,8 @@ void Chat::SayStats() const {
       counters.pages_total - counters.pages_free, counters.pages_total);
 }
 
-void RunChat(const ChatFlags& flags) {
+void RunChat(ChatFlags flags) {
+  JoinRanks(flags.model);
   // A reader that went away ends us without a word, whatever our parent made of the signal.
   std::signal(SIGPIPE, SIG_DFL);
   const std::string& model_text = flags.model.model;

@@ -935,9 +935,13 @@ class RefusalTest(CliTest):
             with self.subTest(flags=flags):
                 self.assert_score_refused(words, V2_LITE, *flags)
 
-    def test_ranks_of_mpirun_are_refused_by_name(self):
-        self.assert_score_refused(["--tp-size 2", "started once", "4 processes of mpirun"], V2_LITE,
-                                  "--tp-size", 2, env={"OMPI_COMM_WORLD_SIZE": "4"})
+    def test_other_ranks_than_processes_are_refused_by_name(self):
+        for variables in ({"OMPI_COMM_WORLD_SIZE": "4"}, {"PMI_SIZE": "4"},
+                          {"SLURM_STEP_NUM_TASKS": "4", "PMIX_RANK": "0"}):
+            self.assert_score_refused(["--tp-size: expected 4", "processes", "got 2"], V2_LITE,
+                                      "--tp-size", 2, env=variables)
+        # Tasks of Slurm that do not look for each other.
+        self.run_ok("score", V2_LITE, "--tokens", "1,2", env={"SLURM_STEP_NUM_TASKS": "4"})
 
     def test_speculation_that_cannot_be(self):
         name, steps, topk, nodes = ("--speculative-algorithm", "--speculative-num-steps",

@@ -173,21 +173,13 @@ void AddRanks(FlagReader& reader, ModelFlags& flags) {
   };
   add({"--tp-size", "N", "1",
        "Ranks that compute the model together, each with a share of the weights and of --threads,\n"
-       "in this process: the results are those of one. On a CPU only"},
+       "in this process, or in as many processes as mpirun starts: the results are those of one.\n"
+       "On a CPU only"},
       flags.tp_size);
   add({"--ep-size", "N", "1",
        "1: every rank has a share of the width of all experts; as many as --tp-size: it has whole\n"
        "experts, as many as the others. The results are the same"},
       flags.ep_size);
-}
-
-// Each process that mpirun starts would be a server of its own.
-void RequireNoMpi(const ModelFlags& flags) {
-  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  Require(size == nullptr || std::string(size) == "1",
-          "--tp-size {}: expected to be started once, since ranks are threads of one process so "
-          "far, got {} processes of mpirun",
-          flags.tp_size, size == nullptr ? "" : size);
 }
 
 Speculation::Algorithm ParseAlgorithm(const std::string& where, const std::string& text) {
@@ -320,7 +312,6 @@ LocalOptions MakeLocalOptions(const ModelFlags& flags, const RunnerOptions& defa
   Require(flags.tp_size == 1 || device == DeviceKind::kCpu,
           "--tp-size: expected 1 with --device {}, since ranks run on the CPU only so far, got {}",
           DeviceKindName(device), flags.tp_size);
-  if (flags.tp_size > 1) RequireNoMpi(flags);
   // CUDA reads this when it is first used. A graph would be one launch.
   if (flags.check && device == DeviceKind::kCuda) setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
   LocalOptions options;
@@ -343,6 +334,11 @@ LocalOptions MakeLocalOptions(const ModelFlags& flags, const RunnerOptions& defa
   options.num_threads = flags.threads;
   options.tp_size = flags.tp_size;
   options.ep_size = flags.ep_size;
+  if (flags.ranks != nullptr) {
+    options.ranks = flags.ranks->collective();
+    options.ranks_of_machine = flags.ranks->mpi().ranks_of_machine();
+    options.ranks_of_cpus = flags.ranks->mpi().ranks_of_cpus();
+  }
   options.memory_fraction = flags.mem_fraction_static;
   options.speculation = speculation;
   options.faults = FaultsOfEnvironment();

@@ -3,6 +3,7 @@
 #define QUIRE_CLI_FLAGS_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "cli/command.h"
 #include "device/thread_pool.h"
 #include "local/local_model.h"
+#include "local/ranks.h"
 #include "runner/runner_options.h"
 
 namespace quire::cli {
@@ -42,6 +44,7 @@ struct ModelFlags {
   int32_t threads = ThreadPool::DefaultThreads();
   int32_t tp_size = 1;
   int32_t ep_size = 1;
+  std::shared_ptr<ProcessRanks> ranks = {};  // of several processes: JoinRanks
   std::optional<StepMode> step_mode = {};
   bool disable_cuda_graph = false;
   Speculation::Algorithm speculative_algorithm = Speculation::Algorithm::kNone;

@@ -18,6 +18,7 @@
 #include "cli/local_model.h"
 #include "cli/model_name.h"
 #include "cli/output.h"
+#include "cli/ranks.h"
 
 namespace quire::cli {
 namespace {
@@ -93,6 +94,7 @@ std::string ToJson(const ShownAnswer& answer, uint64_t seed) {
 
 void RunGenerate(GenerateFlags flags) {
   TakeModelForPrompt(flags);
+  JoinRanks(flags.model);
   Require(flags.chat || (flags.answer.system.empty() && flags.answer.template_kwargs.empty()),
           "--system, --chat-template-kwargs: expected --chat with them");
   // A reader that went away ends us without a word, whatever our parent made of the signal.

@@ -17,12 +17,12 @@
 #include "base/error.h"
 #include "cli/bench.h"
 #include "cli/chat.h"
-#include "cli/colour.h"
 #include "cli/command.h"
 #include "cli/doctor/doctor.h"
 #include "cli/eval/eval.h"
 #include "cli/generate.h"
 #include "cli/inspect.h"
+#include "cli/ranks.h"
 #include "cli/score.h"
 #include "cli/serve.h"
 #include "cli/suggest.h"
@@ -112,7 +112,7 @@ int Run(int argc, char** argv) {
 
 int Fail(const std::exception& error, int code) {
   // Whoever read stderr may have gone, which is no error of its own.
-  std::fputs(fmt::format("{} {}\n", Red("quire: error:"), error.what()).c_str(), stderr);
+  std::fputs(fmt::format("{} {}\n", ErrorPrefix(), error.what()).c_str(), stderr);
   return code;
 }
 

@@ -14,6 +14,7 @@
 #include "cli/model_name.h"
 #include "cli/output.h"
 #include "cli/parse.h"
+#include "cli/ranks.h"
 #include "model/rope_table.h"
 
 namespace quire::cli {
@@ -144,7 +145,7 @@ Scores Score(const ScoreFlags& flags) {
   Scores scores{.tokens = ReadTokens(flags, model.config->vocab_size)};
   const RunnerOptions options = OptionsFor(flags, *model.config, TokenCount(scores.tokens.size()));
   const std::unique_ptr<MeteredRunner> runner =
-      LoadRunner(model, flags.model.device, options, PrintLoading());
+      LoadRunner(model, flags.model.device, options, PrintLoading(), RanksOf(flags.model));
   scores.rope_factors = RopeFactors(*model.config, runner->limits().context);
   PagePool pool = MakePagePool(runner->limits());
   const std::vector<PageList> pages =
@@ -234,7 +235,8 @@ void AddScoreFlags(FlagReader& reader, ScoreFlags& flags) {
   AddModelFlags(reader, flags.model);
 }
 
-void RunScore(const ScoreFlags& flags) {
+void RunScore(ScoreFlags flags) {
+  JoinRanks(flags.model);
   const Scores scores = Score(flags);
   WriteResult(flags.json ? ToJson(scores, flags) : ToTable(scores, flags));
 }

@@ -24,6 +24,7 @@
 #include "cli/log_writer.h"
 #include "cli/model_name.h"
 #include "cli/parse.h"
+#include "cli/ranks.h"
 #include "cli/suggest.h"
 #include "io/json.h"
 #include "serve/server.h"
@@ -328,16 +329,28 @@ std::string DescribeModel(const LocalModel& model, const ServeFlags& flags) {
 }
 
 // A lost device comes back to a new process only: whoever looks after this one is to start it again.
-void StopWithoutDevice(const Engine& engine, Server& server, LogWriter& log,
-                       const std::stop_token& stop) {
+// So does a rank, which may be lost while no step runs.
+void StopWithoutDevice(const Engine& engine, const Collective* ranks, Server& server,
+                       LogWriter& log, const std::stop_token& stop) {
   constexpr Milliseconds kLook{100};
-  while (!stop.stop_requested() && !engine.lost_device()) std::this_thread::sleep_for(kLook);
-  if (!engine.lost_device()) return;
-  log.Put(fmt::format("quire: the device is lost: {}", *engine.failure()));
+  const auto loss = [&]() -> std::optional<std::string> {
+    if (engine.lost_device()) return engine.failure();
+    try {
+      if (ranks != nullptr) ranks->ThrowIfFailed();
+    } catch (const DeviceError& error) {
+      return error.what();
+    }
+    return std::nullopt;
+  };
+  std::optional<std::string> lost;
+  while (!stop.stop_requested() && !(lost = loss())) std::this_thread::sleep_for(kLook);
+  if (!lost) return;
+  log.Put(fmt::format("quire: the device is lost: {}", *lost));
   server.Stop();
 }
 
-void RunServe(const ServeFlags& flags) {
+void RunServe(ServeFlags flags) {
+  JoinRanks(flags.model);
   std::signal(SIGPIPE, SIG_IGN);  // whoever read the log may go
   const NamedFolder named = FindModel(flags.model);
   LogWriter log(STDERR_FILENO);  // all that is said from here on goes through it
@@ -354,8 +367,10 @@ void RunServe(const ServeFlags& flags) {
   }
   if (!model.text->chat) say("quire: no chat: " + model.text->no_chat);
   server.SetReady(*model.answers, DescribeModel(model, flags));
-  const std::jthread watch(
-      [&](const std::stop_token& stop) { StopWithoutDevice(*model.engine, server, log, stop); });
+  const std::shared_ptr<Collective> ranks = RanksOf(flags.model);
+  const std::jthread watch([&](const std::stop_token& stop) {
+    StopWithoutDevice(*model.engine, ranks.get(), server, log, stop);
+  });
   server.StopOnSignals();
   say(fmt::format("quire: ready: {}", server.endpoint()));
   server.Wait();
@@ -363,6 +378,7 @@ void RunServe(const ServeFlags& flags) {
   if (const auto failure = model.answers->engine().failure()) {
     throw InternalError("the engine has failed: " + *failure);
   }
+  if (ranks != nullptr) ranks->ThrowIfFailed();
 }
 
 }  // namespace

@@ -50,6 +50,8 @@ class Collective {
   virtual void AllReduceOr(std::span<uint32_t> words) = 0;
   // Rank 0's message becomes everybody's. The others wait for it as long as it takes.
   virtual void Broadcast(std::vector<std::byte>& message) = 0;
+  // Returns when all ranks have called it, as long as that takes: some load more slowly than others.
+  virtual void WaitForAll() = 0;
 
   // Ends all calls: "rank 2 of 4: <reason>". Only the first failure of a group counts.
   virtual void Fail(const std::string& reason) noexcept = 0;

@@ -138,6 +138,8 @@ class LocalRank final : public Collective {
     group_->Meet(rank_, "the end of a message");
   }
 
+  void WaitForAll() override { group_->Meet(rank_, "a meeting", /*is_patient=*/true); }
+
   void Fail(const std::string& reason) noexcept override { group_->Fail(rank_, reason); }
   void ThrowIfFailed() const override { group_->ThrowIfFailed(); }
 

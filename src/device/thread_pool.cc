@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include "base/error.h"
+#include "device/await.h"
 
 namespace quire {
 namespace {
@@ -17,15 +18,6 @@ namespace {
 constexpr std::chrono::microseconds kLookTime{50};
 // Looks between two at the clock.
 constexpr int kLooksPerClock = 32;
-
-// Leaves the core's resources to its other hardware thread for a moment.
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb");  // `yield` takes 0.4 ns on a Neoverse V1, this 30 ns
-#endif
-}
 
 }  // namespace
 

@@ -1,5 +1,7 @@
 #include "local/device.h"
 
+#include <utility>
+
 #include "base/error.h"
 #include "device/cpu_model.h"
 #include "device/thread_pool.h"
@@ -117,12 +119,13 @@ MemoryPlan PlanMemory(DeviceKind device, const ModelConfig& config, WeightSource
 
 std::unique_ptr<MeteredRunner> MakeRunner(DeviceKind device, const ModelConfig& config,
                                           WeightSource& weights, const RunnerOptions& options,
-                                          const MemoryPlan& plan, const LoadProgress& progress) {
+                                          const MemoryPlan& plan, const LoadProgress& progress,
+                                          std::shared_ptr<Collective> ranks) {
   RequireDevice(device);
   if (device == DeviceKind::kCuda) {
     return MakeCudaRunner(config, weights, options, plan, progress);
   }
-  return std::make_unique<CpuRunner>(config, weights, options, plan, progress);
+  return std::make_unique<CpuRunner>(config, weights, options, plan, progress, std::move(ranks));
 }
 
 cpu::Roofs MeasureRoofs(DeviceKind device, int num_threads, int repeats) {

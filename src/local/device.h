@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/units.h"
+#include "device/collective.h"
 #include "kernels/cpu/roof.h"
 #include "kernels/weight.h"
 #include "model/config.h"
@@ -48,11 +49,12 @@ TokenCount StepTokensFor(DeviceKind device, TokenCount least);
 // What quire::MakeMemoryPlan says for the device.
 MemoryPlan PlanMemory(DeviceKind device, const ModelConfig& config, WeightSource& weights,
                       const RunnerOptions& options);
-// `plan` is PlanMemory's for the same arguments.
+// `plan` is PlanMemory's for the same arguments. `ranks` is rank 0's end of the group where ranks are
+// processes, on the CPU.
 std::unique_ptr<MeteredRunner> MakeRunner(DeviceKind device, const ModelConfig& config,
                                           WeightSource& weights, const RunnerOptions& options,
-                                          const MemoryPlan& plan,
-                                          const LoadProgress& progress = {});
+                                          const MemoryPlan& plan, const LoadProgress& progress = {},
+                                          std::shared_ptr<Collective> ranks = nullptr);
 
 // While there is no runner, so that the memory it reads adds nothing to the plan.
 cpu::Roofs MeasureRoofs(DeviceKind device, int num_threads, int repeats);

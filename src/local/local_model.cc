@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "decode/drafter.h"
 #include "decode/ngram_drafter.h"
+#include "local/ranks.h"
 #include "runner/speculative_runner.h"
 
 namespace quire {
@@ -58,6 +59,21 @@ std::unique_ptr<Drafter> MakeDrafter(MeteredRunner& target, const Speculation& s
   return std::make_unique<LayerDrafter>(*target.draft_runner(), limits, speculation.shape, faults);
 }
 
+std::unique_ptr<MeteredRunner> LoadHere(const OpenedModel& model, DeviceKind device,
+                                        const RunnerOptions& options, const LoadEvents& events,
+                                        std::shared_ptr<Collective> ranks = nullptr) {
+  const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
+  if (options.index_top_k > 0 && events.warning) {
+    events.warning(fmt::format("queries attend to {} keys, not to the {} the model was made for",
+                               options.index_top_k, model.config->indexer->top_k));
+  }
+  if (events.planned) events.planned(plan);
+  auto runner = MakeRunner(device, *model.config, *model.weights, options, plan, events.loaded,
+                           std::move(ranks));
+  if (events.ready) events.ready();
+  return runner;
+}
+
 }  // namespace
 
 RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) {
@@ -69,6 +85,9 @@ RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) 
   const StepMode mode = options.checks == StepChecks::kOff ? StepModeFor(device) : StepMode::kEager;
   const TokenCount step_tokens =
       StepTokensFor(device, Max(RunnerOptions().max_step_tokens, TokenCount(options.max_seqs)));
+  const int32_t on_cpus = options.ranks_of_cpus > 0 ? options.ranks_of_cpus : options.tp_size;
+  const int32_t on_machine =
+      options.ranks_of_machine > 0 ? options.ranks_of_machine : options.tp_size;
   const RunnerOptions plain{
       .page_size = options.page_size,
       .context = options.context,
@@ -85,23 +104,34 @@ RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) 
       .mode = options.mode.value_or(mode),
       .checks = options.checks,
       .deterministic = options.deterministic,
-      .num_threads = std::max(1, options.num_threads / options.tp_size),
-      .memory_limit = ByteOffset(LimitFor(device, options).raw() / options.tp_size),
+      .num_threads = std::max(1, options.num_threads / on_cpus),
+      .memory_limit = ByteOffset(LimitFor(device, options).raw() / on_machine),
       .faults = options.faults};
   return WithRoomForDrafts(device, options.speculation, plain);
 }
 
 std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
-                                          const RunnerOptions& options, const LoadEvents& events) {
-  const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
-  if (options.index_top_k > 0 && events.warning) {
-    events.warning(fmt::format("queries attend to {} keys, not to the {} the model was made for",
-                               options.index_top_k, model.config->indexer->top_k));
+                                          const RunnerOptions& options, const LoadEvents& events,
+                                          std::shared_ptr<Collective> ranks) {
+  if (ranks == nullptr) return LoadHere(model, device, options, events);
+  try {
+    TellOptions(options, *ranks);
+    const RunnerOptions common = WithCommonPool(
+        options, *model.config, PlanMemory(device, *model.config, *model.weights, options), *ranks);
+    LoadEvents watched = events;
+    watched.loaded = [&](ByteOffset loaded) {
+      ranks->ThrowIfFailed();
+      if (events.loaded) events.loaded(loaded);
+    };
+    watched.ready = [&] {
+      ranks->WaitForAll();
+      if (events.ready) events.ready();
+    };
+    return LoadHere(model, device, common, watched, ranks);
+  } catch (const std::exception& error) {
+    ranks->Fail(error.what());
+    throw;
   }
-  if (events.planned) events.planned(plan);
-  auto runner = MakeRunner(device, *model.config, *model.weights, options, plan, events.loaded);
-  if (events.ready) events.ready();
-  return runner;
 }
 
 std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,
@@ -122,8 +152,8 @@ LocalModel StartLocalModel(OpenedModel opened, const LocalOptions& options) {
   model.text = std::make_unique<const TextModel>(OpenTextModel(model.folder));
   if (options.events.opened) options.events.opened(*model.text);
   WarnOfVocabulary(*model.text->tokenizer, *opened.config, options.events);
-  model.runner =
-      LoadRunner(opened, model.device, MakeRunnerOptions(model.device, options), options.events);
+  model.runner = LoadRunner(opened, model.device, MakeRunnerOptions(model.device, options),
+                            options.events, options.ranks);
   if (options.speculation.is_on()) {
     model.runner = Speculate(std::move(model.runner), options.speculation, options.faults);
   }

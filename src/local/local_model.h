@@ -14,6 +14,7 @@
 #include "attn/kv_layout.h"
 #include "base/faults.h"
 #include "base/units.h"
+#include "device/collective.h"
 #include "device/thread_pool.h"
 #include "engine/engine.h"
 #include "engine/scheduler.h"
@@ -79,10 +80,14 @@ struct LocalOptions {
   StepChecks checks = StepChecks::kOff;
   bool deterministic = false;  // on a GPU: results do not depend on what else runs
   int32_t num_threads = ThreadPool::DefaultThreads();  // of all ranks together
-  // Ranks of this process that compute the model together, with the same results; on the CPU only.
-  // RunnerOptions says more.
+  // Ranks that compute the model together, with the same results; on the CPU only. RunnerOptions says more.
   int32_t tp_size = 1;
   int32_t ep_size = 1;
+  // Rank 0's end of the group where the others are processes (local/ranks.h); otherwise all are of this one.
+  std::shared_ptr<Collective> ranks = {};
+  // That share this machine's memory, and num_threads; 0: all.
+  int32_t ranks_of_machine = 0;
+  int32_t ranks_of_cpus = 0;
 
   // Everything together stays within both: a fraction of MemoryOf(device), and so many bytes.
   double memory_fraction = 0.85;
@@ -100,10 +105,12 @@ struct LocalOptions {
 // the device cannot speculate or has one rank only.
 RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options);
 
-// Takes the memory of the device and loads the weights. Throws as PlanMemory does.
+// Takes the memory of the device and loads the weights. `ranks` is that of LocalOptions. Throws as PlanMemory
+// does.
 std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
                                           const RunnerOptions& options,
-                                          const LoadEvents& events = {});
+                                          const LoadEvents& events = {},
+                                          std::shared_ptr<Collective> ranks = nullptr);
 
 // `target`, which was loaded with MakeRunnerOptions of the same speculation, speculating.
 std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,

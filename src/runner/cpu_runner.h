@@ -3,7 +3,9 @@
 #define QUIRE_RUNNER_CPU_RUNNER_H_
 
 #include <memory>
+#include <utility>
 
+#include "device/collective.h"
 #include "kernels/weight.h"
 #include "model/config.h"
 #include "model/weight_source.h"
@@ -19,8 +21,10 @@ class CpuRunner final : public ModelRunner {
   // Takes plan.total() bytes for every rank, and loads the weights; `plan` is MakeMemoryPlan's for
   // the same arguments. Throws as it does.
   CpuRunner(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
-            const MemoryPlan& plan, const LoadProgress& progress = {})
-      : ModelRunner(MakeCpuStepDevice(config, source, options, plan, progress), plan) {}
+            const MemoryPlan& plan, const LoadProgress& progress = {},
+            std::shared_ptr<Collective> ranks = nullptr)
+      : ModelRunner(MakeCpuStepDevice(config, source, options, plan, progress, std::move(ranks)),
+                    plan) {}
 };
 
 }  // namespace quire

@@ -18,6 +18,7 @@
 #include "model/weight_source.h"
 #include "runner/cpu/local_ranks_device.h"
 #include "runner/model_runner.h"
+#include "runner/rank_cases.h"
 #include "runner/runner_cases.h"
 #include "runner/test_models.h"
 #include "testing/allocation_count.h"
@@ -28,48 +29,10 @@ namespace quire {
 namespace {
 
 using testing::AllocationCount;
-using testing::Difference;
 using testing::ErrorMessage;
-using testing::Job;
 using testing::JobReport;
 using testing::MakeRunner;
-using testing::RunJobs;
 using testing::Weights;
-
-const std::filesystem::path kHfFixtures = std::filesystem::path(QUIRE_RUNNER_TESTDATA) / "hf";
-
-std::vector<std::string> FixtureNames() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(kHfFixtures)) {
-    if (entry.is_directory()) names.push_back(entry.path().filename().string());
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
-RunnerOptions OptionsOfRanks(int32_t tp_size, int32_t ep_size = 1) {
-  return {.page_size = PageSize(4),
-          .context = TokenCount(64),
-          .max_seqs = 2,
-          .max_step_tokens = TokenCount(16),
-          .tp_size = tp_size,
-          .ep_size = ep_size};
-}
-
-// Two sequences, of which the second joins while the first is at its prompt.
-std::vector<JobReport> RunTwo(Runner& runner) {
-  std::vector<Job> jobs = {MakeJob(runner, 1, 25, 7), MakeJob(runner, 2, 11, kWholePrompt)};
-  jobs[1].first_step = 2;
-  return RunJobs(runner, jobs, 3);
-}
-
-void ExpectSame(const std::vector<JobReport>& reports, const std::vector<JobReport>& expected,
-                const std::string& what) {
-  ASSERT_EQ(reports.size(), expected.size());
-  for (size_t i = 0; i < reports.size(); ++i) {
-    EXPECT_EQ(Difference(reports[i], expected[i]), "") << what << ", sequence " << i;
-  }
-}
 
 // All sizes that the heads allow, with experts cut by their width and shared out.
 void ExpectRanksChangeNoBit(const std::filesystem::path& folder, Weights weights) {
@@ -148,7 +111,8 @@ TEST(Ranks, ThatDoNotComeOutEvenAreRefusedWithTheSizesThatWould) {
                         [&] { WithShard(config, 0, tp_size, ep_size); });
   };
   EXPECT_EQ(refusal(4, 2), "ep size: expected 1 or 4, the tp size, got 2");
-  EXPECT_EQ(refusal(1, 2), "ep size: expected 1 or 1, the tp size, got 2");
+  EXPECT_EQ(refusal(1, 2),
+            "ep size: expected 1 or 1, the tp size, got 2");
   config.num_heads = 20;
   EXPECT_EQ(
       refusal(8, 1),
@@ -179,6 +143,7 @@ class BreakingRank final : public Collective {
   }
   void AllReduceOr(std::span<uint32_t> words) override { rank_->AllReduceOr(words); }
   void Broadcast(std::vector<std::byte>& message) override { rank_->Broadcast(message); }
+  void WaitForAll() override { rank_->WaitForAll(); }
   void Fail(const std::string& reason) noexcept override { rank_->Fail(reason); }
   void ThrowIfFailed() const override { rank_->ThrowIfFailed(); }
 

@@ -22,6 +22,7 @@ enum class StepOrder : int32_t {
   kLogits,     // of rows of that pass; rank 0 alone draws tokens of them
   kDraft,      // a pass of the draft layer
   kCopyState,  // of a drafter
+  kEnd,        // rank 0's runner has ended
 };
 
 // Appends plain values to a message; they are read back in the same order.

@@ -117,13 +117,13 @@ class Server:
     """`quire serve` on a free port, from its start to `stop`."""
 
     def __init__(self, *flags, model=None, load_format="dummy", key=None, leak_check=False,
-                 wait=True):
+                 wait=True, launcher=()):
         self._key = key
         self._log = []
         self._came = threading.Condition()
         keys = ["--api-key", key] if key else []
-        command = [BINARY, "serve", model or MODEL, "--load-format", load_format, "--port", 0, *keys,
-                   *flags]
+        command = [*launcher, BINARY, "serve", model or MODEL, "--load-format", load_format, "--port", 0,
+                   *keys, *flags]
         self.process = subprocess.Popen([str(part) for part in command],
                                         env=environment(leak_check), stdin=subprocess.DEVNULL,
                                         stderr=subprocess.PIPE, text=True, errors="replace")

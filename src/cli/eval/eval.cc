@@ -23,6 +23,7 @@
 #include "cli/output.h"
 #include "cli/parse.h"
 #include "cli/progress.h"
+#include "cli/ranks.h"
 #include "cli/result_file.h"
 #include "engine/scheduler.h"
 
@@ -265,6 +266,7 @@ RunnerOptions OptionsFor(const EvalFlags& flags, const ModelConfig& config) {
 }
 
 void RunEval(EvalFlags flags) {
+  if (flags.server.url.empty()) JoinRanks(flags.model);
   Require(!flags.data.empty(), "--data: expected a file of questions, got none");
   std::vector<EvalQuestion> questions = ReadQuestions(flags.data);
   const auto num_examples = static_cast<size_t>(flags.num_examples);

@@ -109,7 +109,7 @@ StepMemory LayOutCpuSteps(const ModelConfig& config, const RunnerLimits& limits,
 
 CpuStepDevice::CpuStepDevice(const ModelConfig& model, WeightSource& source,
                              const RunnerOptions& options, const MemoryPlan& plan,
-                             const LoadProgress& progress, std::unique_ptr<Collective> ranks)
+                             const LoadProgress& progress, std::shared_ptr<Collective> ranks)
     : options_(options),
       config_(ConfigFor(model, options)),
       ranks_(std::move(ranks)),
@@ -150,14 +150,13 @@ void CpuStepDevice::ThrowIfLost() const {
 
 // Other ranks may be within a step that this one drops.
 void CpuStepDevice::Abandon(const std::exception_ptr& why) noexcept {
-  if (ranks_ != nullptr) {
-    std::string reason = "its runner has ended";
+  if (leads() && !why) TellEnd();
+  if (ranks_ != nullptr && why) {
     try {
-      if (why) std::rethrow_exception(why);
+      std::rethrow_exception(why);
     } catch (const std::exception& error) {
-      reason = error.what();
+      ranks_->Fail(error.what());
     }
-    ranks_->Fail(reason);
   }
   thread_.Drop();
 }
@@ -369,18 +368,30 @@ void CpuStepDevice::TellLogits(const StepWork& work) {
   ranks_->Broadcast(message_);
 }
 
-void CpuStepDevice::Follow() noexcept {
+// Behind the step that is under way, so that no rank is left within it.
+void CpuStepDevice::TellEnd() noexcept {
+  if (std::exchange(has_told_end_, true)) return;
   try {
-    while (true) {
-      ranks_->Broadcast(message_);
-      Obey();
-    }
+    thread_.Wait();
+    MessageWriter message(message_);
+    message.Put(StepOrder::kEnd);
+    ranks_->Broadcast(message_);
   } catch (const std::exception& error) {
     ranks_->Fail(error.what());
   }
 }
 
-void CpuStepDevice::Obey() {
+void CpuStepDevice::Follow() noexcept {
+  try {
+    do {
+      ranks_->Broadcast(message_);
+    } while (Obey());
+  } catch (const std::exception& error) {
+    ranks_->Fail(error.what());
+  }
+}
+
+bool CpuStepDevice::Obey() {
   MessageReader message(message_);
   switch (message.Take<StepOrder>()) {
     case StepOrder::kRun: {
@@ -406,7 +417,10 @@ void CpuStepDevice::Obey() {
       CopyState(from, message.Take<int32_t>());
       break;
     }
+    case StepOrder::kEnd:
+      return false;
   }
+  return true;
 }
 
 void CpuStepDevice::ObeyLogits(MessageReader& message) {

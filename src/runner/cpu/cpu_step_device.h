@@ -60,7 +60,7 @@ class CpuStepDevice : public StepDevice {
   // `ranks` is this rank's end of the group, or none where there is one rank.
   CpuStepDevice(const ModelConfig& model, WeightSource& source, const RunnerOptions& options,
                 const MemoryPlan& plan, const LoadProgress& progress,
-                std::unique_ptr<Collective> ranks = nullptr);
+                std::shared_ptr<Collective> ranks = nullptr);
 
   // Does what rank 0 says, until a rank fails or rank 0's runner ends.
   void Follow() noexcept;
@@ -96,7 +96,9 @@ class CpuStepDevice : public StepDevice {
   void WithRanks(FunctionRef<void()> do_it);
   void TellStep(StepOrder order, const StepWork& work, const DraftPass* pass = nullptr);
   void TellLogits(const StepWork& work);
-  void Obey();
+  void TellEnd() noexcept;
+  // False at the end.
+  bool Obey();
   void ObeyLogits(MessageReader& message);
   // sample(first, count) of every block of rows, once their logits are there.
   void LogitsOf(size_t bucket, std::span<const int32_t> rows,
@@ -111,7 +113,7 @@ class CpuStepDevice : public StepDevice {
 
   const RunnerOptions options_;
   const ModelConfig config_;  // as the options have it run
-  const std::unique_ptr<Collective> ranks_;
+  const std::shared_ptr<Collective> ranks_;
   ThreadPool pool_;
   Buffer arena_;
   Carver carver_;  // over the arena: weights, angles, KV, steps
@@ -126,6 +128,7 @@ class CpuStepDevice : public StepDevice {
   std::vector<cpu::CpuOps> ops_;  // of each bucket
   StepTimes times_;
   std::vector<std::byte> message_;  // of rank 0
+  bool has_told_end_ = false;
   // Of the others: a message, read.
   StepReader reader_;
   std::vector<int32_t> told_rows_, told_states_;

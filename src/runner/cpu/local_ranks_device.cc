@@ -46,9 +46,11 @@ LocalRanksDevice::~LocalRanksDevice() {
 
 std::unique_ptr<StepDevice> MakeCpuStepDevice(const ModelConfig& model, WeightSource& source,
                                               const RunnerOptions& options, const MemoryPlan& plan,
-                                              const LoadProgress& progress) {
-  if (options.tp_size == 1) {
-    return std::make_unique<CpuStepDevice>(model, source, options, plan, progress);
+                                              const LoadProgress& progress,
+                                              std::shared_ptr<Collective> ranks) {
+  if (options.tp_size == 1 || ranks != nullptr) {
+    return std::make_unique<CpuStepDevice>(model, source, options, plan, progress,
+                                           std::move(ranks));
   }
   return std::make_unique<LocalRanksDevice>(model, source, options, plan, progress,
                                             MakeLocalRanks(options.tp_size));

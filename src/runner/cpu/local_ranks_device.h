@@ -31,10 +31,12 @@ class LocalRanksDevice final : public CpuStepDevice {
   std::vector<std::thread> threads_;
 };
 
-// The device of CPU ranks, or of one, that the options ask for.
+// The device of CPU ranks, or of one, that the options ask for. With `ranks`, which is rank 0's end of their
+// group, the others are processes of their own.
 std::unique_ptr<StepDevice> MakeCpuStepDevice(const ModelConfig& model, WeightSource& source,
                                               const RunnerOptions& options, const MemoryPlan& plan,
-                                              const LoadProgress& progress);
+                                              const LoadProgress& progress,
+                                              std::shared_ptr<Collective> ranks = nullptr);
 
 }  // namespace quire
 

@@ -1,0 +1,11 @@
+# QUIRE_HAS_MPI: MPI is installed, and wanted. Without it ranks are threads of one process.
+set(QUIRE_HAS_MPI OFF)
+if(QUIRE_MPI)
+  set(MPI_CXX_SKIP_MPICXX TRUE)
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(MPI_CXX_FOUND AND MPI_mpi_LIBRARY)
+    set(QUIRE_HAS_MPI ON)
+  else()
+    message(STATUS "No MPI (libopenmpi-dev): ranks will be threads of one process")
+  endif()
+endif()

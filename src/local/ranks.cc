@@ -1,0 +1,153 @@
+#include "local/ranks.h"
+
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+
+#include "base/error.h"
+#include "runner/cpu/cpu_step_device.h"
+
+namespace quire {
+namespace {
+
+namespace fs = std::filesystem;
+
+int32_t NumberOr(const char* text, int32_t otherwise) {
+  if (text == nullptr) return otherwise;
+  int32_t number = otherwise;
+  std::from_chars(text, text + std::strlen(text), number);
+  return number;
+}
+
+// Of what has to be the same everywhere: ranks that compute different models would wait for each other.
+uint64_t DigestOf(const ModelConfig& config) {
+  uint64_t digest = 14695981039346656037u;  // FNV-1a
+  for (const int64_t value :
+       {int64_t{config.num_layers()}, int64_t{config.hidden_size}, int64_t{config.vocab_size},
+        int64_t{config.num_heads}, int64_t{config.latent_dim}, int64_t{config.rope_dim},
+        int64_t{config.dense_width}, int64_t{config.moe.expert_width},
+        int64_t{config.moe.route.num_experts}, int64_t{config.max_context}}) {
+    digest = (digest ^ static_cast<uint64_t>(value)) * 1099511628211u;
+  }
+  return digest;
+}
+
+}  // namespace
+
+RankLaunch FindRankLaunch(const std::function<const char*(const char* name)>& variable) {
+  struct Names {
+    const char* size;
+    const char* rank;
+    const char* needs;
+  };
+  // Slurm numbers every task that it starts; those with PMIx or PMI are to find each other.
+  constexpr Names kLaunchers[] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", nullptr},
+                                  {"PMI_SIZE", "PMI_RANK", nullptr},
+                                  {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "PMIX_RANK"}};
+  for (const Names& names : kLaunchers) {
+    const int32_t size = NumberOr(variable(names.size), 0);
+    if (size < 1 || (names.needs != nullptr && variable(names.needs) == nullptr)) continue;
+    return {.rank = NumberOr(variable(names.rank), 0), .size = size};
+  }
+  return {};
+}
+
+MpiModule FindMpi() {
+  constexpr const char* kName = "quire_mpi.so";
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  std::vector<fs::path> places = {program / ".." / "lib" / "quire" / kName};
+  // Of a build, where programs of tests lie deeper than quire.
+  for (fs::path folder = program; folder.has_relative_path(); folder = folder.parent_path()) {
+    places.push_back(folder / kName);
+    if (fs::exists(folder / "CMakeCache.txt", ignored)) break;
+  }
+  return OpenMpiModule(places);
+}
+
+namespace {
+
+std::shared_ptr<MpiRank> StartMpi() {
+  const MpiModule module = FindMpi();
+  Require(module.calls != nullptr, "MPI: {}", module.problem);
+  return std::make_shared<MpiRank>(*module.calls);
+}
+
+}  // namespace
+
+ProcessRanks::ProcessRanks() : mpi_(StartMpi()) {}
+
+ProcessRanks::~ProcessRanks() {
+  if (mpi_->rank() != 0) return;
+  try {
+    std::vector<std::byte> nothing;
+    mpi_->Broadcast(nothing);
+  } catch (const std::exception&) {
+    // They have failed, and know.
+  }
+}
+
+void TellOptions(const RunnerOptions& options, Collective& ranks) {
+  static_assert(std::is_trivially_copyable_v<RunnerOptions>);
+  std::vector<std::byte> message(sizeof(options));
+  std::memcpy(message.data(), &options, sizeof(options));
+  ranks.Broadcast(message);
+}
+
+RunnerOptions WithCommonPool(RunnerOptions options, const ModelConfig& config,
+                             const MemoryPlan& plan, Collective& ranks) {
+  struct Facts {
+    int64_t tokens;
+    uint64_t digest;
+  };
+  constexpr int64_t kWords = sizeof(Facts) / sizeof(float);
+  const Facts own{.tokens = plan.usable_tokens().raw(), .digest = DigestOf(config)};
+  std::vector<float> words(static_cast<size_t>(kWords * ranks.size()));  // bits, no numbers
+  std::vector<Share> shares;
+  for (int32_t rank = 0; rank < ranks.size(); ++rank) {
+    shares.push_back({.first = rank * kWords, .count = kWords});
+  }
+  std::memcpy(words.data() + ranks.rank() * kWords, &own, sizeof(own));
+  ranks.AllGather(TensorView(words.data(), {1, kWords * ranks.size()}), shares);
+  options.pool_tokens = plan.usable_tokens();
+  for (int32_t rank = 0; rank < ranks.size(); ++rank) {
+    Facts facts;
+    std::memcpy(&facts, words.data() + rank * kWords, sizeof(facts));
+    options.pool_tokens = Min(options.pool_tokens, TokenCount(facts.tokens));
+    if (ranks.rank() == 0 && facts.digest != own.digest) {
+      throw Error(ErrorCode::kInvalidArgument, "the model of rank {} is another one", rank);
+    }
+  }
+  return options;
+}
+
+bool FollowRunner(const OpenedModel& model, const RankRoom& room,
+                  const std::shared_ptr<Collective>& ranks) {
+  std::vector<std::byte> message;
+  ranks->Broadcast(message);
+  if (message.empty()) return false;
+  try {
+    QUIRE_CHECK(message.size() == sizeof(RunnerOptions), "{} bytes of options", message.size());
+    RunnerOptions options;
+    std::memcpy(static_cast<void*>(&options), message.data(), sizeof(options));
+    options.rank = ranks->rank();
+    options.num_threads = room.num_threads;
+    options.memory_limit = room.memory_limit;
+    const auto plan = [&] { return MakeMemoryPlan(*model.config, *model.weights, options); };
+    options = WithCommonPool(options, *model.config, plan(), *ranks);
+    CpuStepDevice device(
+        *model.config, *model.weights, options, plan(), [&](ByteOffset) { ranks->ThrowIfFailed(); },
+        ranks);
+    ranks->WaitForAll();
+    device.Follow();
+  } catch (const std::exception& error) {
+    ranks->Fail(error.what());
+  }
+  ranks->ThrowIfFailed();
+  return true;
+}
+
+}  // namespace quire

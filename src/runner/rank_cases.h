@@ -1,0 +1,58 @@
+// What several ranks are held to: two sequences, which have the bits that one rank gives them. For tests of
+// ranks of any kind.
+#ifndef QUIRE_RUNNER_RANK_CASES_H_
+#define QUIRE_RUNNER_RANK_CASES_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runner/runner_cases.h"
+#include "runner/runner_options.h"
+#include "testing/step_jobs.h"
+
+namespace quire {
+
+inline const std::filesystem::path kHfFixtures =
+    std::filesystem::path(QUIRE_RUNNER_TESTDATA) / "hf";
+
+inline std::vector<std::string> FixtureNames() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(kHfFixtures)) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+inline RunnerOptions OptionsOfRanks(int32_t tp_size, int32_t ep_size = 1) {
+  return {.page_size = PageSize(4),
+          .context = TokenCount(64),
+          .max_seqs = 2,
+          .max_step_tokens = TokenCount(16),
+          .tp_size = tp_size,
+          .ep_size = ep_size};
+}
+
+// Two sequences, of which the second joins while the first is at its prompt.
+inline std::vector<testing::JobReport> RunTwo(Runner& runner) {
+  std::vector<testing::Job> jobs = {MakeJob(runner, 1, 25, 7),
+                                    MakeJob(runner, 2, 11, kWholePrompt)};
+  jobs[1].first_step = 2;
+  return testing::RunJobs(runner, jobs, 3);
+}
+
+inline void ExpectSame(const std::vector<testing::JobReport>& reports,
+                       const std::vector<testing::JobReport>& expected, const std::string& what) {
+  ASSERT_EQ(reports.size(), expected.size());
+  for (size_t i = 0; i < reports.size(); ++i) {
+    EXPECT_EQ(testing::Difference(reports[i], expected[i]), "") << what << ", sequence " << i;
+  }
+}
+
+}  // namespace quire
+
+#endif  // QUIRE_RUNNER_RANK_CASES_H_
