@@ -922,6 +922,7 @@ class RefusalTest(CliTest):
                              (["--tp-size", 0], ["--tp-size", "1..1024", '"0"']),
                              (["--tp-size", 3], ["tp size", "4 heads", "1, 2 or 4", "got 3"]),
                              (["--tp-size", 4, "--ep-size", 2], ["ep size", "1 or 4", "got 2"]),
+                             (["--ep-size", 2], ["ep size", "expected 1, or a tp size", "got 2 and one rank"]),
                              (["--ep-size", 2], ["ep size", "expected 1", "got 2"]),
                              (["--mem-fraction-static", 0], ["--mem-fraction-static", '"0"']),
                              (["--top", 21], ["--top", "0..20", '"21"']),

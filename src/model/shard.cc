@@ -43,6 +43,9 @@ int64_t ModelConfig::CutUnit(int64_t width) const {
 }
 
 ModelConfig WithShard(ModelConfig config, int32_t rank, int32_t tp_size, int32_t ep_size) {
+  Require(ep_size == 1 || tp_size > 1,
+          "ep size: expected 1, or a tp size of as many ranks with it, got {} and one rank",
+          ep_size);
   Require(ep_size == 1 || ep_size == tp_size, "ep size: expected 1 or {}, the tp size, got {}",
           tp_size, ep_size);
   const bool experts_by_rank = ep_size > 1;

@@ -112,7 +112,7 @@ TEST(Ranks, ThatDoNotComeOutEvenAreRefusedWithTheSizesThatWould) {
   };
   EXPECT_EQ(refusal(4, 2), "ep size: expected 1 or 4, the tp size, got 2");
   EXPECT_EQ(refusal(1, 2),
-            "ep size: expected 1 or 1, the tp size, got 2");
+            "ep size: expected 1, or a tp size of as many ranks with it, got 2 and one rank");
   config.num_heads = 20;
   EXPECT_EQ(
       refusal(8, 1),
