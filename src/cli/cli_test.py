@@ -1172,7 +1172,7 @@ class DoctorTest(CliTest):
 
     def test_json_has_the_same(self):
         found = self.run_json("doctor", "--json", "--quick")
-        self.assertEqual(list(found), ["build", "machine", "backends", "findings"])
+        self.assertEqual(list(found), ["build", "machine", "backends", "ranks", "findings"])
         version = self.run_ok("--version").split()[1]
         self.assertEqual(found["build"]["version"], version)
         self.assertNotEqual(found["build"]["type"], "")
@@ -1182,6 +1182,11 @@ class DoctorTest(CliTest):
         self.assertGreater(machine["memory_available_bytes"], 0)
         self.assertIsNone(machine["read_gb_per_s"])  # --quick measures nothing
         self.assertTrue(found["backends"]["cpu"]["compiled_in"])
+        for library in (found["ranks"]["mpi"], found["ranks"]["nccl"]):
+            self.assertNotEqual(bool(library["version"]), bool(library["problem"]), library)
+        text = self.run_ok("doctor", "--quick")
+        for name in ("MPI", "NCCL", "topology"):
+            self.assertRegex(text, rf"(?m)^{name}  +\S")
         cuda = found["backends"]["cuda"]
         self.assertIn(cuda["compiled_in"], (False, True))
         if not cuda["compiled_in"]:

@@ -12,6 +12,7 @@ namespace {
 using Init = int (*)(unsigned flags);
 using GetNumber = int (*)(int* number);
 using GetDevice = int (*)(int* device, int ordinal);
+using CanAccess = int (*)(int* can, int device, int other);
 using GetName = int (*)(char* name, int length, int device);
 
 struct CloseLibrary {
@@ -38,6 +39,21 @@ std::vector<std::string> DeviceNames(const Library& library, int count) {
   return names;
 }
 
+int32_t CountPeers(const Library& library, int count) {
+  const auto get_device = Find<GetDevice>(library, "cuDeviceGet");
+  const auto can_access = Find<CanAccess>(library, "cuDeviceCanAccessPeer");
+  if (get_device == nullptr || can_access == nullptr) return 0;
+  int32_t peers = 0;
+  for (int from = 0; from < count; ++from) {
+    for (int to = 0; to < count; ++to) {
+      int device = 0, other = 0, can = 0;
+      peers += from != to && get_device(&device, from) == 0 && get_device(&other, to) == 0 &&
+               can_access(&can, device, other) == 0 && can != 0;
+    }
+  }
+  return peers;
+}
+
 }  // namespace
 
 CudaDriver AskCudaDriver() {
@@ -58,6 +74,7 @@ CudaDriver AskCudaDriver() {
     driver.version = fmt::format("{}.{}", version / 1000, version % 1000 / 10);
   }
   if (get_count(&count) == 0) driver.devices = DeviceNames(library, count);
+  driver.peers = CountPeers(library, count);
   return driver;
 }
 

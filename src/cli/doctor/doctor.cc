@@ -71,6 +71,21 @@ std::string CudaText(const CudaDriver& cuda) {
          "; " + driver;
 }
 
+std::string LibraryText(const RankLibrary& library, const char* used_for) {
+  return fmt::format("{}: {}", library.problem.empty() ? library.version : "no, " + library.problem,
+                     used_for);
+}
+
+std::string TopologyText(const MachineReport& machine) {
+  const size_t gpus = machine.cuda.devices.size();
+  const std::string nodes = machine.ranks.numa_nodes == 0
+                                ? "NUMA nodes unknown"
+                                : fmt::format("{} NUMA node(s)", machine.ranks.numa_nodes);
+  if (gpus < 2) return fmt::format("{}, {}", nodes, gpus == 0 ? "no GPU" : "one GPU");
+  return fmt::format("{}, {} GPUs, {} of {} pairs reach each other's memory", nodes, gpus,
+                     machine.cuda.peers / 2, gpus * (gpus - 1) / 2);
+}
+
 std::string SimdText(const std::vector<std::string>& targets) {
   std::string text = targets.front() + " is used";
   if (targets.size() == 1) return text;
@@ -120,6 +135,9 @@ NamedTexts Lines(const MachineReport& machine, const BuildReport& build) {
        fmt::format("{}, can be raised to {}", machine.open_files, machine.open_files_hard)},
       {"backend cpu", "yes"},
       {"backend cuda", CudaText(machine.cuda)},
+      {"MPI", LibraryText(machine.ranks.mpi, "--tp-size over processes of mpirun or Slurm")},
+      {"NCCL", LibraryText(machine.ranks.nccl, "--tp-size over GPUs, which quire cannot do yet")},
+      {"topology", TopologyText(machine)},
   };
 }
 
@@ -186,6 +204,13 @@ OrderedJson ToJson(const MachineReport& machine, const BuildReport& build,
         {"problem", IsBuiltWithCuda() ? DeviceProblem(DeviceKind::kCuda) : machine.cuda.problem},
         {"driver", machine.cuda.version},
         {"devices", machine.cuda.devices}}}};
+  const auto library = [](const RankLibrary& each) {
+    return OrderedJson{{"version", each.version}, {"problem", each.problem}};
+  };
+  json["ranks"] = {{"mpi", library(machine.ranks.mpi)},
+                   {"nccl", library(machine.ranks.nccl)},
+                   {"numa_nodes", machine.ranks.numa_nodes},
+                   {"gpu_peers", machine.cuda.peers}};
   json["findings"] = OrderedJson::array();
   for (const Finding& finding : findings) {
     json["findings"].push_back({{"level", LevelName(finding.level)}, {"text", finding.text}});

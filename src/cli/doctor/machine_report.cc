@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "cli/doctor/cuda_driver.h"
+#include "cli/doctor/ranks_report.h"
 #include "device/cpu_model.h"
 #include "device/thread_pool.h"
 #include "local/machine.h"
@@ -119,6 +120,7 @@ MachineReport LookAtMachine(const std::filesystem::path& root) {
     report.open_files_hard = static_cast<int64_t>(std::min(files.rlim_max, most));
   }
   report.cuda = AskCudaDriver();
+  report.ranks = LookAtRanks(root);
   return report;
 }
 

@@ -21,6 +21,20 @@ struct CudaDriver {
   std::string problem = {};  // why there is none; empty if there is
   std::string version = {};  // "12.4", of the driver's interface
   std::vector<std::string> devices = {};
+  // Pairs of different devices, in both directions, of which the one can read the other's memory.
+  int32_t peers = 0;
+};
+
+// MPI or NCCL.
+struct RankLibrary {
+  std::string version = {};  // "Open MPI v4.1.4"
+  std::string problem = {};  // why it cannot be used; empty if it can
+};
+
+struct RanksReport {
+  RankLibrary mpi = {};
+  RankLibrary nccl = {};
+  int32_t numa_nodes = 0;  // 0: the kernel does not say
 };
 
 struct MachineReport {
@@ -36,6 +50,7 @@ struct MachineReport {
   int64_t open_files = 0;       // how many this process may have
   int64_t open_files_hard = 0;  // up to what it may raise that
   CudaDriver cuda = {};
+  RanksReport ranks = {};
   std::optional<cpu::Roofs> roofs = {};  // unless they were not measured
 };
 
