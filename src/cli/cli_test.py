@@ -673,6 +673,15 @@ class RanksTest(CliTest):
         for words in ("memory plan of each of 4 ranks", "rank 0 ", "rank 3 "):
             self.assertIn(words, text)
 
+    def test_inspect_plans_for_memory_that_is_elsewhere(self):
+        model = SOURCE / "bench/models/deepseek_v3"
+        args = ["inspect", model, "--json", "--tp-size", 8, "--max-running-requests", 256, "--rank-memory"]
+        plan = self.run_json(*args, 141)["memory"]
+        self.assertLess(plan["total_bytes"], 0.85 * 141e9)
+        self.assertGreater(plan["total_bytes"], 0.84 * 141e9)  # filled with the cache
+        self.assertIn("exceed the limit", self.run_json(*args, 80)["memory_error"])
+        self.assert_refused(["--rank-memory", '"0"'], *args, 0)
+
     def test_an_answer_of_ranks_is_that_of_one(self):
         args = ["generate", TINY_CHAT, "Hello", "--load-format", "dummy", "--max-tokens", 8,
                 "--temperature", 0]

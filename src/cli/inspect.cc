@@ -14,6 +14,7 @@
 #include "cli/flags.h"
 #include "cli/model_name.h"
 #include "cli/output.h"
+#include "cli/parse.h"
 #include "io/safetensors.h"
 #include "local/device.h"
 #include "runner/memory_plan.h"
@@ -25,6 +26,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 struct InspectFlags {
   ModelFlags model = {};
+  std::optional<ByteOffset> rank_memory = {};
   bool json = false;
 };
 
@@ -54,7 +56,15 @@ std::map<std::string, StoredType> StoredTypes(const std::filesystem::path& folde
   return types;
 }
 
-Inspection Inspect(const ModelFlags& flags) {
+// Of ranks that are elsewhere, as much memory as they have, filled with the KV cache.
+void PlanElsewhere(ByteOffset memory, double fraction, RunnerOptions& options) {
+  options.memory_limit =
+      ByteOffset(static_cast<int64_t>(static_cast<double>(memory.raw()) * fraction));
+  options.pool_room = PoolRoom::kEverySequence;
+}
+
+Inspection Inspect(const InspectFlags& inspect) {
+  const ModelFlags& flags = inspect.model;
   const std::filesystem::path folder = FindModel(flags).folder;
   const bool has_files = HasWeightFiles(folder);
   const bool planned = flags.load_format == LoadFormat::kDummy ||
@@ -64,6 +74,9 @@ Inspection Inspect(const ModelFlags& flags) {
   if (has_files) inspection.stored = StoredTypes(folder);
   try {
     RunnerOptions options = MakeOptions(flags, {});
+    if (inspect.rank_memory) {
+      PlanElsewhere(*inspect.rank_memory, flags.mem_fraction_static, options);
+    }
     const auto plan = [&] {
       return PlanMemory(flags.device, *inspection.model.config, *inspection.model.weights, options);
     };
@@ -142,11 +155,17 @@ OrderedJson ToJson(const Inspection& inspection, const ModelFlags& flags) {
 
 void AddInspectFlags(FlagReader& reader, InspectFlags& flags) {
   reader.AddSwitch("--json", flags.json, "Print JSON");
+  reader.Add({"--rank-memory", "GB", "",
+              "Plan for ranks that have so much memory each, in 10^9 bytes, and not for this\n"
+              "machine: a GPU's, for instance"},
+             flags.rank_memory, [](const std::string& where, const std::string& text) {
+               return ByteOffset(ParseInt(where, text, 1, 1'000'000) * 1'000'000'000);
+             });
   AddModelFlags(reader, flags.model);
 }
 
 void RunInspect(const InspectFlags& flags) {
-  const Inspection inspection = Inspect(flags.model);
+  const Inspection inspection = Inspect(flags);
   WriteResult(flags.json ? ToJson(inspection, flags.model).dump(2) + "\n" : ToText(inspection));
 }
 
@@ -159,6 +178,8 @@ void AddInspect(CLI::App& quire) {
        "Examples:\n"
        "  quire inspect models/DeepSeek-V2-Lite\n"
        "  quire inspect models/DeepSeek-V2-Lite --context-length 8192 --kv-cache-dtype fp8\n"
+       "  quire inspect models/DeepSeek-V3 --tp-size 8 --rank-memory 141 --max-running-requests "
+       "256\n"
        "\n"
        "A folder with nothing but config.json will do. Without flags the KV cache is planned for "
        "16\n"
