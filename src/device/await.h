@@ -22,16 +22,20 @@ class Awaiting {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // A moment, then as long as it takes to let others run, then longer and longer sleeps of up to `most`.
+  // A moment; false once looking again is not worth it any more.
+  bool Look() const {
+    if (Clock::now() - begin_ >= kLookTime) return false;
+    Pause();
+    return true;
+  }
+  // The same, then as long as it takes to let others run, then longer and longer sleeps of up to `most`.
   // Returns how long the waiting has lasted.
-  Clock::duration Wait(std::chrono::microseconds most) {
+  Clock::duration Wait(std::chrono::microseconds most) const {
     const Clock::duration waited = Clock::now() - begin_;
-    if (waited < kLookTime) {
-      Pause();
-    } else if (waited < kYieldTime) {
-      std::this_thread::yield();
-    } else {
+    if (waited >= kYieldTime) {
       std::this_thread::sleep_for(std::min<Clock::duration>(most, waited / 16));
+    } else if (!Look()) {
+      std::this_thread::yield();
     }
     return waited;
   }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -6,7 +7,9 @@
 
 #include "base/error.h"
 #include "base/maths.h"
+#include "device/await.h"
 #include "device/collective.h"
+#include "device/thread_pool.h"
 
 namespace quire {
 
@@ -24,7 +27,10 @@ namespace {
 class LocalGroup {
  public:
   LocalGroup(int32_t size, std::chrono::milliseconds patience)
-      : patience_(patience), is_here_(static_cast<size_t>(size)), lent_(is_here_.size()) {}
+      : patience_(patience),
+        looks_(size <= ThreadPool::DefaultThreads()),
+        is_here_(static_cast<size_t>(size)),
+        lent_(is_here_.size()) {}
 
   int32_t size() const { return static_cast<int32_t>(is_here_.size()); }
 
@@ -45,11 +51,16 @@ class LocalGroup {
     if (std::ranges::find(is_here_, 0) == is_here_.end()) {
       std::ranges::fill(is_here_, uint8_t{0});
       ++num_meetings_;
+      ++num_changes_;
       changed_.notify_all();
       return;
     }
     const uint64_t meeting = num_meetings_;
     const auto is_over = [&] { return num_meetings_ != meeting || !failure_.empty(); };
+    const uint64_t changes = num_changes_.load(std::memory_order_relaxed);
+    lock.unlock();
+    LookForChange(changes);
+    lock.lock();
     if (is_patient) {
       changed_.wait(lock, is_over);
     } else if (!changed_.wait_for(lock, patience_, is_over)) {
@@ -70,8 +81,18 @@ class LocalGroup {
   }
 
  private:
+  // For a moment, without the lock: ranks meet again after some microseconds of work, and waking up takes as
+  // long.
+  void LookForChange(uint64_t changes) const {
+    if (!looks_) return;
+    const Awaiting awaiting;
+    while (num_changes_.load(std::memory_order_acquire) == changes && awaiting.Look()) {
+    }
+  }
+
   void FailLocked(int32_t rank, const std::string& reason) {
     if (!failure_.empty()) return;
+    ++num_changes_;
     failure_ = fmt::format("rank {} of {}: {}", rank, size(), reason);
     changed_.notify_all();
   }
@@ -82,12 +103,14 @@ class LocalGroup {
   // Invariants, under mutex_: is_here_ are the ranks that wait in the meeting at hand, never all of them;
   // failure_ never changes once it is said. lent_[r] is rank r's to write, before it comes to a meeting.
   const std::chrono::milliseconds patience_;
+  const bool looks_;  // with more ranks than CPUs, one that looks keeps another from working
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<uint8_t> is_here_;  // 0 or 1
   const char* what_ = "";         // they came to
   std::vector<void*> lent_;
   uint64_t num_meetings_ = 0;
+  std::atomic<uint64_t> num_changes_ = 0;  // of meetings and failures; can be read without the lock
   std::string failure_;
 };
 
