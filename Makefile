@@ -18,7 +18,7 @@ CONTEXTS = 1024,2048,4096,8192,16384,32768,65536,131072
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help packages quire serve built-dev built-asan built-tsan test test-clients test-guidellm test-vllm-bench asan tsan load soak fuzz bench eval-matrix cuda test-cuda sanitize-cuda bench-cuda install format format-check tidy clean
+.PHONY: help packages quire serve built-dev built-asan built-tsan test test-clients test-guidellm test-vllm-bench asan tsan load soak fuzz bench bench-contexts eval-matrix cuda test-cuda sanitize-cuda bench-cuda install format format-check tidy clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
@@ -99,7 +99,9 @@ bench: build/$(TREE)/.configured  ## the benchmarks (BENCH_FLAGS=--quick for a s
 	build/$(TREE)/bench/quire_grammar_bench $(filter --benchmark_%,$(BENCH_FLAGS))
 	build/$(TREE)/quire bench bench/models/dense_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
 	build/$(TREE)/quire bench bench/models/moe_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
-	build/$(TREE)/quire bench bench/models/v32_slice --load-format dummy --quick --contexts $(CONTEXTS) --compare bench/models/v32_slice_dense --plot build/$(TREE)/contexts.svg
+
+bench-contexts: quire  ## time per token over the context, with sparse attention and dense: build/release/contexts.svg
+	build/release/quire bench bench/models/v32_slice --load-format dummy --quick --contexts $(CONTEXTS) --compare bench/models/v32_slice_dense --plot build/release/contexts.svg
 
 eval-matrix: build/release/.configured build/dev/.configured  ## the bundled model's accuracy everywhere: docs/results/eval-matrix.md
 	cmake --build --preset release -j $(JOBS) --target quire

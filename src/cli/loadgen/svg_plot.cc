@@ -12,7 +12,7 @@ namespace {
 
 // In pixels. A panel is its frame and room for labels around it.
 constexpr double kPanelWidth = 480, kPanelHeight = 320;
-constexpr double kLeft = 64, kRight = 18, kTop = 56, kBottom = 48;
+constexpr double kLeft = 64, kRight = 26, kTop = 56, kBottom = 48;  // right: half of a label
 constexpr double kHeading = 64;
 constexpr double kFrameWidth = kPanelWidth - kLeft - kRight;
 constexpr double kFrameHeight = kPanelHeight - kTop - kBottom;

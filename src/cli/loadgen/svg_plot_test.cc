@@ -71,8 +71,8 @@ TEST(SvgPlotTest, APlotIsWellFormedAndHasAllThatWasAskedFor) {
 TEST(SvgPlotTest, PointsLieInTheirFrameAndHigherIsMore) {
   const std::string svg =
       ToSvg({.panels = {{.y_max = 100, .series = {{"", {{0, 0}, {5, 50}, {10, 100}}}}}}});
-  // A frame of 398 x 216 pixels, y downwards.
-  EXPECT_NE(svg.find("points=\"0.0,216.0 199.0,108.0 398.0,0.0\""), std::string::npos) << svg;
+  // A frame of 390 x 216 pixels, y downwards.
+  EXPECT_NE(svg.find("points=\"0.0,216.0 195.0,108.0 390.0,0.0\""), std::string::npos) << svg;
 }
 
 TEST(SvgPlotTest, HostileTextIsEscaped) {

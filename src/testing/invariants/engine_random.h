@@ -153,7 +153,7 @@ class EngineRandom : public EngineCaseTest {
     met.Add(loop);
   }
 
-  static constexpr uint64_t kMostSeeds = 5;
+  static constexpr uint64_t kMostSeeds = 20;
   const int num_requests_;
   Random random_{0};
   std::vector<int32_t> roots_[3];
