@@ -310,9 +310,9 @@ class Sizes:
 
     def __init__(self, quick):
         self.pages = (1, 64) if quick else PAGE_SIZES
-        self.short = 6 if quick else 100
+        self.short = 3 if quick else 100
         self.long = 0 if quick else 10
-        self.all = 12 if quick else None
+        self.all = 6 if quick else None
         self.narrow = 2 if quick else 100  # with few keys, answers are long
         self.blind = 20  # with an indexer that cannot know
 
