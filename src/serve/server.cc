@@ -75,25 +75,30 @@ ServiceOptions Server::MakeServiceOptions() {
   return service;
 }
 
-// One line an interval in which something ran, waited or was drawn.
 asio::awaitable<void> Server::TellStatus() {
   int64_t tokens_before = 0;
   while (!draining_is_over_) {
     status_timer_.expires_after(options_.status_interval);
     co_await status_timer_.async_wait(asio::as_tuple(asio::use_awaitable));
-    if (draining_is_over_) break;
-    const SchedulerSnapshot engine = service_.Snapshot();
-    const int64_t tokens =
-        engine.counters.output_tokens - std::exchange(tokens_before, engine.counters.output_tokens);
-    if (engine.counters.running == 0 && engine.counters.waiting == 0 && tokens == 0) continue;
-    const double seconds = std::chrono::duration<double>(options_.status_interval).count();
-    const auto in_use = static_cast<double>(engine.pages_in_use.raw());
-    const auto pages =
-        static_cast<double>((engine.pages_free + engine.pages_cached + engine.pages_in_use).raw());
-    Log(fmt::format("status: {} running, {} waiting, {:.1f} tokens/s, {:.1f}% of the cache in use",
-                    engine.counters.running, engine.counters.waiting,
-                    static_cast<double>(tokens) / seconds, pages > 0 ? 100 * in_use / pages : 0));
+    if (!draining_is_over_) tokens_before = LogStatus(tokens_before);
   }
+}
+
+// One line of an interval in which something ran, waited or was drawn. Returns how many tokens were drawn
+// so far.
+int64_t Server::LogStatus(int64_t tokens_before) {
+  const SchedulerSnapshot engine = service_.Snapshot();
+  const SchedulerCounters& counters = engine.counters;
+  const int64_t tokens = counters.output_tokens - tokens_before;
+  if (counters.running == 0 && counters.waiting == 0 && tokens == 0) return counters.output_tokens;
+  const double seconds = std::chrono::duration<double>(options_.status_interval).count();
+  const auto in_use = static_cast<double>(engine.pages_in_use.raw());
+  const auto pages =
+      static_cast<double>((engine.pages_free + engine.pages_cached + engine.pages_in_use).raw());
+  Log(fmt::format("status: {} running, {} waiting, {:.1f} tokens/s, {:.1f}% of the cache in use",
+                  counters.running, counters.waiting, static_cast<double>(tokens) / seconds,
+                  pages > 0 ? 100 * in_use / pages : 0));
+  return counters.output_tokens;
 }
 
 Server::~Server() {

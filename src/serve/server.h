@@ -68,6 +68,7 @@ class Server {
   void Log(std::string_view message) const;
   ServiceOptions MakeServiceOptions();
   asio::awaitable<void> TellStatus();
+  int64_t LogStatus(int64_t tokens_before);
 
   const ServerOptions options_;
   asio::io_context io_{1};
