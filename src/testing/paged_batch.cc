@@ -77,7 +77,7 @@ PagedBatch::PagedBatch(std::vector<SequenceCase> cases, const PagedBatchShape& s
       const int64_t content = position < 0 ? position : c.ContentAt(position);
       const std::vector<float> values =
           MadeUpValues(c.seed + 1000003, content, int64_t{shape.num_heads} * shape.dims.values());
-      q_.insert(q_.end(), values.begin(), values.end());
+      for (float value : values) q_.push_back(shape.q_size * value);
       const std::vector<float> gates = MadeUpValues(c.seed + 2000003, content, shape.num_heads);
       gates_.insert(gates_.end(), gates.begin(), gates.end());
     }
@@ -91,8 +91,8 @@ void PagedBatch::WriteRows() {
   const KvDims dims = shape_.dims;
   for (size_t b = 0; b < cases_.size(); ++b) {
     for (int64_t p = 0; p < cases_[b].kv_len; ++p) {
-      const std::vector<float> row =
-          MadeUpValues(cases_[b].seed, cases_[b].ContentAt(p), dims.values());
+      std::vector<float> row = MadeUpValues(cases_[b].seed, cases_[b].ContentAt(p), dims.values());
+      for (float& value : row) value *= shape_.row_size;
       const Slot slot = SlotAt(b, p);
       cpu::StoreWrite({.store = store_,
                        .slots = {&slot, 1},

@@ -43,8 +43,9 @@ struct PagedBatchShape {
   KvFormat format = KvFormat::kLatentBf16;
   KvDims dims = {};
   int32_t num_heads = 1;
-  uint64_t page_seed = 1;   // how pages are dealt
-  int64_t spare_pages = 3;  // unused pages in the pool, besides the scratch page
+  uint64_t page_seed = 1;          // how pages are dealt
+  int64_t spare_pages = 3;         // unused pages in the pool, besides the scratch page
+  float q_size = 1, row_size = 1;  // what made-up queries and rows are multiplied with
 };
 
 class PagedBatch {

@@ -2,7 +2,7 @@
 //
 // Spans and views hold device pointers, and so does the plan (attn/cuda). The kernels:
 //   kTensorCore  bf16 queries, 512 + 64 values, bf16 or fp8 rows: tensor cores, f32 sums, weights
-//                rounded to bf16 before they meet the values (docs/numerics.md)
+//                rounded to bf16 (f16 for fp8 rows) before they meet the values (docs/numerics.md)
 //   kPlain       anything else, in f32 throughout: right for any shape, not fast
 // The order of summation is the plan's in both, so a row's bits depend on its own sequence and
 // position, the split and the kernel, and on nothing else. A page outside the pool is reported

@@ -6,6 +6,7 @@
 
 namespace quire::cuda::mla {
 
+template <class Keys>
 class Adder : Participant {
  public:
   __device__ Adder(const MlaKernelArgs& args, SharedTiles& shared, int32_t worker, int role)
@@ -64,8 +65,14 @@ class Adder : Participant {
     BeginProducts();
 #pragma unroll
     for (uint32_t i = 0; i < 8; ++i) {
-      MultiplyValues(o_[i % 2], PanelOperand(weights, i / 2 * 32),
-                     PanelOperand(values, i % 2 * 2 * kPanelBytes + i / 2 * 16 * 128, kPanelBytes));
+      const uint64_t a = PanelOperand(weights, i / 2 * 32);
+      const uint64_t b =
+          PanelOperand(values, i % 2 * 2 * kPanelBytes + i / 2 * 16 * 128, kPanelBytes);
+      if constexpr (Keys::kAreF16) {
+        MultiplyValuesF16(o_[i % 2], a, b);
+      } else {
+        MultiplyValues(o_[i % 2], a, b);
+      }
     }
     CommitProducts();
     WaitForProducts<0>();

@@ -50,6 +50,7 @@ struct SharedTiles {
   PanelRows keys[kStages];
   float alpha[kStages][kMlaRows];  // what sums before a tile are multiplied with
   float2 stats[kMlaRows];          // m and l of a split that has ended
+  float q_units[kMlaRows];         // what queries are counted in (Fp8Keys)
   Turn turns[kStages];
   Order orders[kOrders];
   PhaseBarrier full[kStages][kParts];          // keys have come
@@ -102,6 +103,7 @@ __device__ inline void CopyRows(uint32_t tile, int thread, Source source, Copied
 // A store's rows in bf16, copied as they are: by the copy engine where it can, and without waiting.
 struct Bf16Keys {
   static constexpr bool kAreCopied = true;
+  static constexpr bool kAreF16 = false;  // latent values, queries and weights are bf16
 
   // Calls copied(part) behind the copies of each part, which are under way.
   template <class Source, class Copied>
@@ -120,20 +122,26 @@ struct Bf16Keys {
     for (uint32_t row = static_cast<uint32_t>(thread) / 8; row < kMlaRows; row += 16) {
 #pragma unroll 1
       for (uint32_t panel = 0; panel < kPanels - 1; ++panel) {
-        found |= HasNonFinite(LoadShared16(tile + panel * kPanelBytes + PanelChunk(row, chunk)));
+        found |= HasNonFinite<kBf16Exponents>(
+            LoadShared16(tile + panel * kPanelBytes + PanelChunk(row, chunk)));
       }
     }
     return found;  // the rope part meets no weight
   }
 };
 
-// ---- fp8 rows: 512 codes, four scales, 64 bf16 values; they become bf16 on their way ----
+// ---- fp8 rows: 512 codes, four scales, 64 bf16 values; their latent part becomes f16 on its way ----
+//
+// e4m3 to f16 is one instruction for two codes, and their scale another; bf16 would take six. So latent
+// values, queries' latent part and weights meet as f16, which has more digits and less range: queries are
+// counted in a power of two of their row's (q_units), and weights are lifted (kLift).
 
 // Four threads a row, 64 codes at a time, which are a panel's; each of 128 threads has two rows, an even
 // and an odd one beside each other, so that what eight threads store lies in different banks.
 struct Fp8Keys {
   static constexpr uint32_t kRowBytes = 656, kScales = 512, kRope = 528;
   static constexpr bool kAreCopied = false;
+  static constexpr bool kAreF16 = true;
 
   // Calls copied(part) behind each part that is whole.
   template <class Source, class Copied>
@@ -147,12 +155,14 @@ struct Fp8Keys {
     Convert(
         tile, thread, source, [](uint32_t) {},
         [&](const uint32_t(&v)[4]) {
-          found |= HasNonFinite({v[0], v[1], v[2], v[3]});
+          found |= HasNonFinite<kF16Exponents>({v[0], v[1], v[2], v[3]});
         });
     return found;
   }
 
  private:
+  static constexpr uint32_t kAhead = 4;  // panels whose codes are under way
+
   template <class Source, class Copied, class Look>
   static __device__ void Convert(uint32_t tile, int thread, Source source, Copied copied,
                                  Look look) {
@@ -174,17 +184,17 @@ struct Fp8Keys {
       rows[i].from += lane * 16;
     }
     CommitCopies();
-    uint4 codes[kPartPanels][2];  // of the next panels
+    uint4 codes[kAhead][2];
     const auto load = [&](uint32_t panel) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        codes[panel % kPartPanels][i] =
+        codes[panel % kAhead][i] =
             rows[i].is_row ? *reinterpret_cast<const uint4*>(rows[i].from + panel * kPanelValues)
                            : uint4{};
       }
     };
 #pragma unroll
-    for (uint32_t panel = 0; panel < kPartPanels; ++panel) load(panel);
+    for (uint32_t panel = 0; panel < kAhead; ++panel) load(panel);
 #pragma unroll
     for (uint32_t panel = 0; panel < kPanels - 1; ++panel) {
 #pragma unroll
@@ -192,34 +202,46 @@ struct Fp8Keys {
         const float4& four = scales[i];
         const float scale = panel < 2 ? four.x : panel < 4 ? four.y : panel < 6 ? four.z : four.w;
         uint32_t low[4], high[4];
-        Dequantise(codes[panel % kPartPanels][i], scale, low, high);
+        Dequantise(codes[panel % kAhead][i], scale, low, high);
         look(low);
         look(high);
         const uint32_t row = at + i * 32 * 128 + panel * kPanelBytes;
         StoreShared16(row + (2 * lane ^ swap) * 16, low);
         StoreShared16(row + ((2 * lane + 1) ^ swap) * 16, high);
       }
-      if (panel + kPartPanels < kPanels - 1) load(panel + kPartPanels);
+      if (panel + kAhead < kPanels - 1) load(panel + kAhead);
       if (panel % kPartPanels == kPartPanels - 1) copied(panel / kPartPanels);
     }
     WaitForCopies<0>();
     copied(kParts - 1);
   }
 
-  // Sixteen codes times their scale, rounded to bf16: `low` the first eight, `high` the rest.
+  // Sixteen codes times their scale, rounded to f16: `low` the first eight, `high` the rest.
   static __device__ void Dequantise(uint4 codes, float scale, uint32_t (&low)[4],
                                     uint32_t (&high)[4]) {
     const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+    // Of a scale too small for all digits of f16 the fraction comes first, and its power of two behind.
+    constexpr float kLeastNormal = 0x1p-14f;
+    const bool is_small = scale < kLeastNormal;
+    const uint32_t bits = __float_as_uint(scale);
+    const float fraction = is_small ? __uint_as_float((bits & 0x7f'ffff) | 0x3f80'0000) : scale;
+    const uint32_t factor = PackF16(fraction, fraction);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       uint32_t pairs[2];
       WidenToF16(words[i], pairs[0], pairs[1]);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        __half2 narrow;
-        memcpy(&narrow, &pairs[j], sizeof(narrow));
-        const float2 wide = __half22float2(narrow);
-        (i < 2 ? low : high)[i % 2 * 2 + j] = PackBf16(wide.x * scale, wide.y * scale);
+        (i < 2 ? low : high)[i % 2 * 2 + j] = MultiplyF16Pairs(pairs[j], factor);
+      }
+    }
+    if (__any_sync(kAllLanes, is_small)) {
+      const float power = is_small ? __uint_as_float(bits & 0x7f80'0000) : 1.0f;
+      const uint32_t powers = PackF16(power, power);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        low[i] = MultiplyF16Pairs(low[i], powers);
+        high[i] = MultiplyF16Pairs(high[i], powers);
       }
     }
   }

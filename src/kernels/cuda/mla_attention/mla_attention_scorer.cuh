@@ -6,10 +6,11 @@
 
 namespace quire::cuda::mla {
 
+template <class Keys>
 class Scorer : Participant {
  public:
   __device__ Scorer(const MlaKernelArgs& args, SharedTiles& shared)
-      : Participant(args, shared, kScorer), scale_(args.scale * kLog2E) {}
+      : Participant(args, shared, kScorer) {}
 
   __device__ __forceinline__ void Run() {
     ForEachOrder([&] {
@@ -41,8 +42,55 @@ class Scorer : Participant {
     CopyRows(SharedAddress(&shared_.q), thread_, source, [](uint32_t) {});
     CommitCopies();
     WaitForCopies<0>();
+    if constexpr (Keys::kAreF16) NarrowQueries();
     FenceForProducts();
     Sync();  // queries are written
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      scale_[which] = args_.scale * kLog2E;
+      if constexpr (Keys::kAreF16) scale_[which] *= shared_.q_units[RowOf(which)];
+    }
+  }
+
+  // The latent part of queries becomes f16, in the thread that copied it. A power of two takes a row's
+  // largest value to [2^10, 2^11), so that no value is too large and those that are lost are too small
+  // to count.
+  __device__ __forceinline__ void NarrowQueries() {
+    const uint32_t chunk = static_cast<uint32_t>(thread_) % 8;
+#pragma unroll 1
+    for (uint32_t row = static_cast<uint32_t>(thread_) / 8; row < kMlaRows; row += 16) {
+      const uint32_t at = SharedAddress(&shared_.q) + PanelChunk(row, chunk);
+      uint32_t largest = 0;
+#pragma unroll
+      for (uint32_t panel = 0; panel < kPanels; ++panel) {
+        const uint4 v = LoadShared16(at + panel * kPanelBytes);
+        largest = __vmaxu2(largest, __vmaxu2(__vmaxu2(v.x & 0x7fff7fff, v.y & 0x7fff7fff),
+                                             __vmaxu2(v.z & 0x7fff7fff, v.w & 0x7fff7fff)));
+      }
+      largest = max(largest & 0xffff, largest >> 16);
+#pragma unroll
+      for (int lanes = 1; lanes < 8; lanes *= 2) {
+        largest = max(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
+      }
+      // Exponents as floats store them. Rows that are not finite stay so whatever they are counted in.
+      const uint32_t exponent = max(largest >> 7, 11u);
+      const float unit = __uint_as_float((exponent - 10) << 23);
+      const float per_unit = __uint_as_float((264 - min(exponent, 254u)) << 23);
+      if (chunk == 0) shared_.q_units[row] = unit;
+#pragma unroll
+      for (uint32_t panel = 0; panel < kPanels; ++panel) {
+        const uint4 v = LoadShared16(at + panel * kPanelBytes);
+        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+        uint32_t narrow[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float low = __uint_as_float(words[i] << 16) * per_unit;
+          const float high = __uint_as_float(words[i] & 0xffff0000) * per_unit;
+          narrow[i] = panel < kPanels - 1 ? PackF16(low, high) : PackBf16(low, high);
+        }
+        StoreShared16(at + panel * kPanelBytes, narrow);
+      }
+    }
   }
 
   // Returns whether the split ends with this turn.
@@ -72,8 +120,13 @@ class Scorer : Participant {
       if (shared_.turns[stage].needs_fence) FenceForProducts();
 #pragma unroll
       for (uint32_t i = 0; i < 4 * kPartPanels; ++i) {
-        const uint32_t at = (part * kPartPanels + i / 4) * kPanelBytes + i % 4 * 32;
-        MultiplyPanels(s, PanelOperand(q, at), PanelOperand(keys, at), part > 0 || i > 0);
+        const uint32_t panel = part * kPartPanels + i / 4;
+        const uint32_t at = panel * kPanelBytes + i % 4 * 32;
+        if (Keys::kAreF16 && panel < kPanels - 1) {
+          MultiplyPanelsF16(s, PanelOperand(q, at), PanelOperand(keys, at), part > 0 || i > 0);
+        } else {
+          MultiplyPanels(s, PanelOperand(q, at), PanelOperand(keys, at), part > 0 || i > 0);
+        }
       }
     }
     CommitProducts();
@@ -96,7 +149,7 @@ class Scorer : Participant {
     }
   }
 
-  // Scores become weights, exp2(scale_ * (score - m)). alpha: what older sums are to be multiplied with.
+  // Scores become weights, exp2(scale_ * (score - m) + kLift). alpha: what older sums are to be multiplied with.
   // m follows the maximum only where weights would pass 2^kSlack otherwise, so alpha is mostly 1.
   __device__ __forceinline__ void Softmax(float (&s)[32], float (&alpha)[2]) {
 #pragma unroll
@@ -109,16 +162,17 @@ class Scorer : Participant {
       float top = fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
-      const float before = m_[which];
-      if (scale_ * (top - before) > kSlack) m_[which] = top;
-      const float anchor = scale_ * Anchor(m_[which]);
-      alpha[which] = Base2Exponent::Exp(scale_ * before - anchor);  // 1 where m stays
+      const float before = m_[which], scale = scale_[which];
+      if (scale * (top - before) > kSlack) m_[which] = top;
+      float anchor = scale * Anchor(m_[which]);
+      alpha[which] = Base2Exponent::Exp(scale * before - anchor);  // 1 where m stays
+      anchor -= kLift;
       float sum = 0.0f;
 #pragma unroll
       for (int chunk = 0; chunk < 8; ++chunk) {
         float &low = s[4 * chunk + 2 * which], &high = s[4 * chunk + 2 * which + 1];
-        low = Base2Exponent::Exp(__fmaf_rn(scale_, low, -anchor));
-        high = Base2Exponent::Exp(__fmaf_rn(scale_, high, -anchor));
+        low = Base2Exponent::Exp(__fmaf_rn(scale, low, -anchor));
+        high = Base2Exponent::Exp(__fmaf_rn(scale, high, -anchor));
         sum += low + high;
       }
       l_[which] = __fmaf_rn(alpha[which], l_[which], sum);
@@ -133,8 +187,9 @@ class Scorer : Participant {
       const uint32_t row = static_cast<uint32_t>(RowOf(which));
 #pragma unroll
       for (uint32_t chunk = 0; chunk < 8; ++chunk) {
+        const float low = s[4 * chunk + 2 * which], high = s[4 * chunk + 2 * which + 1];
         StoreShared4(panel + PanelChunk(row, chunk) + static_cast<uint32_t>(thread_) % 4 * 4,
-                     PackBf16(s[4 * chunk + 2 * which], s[4 * chunk + 2 * which + 1]));
+                     Keys::kAreF16 ? PackF16(low, high) : PackBf16(low, high));
       }
       if (thread_ % 4 == 0) shared_.alpha[stage][row] = alpha[which];
     }
@@ -148,15 +203,17 @@ class Scorer : Participant {
       l_[which] += __shfl_xor_sync(kAllLanes, l_[which], 1);
       l_[which] += __shfl_xor_sync(kAllLanes, l_[which], 2);
       if (thread_ % 4 == 0)
-        shared_.stats[RowOf(which)] = make_float2(scale_ * m_[which], l_[which]);
+        shared_.stats[RowOf(which)] = make_float2(scale_[which] * m_[which] - kLift, l_[which]);
     }
     shared_.ended.Arrive();
     ended_parity_ ^= 1;
   }
 
+  // Weights go to 2^kSlack. Those of f16 begin as far above its smallest values as its largest allow.
   static constexpr float kSlack = 8.0f;
+  static constexpr float kLift = Keys::kAreF16 ? 7.0f : 0.0f;
 
-  const float scale_;
+  float scale_[2];     // of our rows
   float m_[2], l_[2];  // of our rows; m not scaled, l of our keys until the split ends
   RingPosition<kStages> ring_;
   uint32_t ended_parity_ = 0;

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,9 +48,10 @@ AttentionResult Attend(const PagedBatch& batch, MlaKernel kernel, int32_t num_wo
 
 // What tensor cores may add to f32's error (docs/numerics.md). Products of bf16 are exact; sums are
 // cut off instead of rounded, and their terms aligned to the largest first: 2^-22 of the sum of
-// magnitudes for every term, four times what f32 does. Weights are rounded to bf16: 2^-8 of each,
-// so 2^-8 of the largest value in all. Scores are also multiplied with log2(e): two roundings.
-void AddTensorCoreSlack(testing::ReferenceQuery& query) {
+// magnitudes for every term, four times what f32 does. Weights are rounded to bf16, or to f16 before
+// fp8 rows: `weight_error` of each, so of the largest value in all. Scores are also multiplied with
+// log2(e): two roundings.
+void AddTensorCoreSlack(testing::ReferenceQuery& query, double weight_error) {
   double score_size = 0, value_size = 0;
   for (size_t k = 0; k < query.keys.size(); ++k) {
     double size = 0;
@@ -61,21 +64,38 @@ void AddTensorCoreSlack(testing::ReferenceQuery& query) {
   const double terms = static_cast<double>(query.q.size()) + 2;
   const double keys = static_cast<double>(query.keys.size());
   query.score_slack = 0x1p-22 * terms * score_size;
-  query.value_slack = (0x1p-8 + 2 * 0x1p-22 * keys) * value_size;
+  query.value_slack = (weight_error + 2 * 0x1p-22 * keys) * value_size;
 }
 
-// The reference of what a kernel was given: kTensorCore reads queries, and fp8 rows, as bf16.
+// The latent part of an fp8 row (512 codes, four scales) as the tensor cores read it, in f16.
+void NarrowToF16(std::span<const std::byte> stored, std::vector<double>& row) {
+  for (size_t i = 0; i < 512; ++i) {
+    Fp8E4m3 code;
+    float scale;
+    std::memcpy(&code, stored.data() + i, sizeof(code));
+    std::memcpy(&scale, stored.data() + 512 + i / 128 * 4, sizeof(scale));
+    int power = 0;
+    if (scale < 0x1p-14f) {
+      scale = 2 * std::frexp(scale, &power);
+      --power;
+    }
+    const float product = ToFloat(ToF16(ToFloat(code) * ToFloat(ToF16(scale))));
+    row[i] = ToFloat(ToF16(product * ToFloat(ToF16(std::ldexp(1.0f, power)))));
+  }
+}
+
+// The reference of what a kernel was given: kTensorCore reads queries as bf16, and fp8 rows as f16.
 ReferenceAttention Reference(const PagedBatch& batch, MlaKernel kernel) {
   const PagedBatchShape& shape = batch.shape();
   const bool narrow = kernel == MlaKernel::kTensorCore;
+  const bool is_f16 = narrow && shape.format == KvFormat::kLatentFp8;
   const std::vector<float> q =
       narrow ? RoundedToBf16(batch.q()) : std::vector<float>(batch.q().begin(), batch.q().end());
   auto rows = batch.Rows();
-  if (narrow) {
-    for (auto& sequence : rows) {
-      for (auto& row : sequence) {
-        for (double& value : row) value = ToFloat(quire::ToBf16(static_cast<float>(value)));
-      }
+  for (size_t b = 0; is_f16 && b < rows.size(); ++b) {
+    for (size_t p = 0; p < rows[b].size(); ++p) {
+      const int64_t slot = batch.SlotAt(b, static_cast<int64_t>(p)).raw();
+      NarrowToF16(batch.pool().subspan(static_cast<size_t>(slot) * 656, 656), rows[b][p]);
     }
   }
   ReferenceAttention result;
@@ -90,7 +110,7 @@ ReferenceAttention Reference(const PagedBatch& batch, MlaKernel kernel) {
       query.values = query.keys;
       for (int64_t h = 0; h < shape.num_heads; ++h, ++row) {
         query.q = std::span(q).subspan(row * values, values);
-        if (narrow) AddTensorCoreSlack(query);
+        if (narrow) AddTensorCoreSlack(query, is_f16 ? 0x1p-11 : 0x1p-8);
         testing::AppendReferenceRow(query, static_cast<size_t>(shape.dims.latent_dim), result);
       }
     }
@@ -122,6 +142,27 @@ TEST(CudaMlaAttentionTest, IsNearTheReference) {
         ExpectNearReference(batch, kernel,
                             RunMlaOnDevice(batch, {.kernel = kernel, .step = MlaStep::kDecode}));
       }
+    }
+  }
+}
+
+// f16 has less range than queries, scales and weights have.
+TEST(CudaMlaAttentionTest, SizesOfFp8RowsAndQueriesDoNotMatter) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  struct Sizes {
+    float q, row;
+  };
+  for (const Sizes sizes : {Sizes{0x1p20f, 0x1p-20f}, Sizes{0x1p10f, 0x1p-10f},
+                            Sizes{0x1p-9f, 0x1p9f}, Sizes{0x1p-100f, 0x1p14f}}) {
+    for (const int32_t heads : {16, 128}) {
+      SCOPED_TRACE(std::to_string(sizes.q) + ", " + std::to_string(sizes.row));
+      const PagedBatch batch({{1, 700, {}, 3}, {5, 90, {}, 4}, {6, 150, kTree, 5}},
+                             {.format = KvFormat::kLatentFp8,
+                              .dims = {512, 64},
+                              .num_heads = heads,
+                              .q_size = sizes.q,
+                              .row_size = sizes.row});
+      ExpectNearReference(batch, MlaKernel::kTensorCore, Attend(batch, MlaKernel::kTensorCore));
     }
   }
 }

@@ -52,13 +52,13 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
   const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (role == kScorer) {
     GiveRegistersBack<kScorerRegisters>();
-    Scorer(args, shared).Run();
+    Scorer<Keys>(args, shared).Run();
   } else if (role == kProducer) {
     GiveRegistersBack<kProducerRegisters>();
     Producer<Keys>(args, boxes, shared).Run(worker, row_begin);
   } else {
     TakeRegisters<kAdderRegisters>();
-    Adder(args, shared, worker, role).Run();
+    Adder<Keys>(args, shared, worker, role).Run();
   }
 }
 

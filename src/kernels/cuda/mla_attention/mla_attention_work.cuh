@@ -236,10 +236,14 @@ struct RowBlock {
 
 // ---- bf16 values ----
 
-// Whether one of eight bf16 values is infinite or NaN.
+// Whether one of eight 16-bit values, whose exponents are the bits kExponents of each half, is infinite or
+// NaN.
+inline constexpr uint32_t kBf16Exponents = 0x7f80'7f80, kF16Exponents = 0x7c00'7c00;
+template <uint32_t kExponents>
 __device__ inline bool HasNonFinite(uint4 v) {
   auto bad = [](uint32_t pair) {
-    return (pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u;
+    constexpr uint32_t kLow = kExponents & 0xffff, kHigh = kExponents & ~0xffffu;
+    return (pair & kLow) == kLow || (pair & kHigh) == kHigh;
   };
   return bad(v.x) || bad(v.y) || bad(v.z) || bad(v.w);
 }

@@ -129,6 +129,17 @@ __device__ inline uint32_t PackBf16(float low, float high) {
   return bits;
 }
 
+__device__ inline uint32_t PackF16(float low, float high) {
+  uint32_t bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+__device__ inline uint32_t MultiplyF16Pairs(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
 // Four e4m3 codes as two pairs of f16; exact, NaN stays NaN.
 __device__ inline void WidenToF16(uint32_t codes, uint32_t& low, uint32_t& high) {
   const auto first = static_cast<uint16_t>(codes), second = static_cast<uint16_t>(codes >> 16);

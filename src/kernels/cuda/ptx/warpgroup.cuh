@@ -101,6 +101,7 @@ QUIRE_MULTIPLY(MultiplyPanels, "m64n64k16.f32.bf16.bf16", 32, "%32, %33", "%34",
 QUIRE_MULTIPLY(MultiplyPanels, "m64n128k16.f32.bf16.bf16", 64, "%64, %65", "%66", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanels, "m64n256k16.f32.bf16.bf16", 128, "%128, %129", "%130", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanelsF16, "m64n8k16.f32.f16.f16", 4, "%4, %5", "%6", ", 0, 0")
+QUIRE_MULTIPLY(MultiplyPanelsF16, "m64n64k16.f32.f16.f16", 32, "%32, %33", "%34", ", 0, 0")
 // The same of e4m3, which is never transposed: a is 64 x 32 and b is n x 32.
 QUIRE_MULTIPLY(MultiplyCodes, "m64n32k32.f32.e4m3.e4m3", 16, "%16, %17", "%18", "")
 QUIRE_MULTIPLY(MultiplyCodes, "m64n64k32.f32.e4m3.e4m3", 32, "%32, %33", "%34", "")
@@ -123,14 +124,18 @@ QUIRE_MULTIPLY_ROWS("m64n128k16.f32.bf16.bf16", 64, "{%64, %65, %66, %67}, %68")
 QUIRE_MULTIPLY_ROWS("m64n256k16.f32.bf16.bf16", 128, "{%128, %129, %130, %131}, %132")
 #undef QUIRE_MULTIPLY_ROWS
 // The same with a in shared memory, as MultiplyPanels'.
-__device__ inline void MultiplyValues(float (&sum)[64], uint64_t a, uint64_t b) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" QUIRE_NAMES64
-      "}, %64, %65, p, 1, 1, 0, 1;\n}\n"
-      : QUIRE_SUMS64(sum, 0)
-      : "l"(a), "l"(b));
-}
+#define QUIRE_MULTIPLY_VALUES(name, instruction)                         \
+  __device__ inline void name(float(&sum)[64], uint64_t a, uint64_t b) { \
+    asm volatile(                                                        \
+        "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                       \
+        "wgmma.mma_async.sync.aligned." instruction " {" QUIRE_NAMES64   \
+        "}, %64, %65, p, 1, 1, 0, 1;\n}\n"                               \
+        : QUIRE_SUMS64(sum, 0)                                           \
+        : "l"(a), "l"(b));                                               \
+  }
+QUIRE_MULTIPLY_VALUES(MultiplyValues, "m64n128k16.f32.bf16.bf16")
+QUIRE_MULTIPLY_VALUES(MultiplyValuesF16, "m64n128k16.f32.f16.f16")
+#undef QUIRE_MULTIPLY_VALUES
 #undef QUIRE_SUMS128
 #undef QUIRE_SUMS64
 #undef QUIRE_SUMS32
