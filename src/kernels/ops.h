@@ -73,6 +73,14 @@ struct StepAngles {
   TensorView cos = {};                         // [num_tokens, rope_dim / 2] f32: their rows
   TensorView sin = {};                         // as cos
   RopePairs pairs = RopePairs::kInterleaved;
+
+  StepAngles FirstTokens(int64_t count) const {
+    StepAngles first = *this;
+    first.positions = positions.first(static_cast<size_t>(count));
+    first.cos = cos.FirstRows(count);
+    first.sin = sin.FirstRows(count);
+    return first;
+  }
 };
 
 // y = x w^T + bias. With w.count > 1 there are as many products: x and y are the first one's, and the

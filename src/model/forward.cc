@@ -108,7 +108,7 @@ void Model::Forward(const ForwardArgs& args, Ops& ops) const {
   QUIRE_CHECK(args.stores.size() == NumTrunkStores(config_), "{} stores for {} layers",
               args.stores.size(), num_layers);
   QUIRE_CHECK(!args.chooses || config_.indexer);
-  QUIRE_CHECK(args.expansion == nullptr || (config_.expands && !config_.indexer));
+  QUIRE_CHECK(args.expansion == nullptr || config_.expands);
   const LayerPass pass(config_, args, softmax_scale_, rope_, ops);
   pass.Embed(weights_.embedding);
   Update update;

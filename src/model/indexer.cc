@@ -58,12 +58,14 @@ void WriteIndexKeys(const IndexerStep& step, const IndexerWeights& weights, cons
 
 void MakeIndexQueries(const IndexerStep& step, const IndexerWeights& weights,
                       ConstTensorView normed, ConstTensorView q_down, Ops& ops) {
-  const std::array products{ProductArgs{.x = q_down, .w = weights.q_up, .y = step.q},
-                            ProductArgs{.x = normed, .w = weights.gate, .y = step.gates}};
+  const int64_t num_tokens = normed.dim(0);
+  const TensorView q = step.q.FirstRows(num_tokens), gates = step.gates.FirstRows(num_tokens);
+  const std::array products{ProductArgs{.x = q_down, .w = weights.q_up, .y = q},
+                            ProductArgs{.x = normed, .w = weights.gate, .y = gates}};
   ops.Matmul(products);
   const int64_t rope_dim = 2 * step.angles.cos.dim(1);
-  const TensorView rotated = step.q.Parts(step.shape.num_heads).Columns(0, rope_dim);
-  ops.Rotate({.x = rotated, .angles = step.angles, .y = rotated});
+  const TensorView rotated = q.Parts(step.shape.num_heads).Columns(0, rope_dim);
+  ops.Rotate({.x = rotated, .angles = step.angles.FirstTokens(num_tokens), .y = rotated});
 }
 
 void ChooseKeys(const IndexerStep& step, const KvStore& store, Ops& ops) {

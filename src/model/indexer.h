@@ -54,7 +54,8 @@ IndexerStep MakeIndexerStep(const ModelConfig& config, const Plan& plan,
 void WriteIndexKeys(const IndexerStep& step, const IndexerWeights& weights, const KvStore& store,
                     ConstTensorView normed, Ops& ops);
 
-// Queries and gates; `q_down` is the layer's normed query latent.
+// Queries and gates of the step's first tokens, of which `normed` is the layer's normed input and `q_down`
+// its normed query latent.
 void MakeIndexQueries(const IndexerStep& step, const IndexerWeights& weights,
                       ConstTensorView normed, ConstTensorView q_down, Ops& ops);
 

@@ -92,7 +92,9 @@ void LayerPass::Attention(const AttentionWeights& weights, const LayerStores& st
   Queries(weights, input);
   QueriesToLatent(weights, q_latent);
   if (chooses) {
-    MakeIndexQueries(*indexer_, weights.indexer, input, Rows(buffers.q_down), ops_);
+    // Sequences that are expanded see no more keys than are chosen: they choose nothing.
+    MakeIndexQueries(*indexer_, weights.indexer, input.FirstRows(num_latent_),
+                     buffers.q_down.FirstRows(num_latent_), ops_);
   }
   ops_.Join();
   ops_.Mark(ForwardPart::kProjections);
@@ -190,17 +192,13 @@ void LayerPass::Queries(const AttentionWeights& weights, ConstTensorView input) 
 
 void LayerPass::QueriesToLatent(const AttentionWeights& weights, TensorView q_latent) const {
   const TensorView q = args_.buffers.q.FirstRows(num_latent_);
-  StepAngles angles = angles_;
-  angles.positions = angles.positions.first(static_cast<size_t>(num_latent_));
-  angles.cos = angles.cos.FirstRows(num_latent_);
-  angles.sin = angles.sin.FirstRows(num_latent_);
   ops_.Matmul({.x = q.Columns(0, config_.nope_dim),
                .w = weights.key_heads,
                .y = args_.buffers.q_latent.FirstRows(num_latent_).Columns(0, config_.latent_dim),
                .x_step = config_.head_dim(),
                .y_step = config_.latent_dim + config_.rope_dim});
   ops_.Rotate({.x = q.Parts(config_.own_heads().count).Columns(config_.nope_dim, config_.rope_dim),
-               .angles = angles,
+               .angles = angles_.FirstTokens(num_latent_),
                .y = q_latent.FirstRows(num_latent_).Columns(config_.latent_dim, config_.rope_dim)});
 }
 

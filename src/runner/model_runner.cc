@@ -124,15 +124,18 @@ void ModelRunner::PackBucket(size_t number) {
   }
 }
 
-// Prompts come last in a batch. Those whose keys find room, and for which it pays, are expanded.
+// Prompts come last in a batch. Those that see every key, whose keys find room, and for which it pays, are
+// expanded.
 size_t ModelRunner::FirstExpanded(const StepBatch& batch) const {
+  const ModelConfig& config = model().config();
   TokenCount room = expanded_keys_;
   size_t first = batch.sequences.size();
   for (; first > 0; --first) {
     const StepSequence& seq = batch.sequences[first - 1];
     const TokenCount q_len(seq.tokens.size()), kv_len = seq.position + q_len;
-    if (!seq.tree_parents.empty() || ExpandedRows(kv_len) > room ||
-        !PaysToExpand(HeadShape(model().config()), q_len, kv_len)) {
+    const bool sees_all = !config.indexer || kv_len <= TokenCount(config.indexer->top_k);
+    if (!seq.tree_parents.empty() || !sees_all || ExpandedRows(kv_len) > room ||
+        !PaysToExpand(HeadShape(config), q_len, kv_len)) {
       break;
     }
     room -= ExpandedRows(kv_len);

@@ -103,7 +103,7 @@ SampleWork WorkOf(const SamplePacker& packer) {
 
 ModelConfig CudaConfigFor(const ModelConfig& model, const RunnerOptions& options) {
   ModelConfig config = ConfigFor(model, options);
-  config.expands = !options.deterministic && !config.indexer && CanExpand(HeadShape(config));
+  config.expands = !options.deterministic && CanExpand(HeadShape(config));
   return config;
 }
 
