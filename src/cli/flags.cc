@@ -173,8 +173,10 @@ void AddRanks(FlagReader& reader, ModelFlags& flags) {
   };
   add({"--tp-size", "N", "1",
        "Ranks that compute the model together, each with a share of the weights and of --threads,\n"
-       "in this process, or in as many processes as mpirun starts: the results are those of one.\n"
-       "On a CPU only"},
+       "in this process, or on a CPU in as many processes as mpirun starts. The results are those "
+       "of\n"
+       "one, on GPUs with --deterministic; each has a GPU of its own where there are as many, and\n"
+       "otherwise they share the first"},
       flags.tp_size);
   add({"--ep-size", "N", "1",
        "1: every rank has a share of the width of all experts; as many as --tp-size: it has whole\n"
@@ -309,9 +311,6 @@ LocalOptions MakeLocalOptions(const ModelFlags& flags, const RunnerOptions& defa
           "--disable-cuda-graph: expected --step-mode eager with it, got --step-mode graph");
   Require(!(flags.check && flags.step_mode == StepMode::kGraph),
           "--check: expected --step-mode eager with it, got --step-mode graph");
-  Require(flags.tp_size == 1 || device == DeviceKind::kCpu,
-          "--tp-size: expected 1 with --device {}, since ranks run on the CPU only so far, got {}",
-          DeviceKindName(device), flags.tp_size);
   // CUDA reads this when it is first used. A graph would be one launch.
   if (flags.check && device == DeviceKind::kCuda) setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
   LocalOptions options;

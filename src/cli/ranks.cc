@@ -72,10 +72,11 @@ void JoinRanks(ModelFlags& flags) {
     Require(launch.size == flags.tp_size,
             "--tp-size: expected {}, as many ranks as processes were started, got {}", launch.size,
             flags.tp_size);
-    Require(flags.device == DeviceKind::kCpu,
-            "--device: expected cpu with several processes, since ranks run on the CPU only so "
-            "far, got {}",
-            DeviceKindName(flags.device));
+    Require(
+        flags.device == DeviceKind::kCpu,
+        "--device: expected cpu with several processes, since ranks on GPUs are threads of one, "
+        "got {}",
+        DeviceKindName(flags.device));
     flags.ranks = std::make_shared<ProcessRanks>();
     Require(flags.ranks->mpi().size() == launch.size,
             "MPI: expected to find the {} processes that were started, got {}: is it the MPI of "

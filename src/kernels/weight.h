@@ -27,6 +27,9 @@ struct Weight {
   const float* scales = nullptr;  // of kFp8Block, where a backend keeps them apart from the codes
   int64_t scale_step = 0;         // scales from one matrix to the next
   ByteOffset bytes = {};          // of all matrices, with their scales
+  // Of the matrix that ranks have shared out, where this is a rank's part of one: sums may be cut as its
+  // size says, so that all parts have the bits of the whole.
+  int64_t whole_outputs = 0;
 
   bool empty() const { return data == nullptr; }
 };

@@ -25,6 +25,7 @@ constexpr bool kHasCuda = true;
 std::string CudaProblem() { return cuda::DeviceProblem(); }
 ByteOffset CudaMemory() { return cuda::QueryDevice().memory; }
 std::string CudaName() { return cuda::QueryDevice().name; }
+int32_t NumGpus() { return cuda::NumDevices(); }
 
 MemoryPlan CudaPlan(const ModelConfig& config, WeightSource& weights,
                     const RunnerOptions& options) {
@@ -54,6 +55,7 @@ std::string CudaProblem() {
 [[noreturn]] void FailWithoutCuda() { throw InternalError(CudaProblem()); }
 ByteOffset CudaMemory() { FailWithoutCuda(); }
 std::string CudaName() { FailWithoutCuda(); }
+int32_t NumGpus() { return 0; }
 MemoryPlan CudaPlan(const ModelConfig&, WeightSource&, const RunnerOptions&) { FailWithoutCuda(); }
 std::unique_ptr<MeteredRunner> MakeCudaRunner(const ModelConfig&, WeightSource&,
                                               const RunnerOptions&, const MemoryPlan&,
@@ -99,6 +101,10 @@ ByteOffset MemoryOf(DeviceKind device) {
 std::string DeviceName(DeviceKind device) {
   RequireDevice(device);
   return device == DeviceKind::kCpu ? CpuModel() : CudaName();
+}
+
+int32_t RanksOfDevice(DeviceKind device, int32_t tp_size) {
+  return device == DeviceKind::kCuda && NumGpus() >= tp_size ? 1 : tp_size;
 }
 
 StepMode StepModeFor(DeviceKind device) {

@@ -40,6 +40,10 @@ ByteOffset MemoryOf(DeviceKind device);
 // "NVIDIA H200", or the CPU's name.
 std::string DeviceName(DeviceKind device);
 
+// How many of `tp_size` ranks of this process share the memory that MemoryOf says: on the CPU all do, and so
+// they do on GPUs where there are fewer of these.
+int32_t RanksOfDevice(DeviceKind device, int32_t tp_size);
+
 // How steps run where nobody says: on a GPU they are recorded as graphs.
 StepMode StepModeFor(DeviceKind device);
 // The tokens that a step takes at most where nobody says: `least`, and on a GPU 8192 if that is more,

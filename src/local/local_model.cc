@@ -67,6 +67,12 @@ std::unique_ptr<MeteredRunner> LoadHere(const OpenedModel& model, DeviceKind dev
     events.warning(fmt::format("queries attend to {} keys, not to the {} the model was made for",
                                options.index_top_k, model.config->indexer->top_k));
   }
+  if (device == DeviceKind::kCuda && events.warning && options.tp_size > 1 &&
+      RanksOfDevice(device, options.tp_size) > 1) {
+    events.warning(fmt::format(
+        "{} ranks share one GPU, since there are not as many: that is good for tests alone",
+        options.tp_size));
+  }
   if (events.planned) events.planned(plan);
   auto runner = MakeRunner(device, *model.config, *model.weights, options, plan, events.loaded,
                            std::move(ranks));
@@ -78,16 +84,13 @@ std::unique_ptr<MeteredRunner> LoadHere(const OpenedModel& model, DeviceKind dev
 
 RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) {
   Require(options.tp_size >= 1, "tp size: expected at least 1, got {}", options.tp_size);
-  Require(options.tp_size == 1 || device == DeviceKind::kCpu,
-          "tp size: expected 1 of {}, since ranks run on the CPU only so far, got {}",
-          DeviceKindName(device), options.tp_size);
   // What checks look for shows in eager steps, one launch at a time.
   const StepMode mode = options.checks == StepChecks::kOff ? StepModeFor(device) : StepMode::kEager;
   const TokenCount step_tokens =
       StepTokensFor(device, Max(RunnerOptions().max_step_tokens, TokenCount(options.max_seqs)));
   const int32_t on_cpus = options.ranks_of_cpus > 0 ? options.ranks_of_cpus : options.tp_size;
-  const int32_t on_machine =
-      options.ranks_of_machine > 0 ? options.ranks_of_machine : options.tp_size;
+  const int32_t on_machine = options.ranks_of_machine > 0 ? options.ranks_of_machine
+                                                          : RanksOfDevice(device, options.tp_size);
   const RunnerOptions plain{
       .page_size = options.page_size,
       .context = options.context,

@@ -80,7 +80,7 @@ struct LocalOptions {
   StepChecks checks = StepChecks::kOff;
   bool deterministic = false;  // on a GPU: results do not depend on what else runs
   int32_t num_threads = ThreadPool::DefaultThreads();  // of all ranks together
-  // Ranks that compute the model together, with the same results; on the CPU only. RunnerOptions says more.
+  // Ranks that compute the model together, with the same results. RunnerOptions says more.
   int32_t tp_size = 1;
   int32_t ep_size = 1;
   // Rank 0's end of the group where the others are processes (local/ranks.h); otherwise all are of this one.

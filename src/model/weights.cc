@@ -286,7 +286,8 @@ class Loader {
               name, names[0], WeightFormatName(format), WeightFormatName(stored));
     }
     const MatrixShape own{.outputs = outputs.count, .inputs = shape.inputs};
-    const Weight weight = packer_.Reserve(own, std::ssize(names), format);
+    Weight weight = packer_.Reserve(own, std::ssize(names), format);
+    weight.whole_outputs = shape.outputs;
     if (packer_.counting()) return weight;
     for (size_t i = 0; i < names.size(); ++i) {
       const MatrixSource source = source_.Matrix(names[i], shape, outputs, packer_.executor());

@@ -28,25 +28,31 @@ MemoryPlan PlanOfRank(const ModelConfig& model, WeightSource& source,
     CpuStepParts parts;
     return LayOutCpuSteps(config, limits, options, parts, carver);
   };
-  MemoryPlan plan = PlanMemory(config, source, options, {.load = load, .steps = steps});
-  plan.num_ranks = options.tp_size;
-  return plan;
+  return PlanMemory(config, source, options, {.load = load, .steps = steps});
 }
 
 }  // namespace
 
 MemoryPlan MakeMemoryPlan(const ModelConfig& model, WeightSource& source,
                           const RunnerOptions& options) {
-  if (options.tp_size == 1) return PlanOfRank(model, source, options);
+  return PlanOfRanks(options,
+                     [&](const RunnerOptions& each) { return PlanOfRank(model, source, each); });
+}
+
+MemoryPlan PlanOfRanks(const RunnerOptions& options,
+                       FunctionRef<MemoryPlan(const RunnerOptions&)> plan_of) {
+  if (options.tp_size == 1) return plan_of(options);
   std::optional<TokenCount> least;
   RunnerOptions each = options;
   for (each.rank = 0; each.rank < options.tp_size; ++each.rank) {
-    const TokenCount tokens = PlanOfRank(model, source, each).usable_tokens();
+    const TokenCount tokens = plan_of(each).usable_tokens();
     least = Min(least.value_or(tokens), tokens);
   }
   each.rank = options.rank;
   each.pool_tokens = *least;
-  return PlanOfRank(model, source, each);
+  MemoryPlan plan = plan_of(each);
+  plan.num_ranks = options.tp_size;
+  return plan;
 }
 
 std::string FormatBytes(ByteOffset bytes) {

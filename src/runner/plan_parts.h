@@ -38,6 +38,11 @@ struct BackendMemory {
 MemoryPlan PlanMemory(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
                       const BackendMemory& backend);
 
+// The plan of options.rank, of several ranks with a pool that all have room for: plan_of(options) is that of
+// one rank alone.
+MemoryPlan PlanOfRanks(const RunnerOptions& options,
+                       FunctionRef<MemoryPlan(const RunnerOptions&)> plan_of);
+
 // Chooses the pool and sets the plan's KV parts: all pages that the options ask for, or as many as
 // the memory limit leaves room for beside what the plan has already. Throws
 // Error(kCapacityExceeded), with every part of the need, if that is too few.

@@ -11,6 +11,8 @@ void ForEachInput(const StepWork& work, const StepMemory& memory, Fn fn) {
   fn(inputs.tokens.first(work.num_tokens));
   fn(inputs.positions.first(work.num_tokens));
   fn(inputs.slots.first(work.num_tokens));
+  fn(inputs.live_tokens);
+  fn(inputs.logit_rows);
   fn(rare.move_from.first(work.num_moves));
   fn(rare.move_to.first(work.num_moves));
   fn(rare.copy_from.first(work.num_copies));

@@ -18,7 +18,11 @@ namespace quire {
 
 // What a message asks for.
 enum class StepOrder : int32_t {
+  kPrepare,    // StepDevice::Prepare
+  kReady,      // StepDevice::Ready
+  kPages,      // pages for the rows of sequences, and nothing else
   kRun,        // rows to move, inputs, pages, and the forward pass
+  kRunTimed,   // the same, with its time taken
   kLogits,     // of rows of that pass; rank 0 alone draws tokens of them
   kDraft,      // a pass of the draft layer
   kCopyState,  // of a drafter

@@ -136,7 +136,7 @@ NamedTexts Lines(const MachineReport& machine, const BuildReport& build) {
       {"backend cpu", "yes"},
       {"backend cuda", CudaText(machine.cuda)},
       {"MPI", LibraryText(machine.ranks.mpi, "--tp-size over processes of mpirun or Slurm")},
-      {"NCCL", LibraryText(machine.ranks.nccl, "--tp-size over GPUs, which quire cannot do yet")},
+      {"NCCL", LibraryText(machine.ranks.nccl, "--tp-size with a GPU for every rank")},
       {"topology", TopologyText(machine)},
   };
 }

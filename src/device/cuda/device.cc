@@ -13,8 +13,10 @@ DeviceProperties QueryDevice() {
   int count = 0;
   Check(cudaGetDeviceCount(&count), "looking for a CUDA device");
   if (count == 0) throw DeviceError(DeviceError::Lasts::kOnce, "there is no CUDA device");
+  int current = 0;
+  Check(cudaGetDevice(&current), "cudaGetDevice");
   cudaDeviceProp found{};
-  Check(cudaGetDeviceProperties(&found, 0), "cudaGetDeviceProperties");
+  Check(cudaGetDeviceProperties(&found, current), "cudaGetDeviceProperties");
   DeviceProperties device{.name = found.name,
                           .capability_major = found.major,
                           .capability_minor = found.minor,
@@ -31,6 +33,17 @@ void RequireHopper(const DeviceProperties& device) {
           "device '{}': expected compute capability 9.0 (Hopper: H100, H200), got {}.{}",
           device.name, device.capability_major, device.capability_minor);
 }
+
+int32_t NumDevices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+void UseDevice(int32_t number) { Check(cudaSetDevice(number), "choosing a CUDA device"); }
 
 std::string DeviceProblem() {
   try {

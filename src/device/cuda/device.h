@@ -1,7 +1,9 @@
-// The device that this process uses: the first that CUDA shows it (CUDA_VISIBLE_DEVICES chooses).
+// The device that a thread uses: the first that CUDA shows the process (CUDA_VISIBLE_DEVICES chooses), unless
+// it has chosen another one.
 #ifndef QUIRE_DEVICE_CUDA_DEVICE_H_
 #define QUIRE_DEVICE_CUDA_DEVICE_H_
 
+#include <cstdint>
 #include <string>
 
 #include "base/units.h"
@@ -23,6 +25,11 @@ DeviceProperties QueryDevice();
 // Throws Error(kInvalidArgument), naming the device and what it can do, unless its compute capability
 // is 9.0: the kernels are compiled for sm_90a, which no other device runs, not even a newer one.
 void RequireHopper(const DeviceProperties& device);
+
+// How many devices CUDA shows the process; 0 where it cannot say.
+int32_t NumDevices();
+// What the calling thread does with CUDA from now on is of that device.
+void UseDevice(int32_t number);
 
 // Why QueryDevice() would throw; empty if it would not.
 std::string DeviceProblem();

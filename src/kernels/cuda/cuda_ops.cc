@@ -42,6 +42,7 @@ std::optional<ProductArgs> Joined(const ProductArgs& first, const ProductArgs& s
   if (!are_one) return std::nullopt;
   ProductArgs both = first;
   both.w.shape.outputs = outputs;
+  both.w.whole_outputs = first.w.whole_outputs + second.w.whole_outputs;
   both.w.step_bytes += second.w.step_bytes;
   both.w.scale_step += second.w.scale_step;
   both.y = TensorView(first.y.data(), first.y.dtype(), {first.y.dim(0), outputs}, first.y.side())
@@ -129,15 +130,21 @@ CudaOps::CudaOps(const OpScratch& scratch, const OpDevice& device)
 }
 
 CudaOps::CudaOps(const OpScratch& scratch, const OpDevice& device, const Lane& lane)
-    : scratch_(scratch), device_(device), lane_(lane) {}
+    : scratch_(scratch),
+      device_(device),
+      lane_(lane),
+      shares_(device.ranks == nullptr ? 0 : static_cast<size_t>(device.ranks->size())) {}
 
 Ops& CudaOps::Fork() {
+  if (!is_alone()) return *this;
   QUIRE_CHECK(side_ != nullptr, "a branch off a branch");
   device_.branch.Fork(*lane_.stream);
   return *side_;
 }
 
-void CudaOps::Join() { device_.branch.Join(*lane_.stream); }
+void CudaOps::Join() {
+  if (is_alone()) device_.branch.Join(*lane_.stream);
+}
 
 void CudaOps::Mark(ForwardPart part) {
   if (marks_ != nullptr) marks_->End(part, *lane_.stream);
@@ -149,8 +156,11 @@ void CudaOps::Embed(const EmbedArgs& args) {
                                         MemorySide::kDevice),
                .tokens = args.tokens,
                .scale = args.scale,
-               .hidden = args.hidden},
+               .hidden = args.hidden,
+               .first_token = args.first_token,
+               .is_part = !is_alone()},
               *lane_.stream, Launch());
+  if (!is_alone()) AllReduceOr(args.hidden);
 }
 
 void CudaOps::GatherAngles(const StepAngles& angles) {
@@ -254,6 +264,12 @@ void CudaOps::AttendChosen(const SparseAttentionArgs& args) {
 
 void CudaOps::SiluMul(const SiluMulArgs& args) { cuda::SiluMul(args, *lane_.stream, Launch()); }
 
+// Of several ranks, with experts cut by their width, each has some of the columns: rows of those alone.
+TensorView CudaOps::ExpertOut(const ExpertsArgs& args, int64_t num_choices) const {
+  const TensorView& out = scratch_.expert_out;
+  return TensorView(out.data(), out.dtype(), {num_choices, args.down.shape.outputs}, out.side());
+}
+
 ExpertRows CudaOps::Experts(const ExpertsArgs& args) {
   const ProductArgs router = RouterOf(args, scratch_);
   const int64_t num_choices = args.x.dim(0) * args.shape.top_k;
@@ -276,7 +292,7 @@ ExpertRows CudaOps::Experts(const ExpertsArgs& args) {
                 .status = device_.status},
                *lane_.stream);
   RunExperts(args, num_choices);
-  return {.rows = scratch_.expert_out.FirstRows(num_choices),
+  return {.rows = ExpertOut(args, num_choices),
           .row_of = scratch_.route_rows.first(choices),
           .weights = scratch_.route_weights.first(choices)};
 }
@@ -285,7 +301,7 @@ ExpertRows CudaOps::Experts(const ExpertsArgs& args) {
 void CudaOps::RunExperts(const ExpertsArgs& args, int64_t num_choices) {
   // With x as e4m3, in `codes`, where w is.
   const auto product = [&](ExpertGemmArgs gemm, const QuantisedRows& codes) {
-    gemm.offsets = scratch_.expert_offsets.data();
+    gemm.offsets = scratch_.expert_offsets.data() + args.first_expert;
     gemm.status = device_.status;
     gemm.exact = device_.gemms.is_exact();
     if (gemm.w.format == WeightFormat::kFp8Block) {
@@ -296,14 +312,45 @@ void CudaOps::RunExperts(const ExpertsArgs& args, int64_t num_choices) {
     ExpertGemm(gemm, *lane_.stream);
   };
   const TensorView activated = scratch_.expert_activated.FirstRows(num_choices);
+  const bool is_cut = args.gate.shape.outputs < args.down.shape.inputs;
+  const Share own = is_cut ? ShareOf(args.down.shape.inputs, args.width_unit, device_.ranks->rank(),
+                                     device_.ranks->size())
+                           : Share{.first = 0, .count = args.gate.shape.outputs};
   product({.x = args.x,
            .w = ViewOf(args.gate),
            .up = ViewOf(args.up),
            .rows = scratch_.expert_tokens.first(static_cast<size_t>(num_choices)),
-           .y = activated},
+           .y = activated.Columns(own.first, own.count)},
           lane_.codes);
-  product({.x = activated, .w = ViewOf(args.down), .y = scratch_.expert_out.FirstRows(num_choices)},
-          scratch_.expert_codes);
+  if (is_cut) Gather(activated, args.width_unit);
+  const TensorView out = ExpertOut(args, num_choices);
+  product({.x = activated, .w = ViewOf(args.down), .y = out}, scratch_.expert_codes);
+  if (args.gate.count < args.shape.num_experts) GatherExperts(args, out);
+}
+
+// Rows are in the order of experts, so every rank has those of its own together; where they begin is known
+// on the device alone. So the others' become 0 here, and all are brought together whole: a recorded step
+// sends the same bytes whatever was chosen.
+void CudaOps::GatherExperts(const ExpertsArgs& args, TensorView rows) {
+  const int32_t* const offsets = scratch_.expert_offsets.data() + args.first_expert;
+  ClearOtherRows(rows, offsets, offsets + args.gate.count, *lane_.stream);
+  AllReduceOr(rows);
+}
+
+void CudaOps::AllReduceOr(const TensorView& rows) {
+  const int64_t bytes = rows.dim(0) * rows.dim(1) * DTypeBytes(rows.dtype());
+  QUIRE_CHECK(rows.stride(0) == rows.dim(1) && bytes % 4 == 0, "{} bytes of rows", bytes);
+  device_.ranks->AllReduceOr(
+      {reinterpret_cast<uint32_t*>(rows.data()), static_cast<size_t>(bytes / 4)}, *lane_.stream);
+}
+
+void CudaOps::Gather(TensorView whole, int64_t unit) {
+  if (is_alone()) return;
+  const int32_t size = device_.ranks->size();
+  for (int32_t rank = 0; rank < size; ++rank) {
+    shares_[static_cast<size_t>(rank)] = ShareOf(whole.dim(1), unit, rank, size);
+  }
+  device_.ranks->AllGather(whole, shares_, *lane_.stream);
 }
 
 void CudaOps::Combine(const ExpertRows& rows, TensorView y) {
@@ -325,7 +372,7 @@ void ProductPlanningOps::Matmul(std::span<const ProductArgs> products) {
 
 ExpertRows ProductPlanningOps::Experts(const ExpertsArgs& args) {
   Matmul(RouterOf(args, scratch_));
-  return {};
+  return {.rows = scratch_.expert_out.FirstRows(args.x.dim(0) * args.shape.top_k)};
 }
 
 }  // namespace quire::cuda

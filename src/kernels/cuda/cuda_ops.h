@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/tensor_view.h"
 #include "device/arena.h"
+#include "device/collective.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/device_ranks.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/gemm/gemm_planner.h"
 #include "kernels/cuda/mha_prefill/mha_prefill.h"
@@ -48,6 +51,7 @@ struct OpDevice {
   // How many of the step's tokens are no padding: experts do not compute the others, whose rows hold
   // anything from then on.
   LiveRows live = {};
+  DeviceRank* ranks = nullptr;  // this rank's end of the group, where there is one
 };
 
 class CudaOps final : public Ops {
@@ -80,6 +84,8 @@ class CudaOps final : public Ops {
   void Combine(const ExpertRows& rows, TensorView y) override;
   void PickRows(const PickRowsArgs& args) override;
   void CopyRows(const CopyRowsArgs& args) override;
+  void Gather(TensorView whole, int64_t unit) override;
+  // Ranks have no branch: they make collective calls in one order.
   Ops& Fork() override;
   void Join() override;
   void Mark(ForwardPart part) override;
@@ -96,11 +102,17 @@ class CudaOps final : public Ops {
   // Of ops whose rows are the step's tokens.
   RowLaunch LiveLaunch() const { return {.live = device_.live, .status = device_.status}; }
   void RunExperts(const ExpertsArgs& args, int64_t num_choices);
+  TensorView ExpertOut(const ExpertsArgs& args, int64_t num_choices) const;
+  bool is_alone() const { return device_.ranks == nullptr; }
+  // Brings the rows of all ranks' experts together.
+  void GatherExperts(const ExpertsArgs& args, TensorView rows);
+  void AllReduceOr(const TensorView& rows);
 
   const OpScratch scratch_;
   const OpDevice device_;
   const Lane lane_;
   std::unique_ptr<CudaOps> side_;  // on the branch; none there
+  std::vector<Share> shares_;      // of every rank
   PartMarks* marks_ = nullptr;
 };
 

@@ -47,11 +47,13 @@ bool IsContiguous(const MatrixSource& source) {
 }  // namespace
 
 WeightView ViewOf(const Weight& weight) {
-  if (weight.format == WeightFormat::kFp8Block) {
-    return Fp8Weights(reinterpret_cast<const Fp8E4m3*>(weight.data), weight.scales, weight.shape,
-                      weight.count);
-  }
-  return DenseWeights(reinterpret_cast<const Bf16*>(weight.data), weight.shape, weight.count);
+  WeightView view =
+      weight.format == WeightFormat::kFp8Block
+          ? Fp8Weights(reinterpret_cast<const Fp8E4m3*>(weight.data), weight.scales, weight.shape,
+                       weight.count)
+          : DenseWeights(reinterpret_cast<const Bf16*>(weight.data), weight.shape, weight.count);
+  view.whole_outputs = weight.whole_outputs;
+  return view;
 }
 
 CudaWeightPacker::CudaWeightPacker(Carver& carver, Executor& executor, LoadProgress progress)
@@ -105,7 +107,11 @@ void CudaWeightPacker::Fill(const Weight& weight, int64_t first,
     const size_t scales = static_cast<size_t>(weight.scale_step) * sizeof(float);
     auto* const to_scales =
         const_cast<float*>(weight.scales) + (first + matrix) * weight.scale_step;
-    Send({from.scales, scales}, {reinterpret_cast<std::byte*>(to_scales), scales});
+    QUIRE_CHECK(from.first_output % kScaleBlock == 0 && from.first_input == 0,
+                "tensor '{}': cut within a block of scales, at {}", name, from.first_output);
+    const int64_t first_scale = from.first_output / kScaleBlock * from.scale_stride;
+    Send({from.scales + first_scale * static_cast<int64_t>(sizeof(float)), scales},
+         {reinterpret_cast<std::byte*>(to_scales), scales});
   }
 }
 

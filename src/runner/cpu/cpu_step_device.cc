@@ -118,7 +118,8 @@ CpuStepDevice::CpuStepDevice(const ModelConfig& model, WeightSource& source,
       carver_(arena_.bytes()),
       model_(LoadModel(config_, source, plan.limits.context, carver_, pool_, progress)),
       stores_(LayOutStores(config_, plan.limits, options, carver_)),
-      memory_(LayOutCpuSteps(config_, plan.limits, options, parts_, carver_)) {
+      memory_(LayOutCpuSteps(config_, plan.limits, options, parts_, carver_)),
+      orders_(ranks_.get(), memory_) {
   QUIRE_CHECK(carver_.used() == plan.total(), "{} bytes laid out, {} planned", carver_.used(),
               plan.total());
   TakeFromMachine({stores_.front().Page(kScratchPage), Size(plan.kv.raw())}, pool_);
@@ -150,13 +151,14 @@ void CpuStepDevice::ThrowIfLost() const {
 
 // Other ranks may be within a step that this one drops.
 void CpuStepDevice::Abandon(const std::exception_ptr& why) noexcept {
-  if (leads() && !why) TellEnd();
-  if (ranks_ != nullptr && why) {
-    try {
-      std::rethrow_exception(why);
-    } catch (const std::exception& error) {
-      ranks_->Fail(error.what());
+  try {
+    if (!why && orders_.leads()) {
+      thread_.Wait();  // so that no rank is left within the step that is under way
+      orders_.TellEnd();
     }
+    orders_.FailFor(why);
+  } catch (...) {
+    orders_.FailFor(std::current_exception());
   }
   thread_.Drop();
 }
@@ -165,8 +167,8 @@ void CpuStepDevice::BringNow(const StepWork& work) {
   const Clock::time_point begin = Clock::now();
   times_ = {};
   clock_.Reset();
-  WithRanks([&] {
-    if (leads()) TellStep(StepOrder::kRun, work);
+  orders_.WithRanks([&] {
+    orders_.Tell(StepOrder::kRun, work);
     Poison();
     const RareInputs& rare = memory_.device_rare;
     MoveRows(TrunkStores(), rare.move_from.first(work.num_moves),
@@ -199,7 +201,7 @@ void CpuStepDevice::RunNow(const StepWork& work) {
   const Bucket& bucket = memory_.buckets[work.bucket];
   const auto num_tokens = static_cast<int64_t>(work.num_tokens);
   clock_.Restart();
-  WithRanks([&] {
+  orders_.WithRanks([&] {
     model_.Forward({.tokens = bucket.device.tokens.first(work.num_tokens),
                     .positions = bucket.device.positions.first(work.num_tokens),
                     .slots = bucket.device.slots.first(work.num_tokens),
@@ -221,8 +223,8 @@ bool CpuStepDevice::Chooses() const {
 }
 
 void CpuStepDevice::SampleNow(const StepWork& work) {
-  WithRanks([&] {
-    if (leads()) TellLogits(work);
+  orders_.WithRanks([&] {
+    orders_.TellLogits(work, LogitsApart::kAll);
     SampleAll(work, *memory_.buckets[work.bucket].next, memory_.device_outputs.next);
     for (size_t i = 0; i < work.num_score_blocks; ++i) {
       SampleAll(work, memory_.scores[i], memory_.device_outputs.scores[i]);
@@ -278,8 +280,8 @@ std::span<const TokenLogprob> CpuStepDevice::Draft(const StepWork& work, const D
                 .results = parts_.draft_results},
                pool_);
   };
-  WithRanks([&] {
-    if (leads()) TellStep(StepOrder::kDraft, work, &pass);
+  orders_.WithRanks([&] {
+    orders_.Tell(StepOrder::kDraft, work, &pass);
     DraftNow(work, pass, sample);
   });
   return parts_.draft_results.top.first(Size(num_wanted * kMaxTopLogprobs));
@@ -318,14 +320,8 @@ void CpuStepDevice::DraftNow(const StepWork& work, const DraftPass& pass,
 }
 
 void CpuStepDevice::CopyState(int32_t from, int32_t to) {
-  WithRanks([&] {
-    if (leads()) {
-      MessageWriter message(message_);
-      message.Put(StepOrder::kCopyState);
-      message.Put(from);
-      message.Put(to);
-      ranks_->Broadcast(message_);
-    }
+  orders_.WithRanks([&] {
+    orders_.TellCopyState(from, to);
     std::copy_n(memory_.states.Row<float>(from), config_.hidden_size,
                 memory_.states.Row<float>(to));
   });
@@ -333,103 +329,18 @@ void CpuStepDevice::CopyState(int32_t from, int32_t to) {
 
 // ---- Ranks ----
 
-void CpuStepDevice::WithRanks(FunctionRef<void()> do_it) {
-  try {
-    do_it();
-  } catch (const std::exception& error) {
-    if (ranks_ == nullptr) throw;
-    ranks_->Fail(error.what());
-    ranks_->ThrowIfFailed();
-  }
+void CpuStepDevice::FollowStep(StepOrder order, const StepWork& work) {
+  QUIRE_CHECK(order == StepOrder::kRun, "order {}", static_cast<int>(order));
+  BringNow(work);
+  RunNow(work);
 }
 
-void CpuStepDevice::TellStep(StepOrder order, const StepWork& work, const DraftPass* pass) {
-  MessageWriter message(message_);
-  message.Put(order);
-  WriteStep(work, memory_, message);
-  if (pass != nullptr) {
-    message.PutList(pass->state_of);
-    message.PutList(pass->wanted);
-    message.Put(pass->first_state);
-  }
-  ranks_->Broadcast(message_);
+void CpuStepDevice::FollowLogits(size_t bucket, size_t, std::span<const int32_t> rows) {
+  LogitsOf(bucket, rows, [](int64_t, int64_t) {});
 }
 
-void CpuStepDevice::TellLogits(const StepWork& work) {
-  MessageWriter message(message_);
-  message.Put(StepOrder::kLogits);
-  message.Put(work.bucket);
-  message.Put(1 + work.num_score_blocks);
-  const auto put = [&](const SampledRows& sampled) {
-    message.PutList(sampled.rows.first(Size(sampled.packer.num_rows())));
-  };
-  put(*memory_.buckets[work.bucket].next);
-  for (size_t i = 0; i < work.num_score_blocks; ++i) put(memory_.scores[i]);
-  ranks_->Broadcast(message_);
-}
-
-// Behind the step that is under way, so that no rank is left within it.
-void CpuStepDevice::TellEnd() noexcept {
-  if (std::exchange(has_told_end_, true)) return;
-  try {
-    thread_.Wait();
-    MessageWriter message(message_);
-    message.Put(StepOrder::kEnd);
-    ranks_->Broadcast(message_);
-  } catch (const std::exception& error) {
-    ranks_->Fail(error.what());
-  }
-}
-
-void CpuStepDevice::Follow() noexcept {
-  try {
-    do {
-      ranks_->Broadcast(message_);
-    } while (Obey());
-  } catch (const std::exception& error) {
-    ranks_->Fail(error.what());
-  }
-}
-
-bool CpuStepDevice::Obey() {
-  MessageReader message(message_);
-  switch (message.Take<StepOrder>()) {
-    case StepOrder::kRun: {
-      const StepWork work = reader_.Read(message, memory_);
-      BringNow(work);
-      RunNow(work);
-      break;
-    }
-    case StepOrder::kLogits:
-      ObeyLogits(message);
-      break;
-    case StepOrder::kDraft: {
-      const StepWork work = reader_.Read(message, memory_);
-      message.TakeList(told_states_);
-      message.TakeList(told_rows_);
-      const auto first_state = message.Take<int32_t>();
-      DraftNow(work, {.state_of = told_states_, .wanted = told_rows_, .first_state = first_state},
-               [](int64_t, int64_t) {});
-      break;
-    }
-    case StepOrder::kCopyState: {
-      const auto from = message.Take<int32_t>();
-      CopyState(from, message.Take<int32_t>());
-      break;
-    }
-    case StepOrder::kEnd:
-      return false;
-  }
-  return true;
-}
-
-void CpuStepDevice::ObeyLogits(MessageReader& message) {
-  const auto bucket = message.Take<size_t>();
-  const auto num_lists = message.Take<size_t>();
-  for (size_t i = 0; i < num_lists; ++i) {
-    message.TakeList(told_rows_);
-    LogitsOf(bucket, told_rows_, [](int64_t, int64_t) {});
-  }
+void CpuStepDevice::FollowDraft(const StepWork& work, const DraftPass& pass) {
+  DraftNow(work, pass, [](int64_t, int64_t) {});
 }
 
 }  // namespace quire

@@ -34,7 +34,7 @@
 #include "runner/runner_options.h"
 #include "runner/step_device.h"
 #include "runner/step_memory.h"
-#include "runner/step_message.h"
+#include "runner/step_orders.h"
 
 namespace quire {
 
@@ -55,7 +55,7 @@ struct CpuStepParts {
 StepMemory LayOutCpuSteps(const ModelConfig& config, const RunnerLimits& limits,
                           const RunnerOptions& options, CpuStepParts& parts, Carver& carver);
 
-class CpuStepDevice : public StepDevice {
+class CpuStepDevice : public StepDevice, private StepFollower {
  public:
   // `ranks` is this rank's end of the group, or none where there is one rank.
   CpuStepDevice(const ModelConfig& model, WeightSource& source, const RunnerOptions& options,
@@ -63,7 +63,7 @@ class CpuStepDevice : public StepDevice {
                 std::shared_ptr<Collective> ranks = nullptr);
 
   // Does what rank 0 says, until a rank fails or rank 0's runner ends.
-  void Follow() noexcept;
+  void Follow() noexcept { orders_.Follow(*this); }
 
   const Model& model() const override { return model_; }
   StepMemory& memory() override { return memory_; }
@@ -91,15 +91,10 @@ class CpuStepDevice : public StepDevice {
                 std::span<const Slot> to);
   void RunNow(const StepWork& work);
   void SampleNow(const StepWork& work);
-  bool leads() const { return ranks_ != nullptr && ranks_->rank() == 0; }
-  // do_it(), and if that throws, the other ranks end too.
-  void WithRanks(FunctionRef<void()> do_it);
-  void TellStep(StepOrder order, const StepWork& work, const DraftPass* pass = nullptr);
-  void TellLogits(const StepWork& work);
-  void TellEnd() noexcept;
-  // False at the end.
-  bool Obey();
-  void ObeyLogits(MessageReader& message);
+  void FollowStep(StepOrder order, const StepWork& work) override;
+  void FollowLogits(size_t bucket, size_t list, std::span<const int32_t> rows) override;
+  void FollowDraft(const StepWork& work, const DraftPass& pass) override;
+  void FollowCopyState(int32_t from, int32_t to) override { CopyState(from, to); }
   // sample(first, count) of every block of rows, once their logits are there.
   void LogitsOf(size_t bucket, std::span<const int32_t> rows,
                 FunctionRef<void(int64_t first, int64_t count)> sample);
@@ -121,17 +116,13 @@ class CpuStepDevice : public StepDevice {
   std::vector<KvStore> stores_;  // of StoreLayouts
   CpuStepParts parts_;
   StepMemory memory_;
+  StepOrders orders_;
   std::optional<SamplePacker> draft_tops_;  // over draft_inputs
 
   const Plan* plan_ = nullptr;  // of the step at hand
   cpu::PartClock clock_;
   std::vector<cpu::CpuOps> ops_;  // of each bucket
   StepTimes times_;
-  std::vector<std::byte> message_;  // of rank 0
-  bool has_told_end_ = false;
-  // Of the others: a message, read.
-  StepReader reader_;
-  std::vector<int32_t> told_rows_, told_states_;
   StepThread thread_;  // last: it ends before what it works on
 };
 

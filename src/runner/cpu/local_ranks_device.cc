@@ -1,47 +1,38 @@
 #include "runner/cpu/local_ranks_device.h"
 
+#include <iterator>
 #include <utility>
 
 namespace quire {
-namespace {
-
-// What rank `rank` has loaded, as so much of what rank 0 loads: all of it when the last rank has all.
-LoadProgress ProgressOf(const LoadProgress& progress, int32_t rank, const RunnerOptions& options,
-                        ByteOffset own, ByteOffset first) {
-  if (!progress) return {};
-  return [=](ByteOffset loaded) {
-    const double part = static_cast<double>(loaded.raw()) / static_cast<double>(own.raw());
-    const double whole = (rank + part) / options.tp_size * static_cast<double>(first.raw());
-    progress(ByteOffset(static_cast<int64_t>(whole)));
-  };
-}
-
-}  // namespace
 
 LocalRanksDevice::LocalRanksDevice(const ModelConfig& model, WeightSource& source,
                                    const RunnerOptions& options, const MemoryPlan& plan,
                                    const LoadProgress& progress,
                                    std::vector<std::unique_ptr<Collective>> ranks)
+    : LocalRanksDevice(
+          model, source, options, plan, progress,
+          std::vector<std::shared_ptr<Collective>>(std::make_move_iterator(ranks.begin()),
+                                                   std::make_move_iterator(ranks.end()))) {}
+
+LocalRanksDevice::LocalRanksDevice(const ModelConfig& model, WeightSource& source,
+                                   const RunnerOptions& options, const MemoryPlan& plan,
+                                   const LoadProgress& progress,
+                                   const std::vector<std::shared_ptr<Collective>>& ranks)
     : CpuStepDevice(model, source, options, plan,
-                    ProgressOf(progress, 0, options, plan.weights, plan.weights),
-                    std::move(ranks[0])) {
-  RunnerOptions each = options;
-  each.pool_tokens = plan.usable_tokens();
-  for (each.rank = 1; each.rank < options.tp_size; ++each.rank) {
-    const MemoryPlan own = MakeMemoryPlan(model, source, each);
-    followers_.push_back(std::make_unique<CpuStepDevice>(
-        model, source, each, own,
-        ProgressOf(progress, each.rank, options, own.weights, plan.weights),
-        std::move(ranks[static_cast<size_t>(each.rank)])));
-  }
-  for (const std::unique_ptr<CpuStepDevice>& follower : followers_) {
-    threads_.emplace_back([device = follower.get()] { device->Follow(); });
-  }
-}
+                    ProgressOfRank(progress, 0, options, plan.weights, plan.weights), ranks[0]),
+      followers_(*ranks[0], [&](int32_t rank) {
+        RunnerOptions each = OptionsOfOthers(options, plan);
+        each.rank = rank;
+        const MemoryPlan own = MakeMemoryPlan(model, source, each);
+        return std::make_unique<CpuStepDevice>(
+            model, source, each, own,
+            ProgressOfRank(progress, rank, options, own.weights, plan.weights),
+            ranks[static_cast<size_t>(rank)]);
+      }) {}
 
 LocalRanksDevice::~LocalRanksDevice() {
   Abandon(nullptr);
-  for (std::thread& thread : threads_) thread.join();
+  followers_.Join();
 }
 
 std::unique_ptr<StepDevice> MakeCpuStepDevice(const ModelConfig& model, WeightSource& source,

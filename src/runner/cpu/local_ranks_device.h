@@ -3,7 +3,6 @@
 #define QUIRE_RUNNER_CPU_LOCAL_RANKS_DEVICE_H_
 
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "device/collective.h"
@@ -11,6 +10,7 @@
 #include "model/config.h"
 #include "model/weight_source.h"
 #include "runner/cpu/cpu_step_device.h"
+#include "runner/local_ranks_device.h"
 #include "runner/memory_plan.h"
 #include "runner/runner_options.h"
 #include "runner/step_device.h"
@@ -27,8 +27,11 @@ class LocalRanksDevice final : public CpuStepDevice {
   ~LocalRanksDevice() override;
 
  private:
-  std::vector<std::unique_ptr<CpuStepDevice>> followers_;
-  std::vector<std::thread> threads_;
+  LocalRanksDevice(const ModelConfig& model, WeightSource& source, const RunnerOptions& options,
+                   const MemoryPlan& plan, const LoadProgress& progress,
+                   const std::vector<std::shared_ptr<Collective>>& ranks);
+
+  LocalFollowers<CpuStepDevice> followers_;
 };
 
 // The device of CPU ranks, or of one, that the options ask for. With `ranks`, which is rank 0's end of their

@@ -7,7 +7,7 @@
 #include "kernels/weight.h"
 #include "model/config.h"
 #include "model/weight_source.h"
-#include "runner/cuda/cuda_step_device.h"
+#include "runner/cuda/local_ranks_device.h"
 #include "runner/memory_plan.h"
 #include "runner/model_runner.h"
 #include "runner/runner_options.h"
@@ -24,8 +24,7 @@ class CudaRunner final : public ModelRunner {
   // Throws as it does, and Error(kCapacityExceeded) if the device has not that much.
   CudaRunner(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
              const MemoryPlan& plan, const LoadProgress& progress = {})
-      : ModelRunner(std::make_unique<CudaStepDevice>(config, source, options, plan, progress),
-                    plan) {}
+      : ModelRunner(MakeCudaStepDevice(config, source, options, plan, progress), plan) {}
 };
 
 }  // namespace quire::cuda

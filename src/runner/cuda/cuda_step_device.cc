@@ -95,6 +95,45 @@ TokenCount ExpandedKeysFor(const ModelConfig& config, const RunnerLimits& limits
   return kExpandedBlock * (Min(fit, wanted).raw() / kExpandedBlock.raw());
 }
 
+// Kernels take e4m3 weights with whole blocks of scales alone.
+void RequireWholeBlocks(const ModelConfig& config) {
+  constexpr int64_t block = kScaleBlock;
+  if (config.fp8_blocks->rows != block || config.fp8_blocks->columns != block)
+    return;  // kept as bf16
+  const auto require = [&](bool is_whole, const char* what, int64_t width) {
+    Require(is_whole,
+            "tp size: expected a number of ranks that get whole blocks of {} of the {} {} of e4m3 "
+            "weights, got {}",
+            block, width, what, config.shard.size);
+  };
+  require(config.own_heads().count * config.head_dim() % block == 0, "query columns",
+          int64_t{config.num_heads} * config.head_dim());
+  const MoeConfig& moe = config.moe;
+  for (const int64_t width : {config.hidden_size, config.dense_width, moe.shared_width,
+                              config.shard.experts_by_rank ? 0 : moe.expert_width}) {
+    require(width == 0 || width >= block * config.shard.size, "columns", width);
+  }
+}
+
+// What ranks bring together at once, at most.
+ByteOffset LargestGather(const ModelConfig& config, int64_t num_tokens, int64_t logit_rows) {
+  const MoeConfig& moe = config.moe;
+  const int64_t of_token =
+      std::max({int64_t{config.num_heads} * config.value_dim, config.hidden_size,
+                config.dense_width, moe.shared_width, moe.route.top_k * moe.expert_width});
+  return ByteOffset(std::max(num_tokens * of_token * DTypeBytes(DType::kBf16),
+                             logit_rows * config.vocab_size * DTypeBytes(DType::kF32)));
+}
+
+bool HasFailed(const Collective& ranks) {
+  try {
+    ranks.ThrowIfFailed();
+    return false;
+  } catch (const DeviceError&) {
+    return true;
+  }
+}
+
 SampleWork WorkOf(const SamplePacker& packer) {
   return packer.needs_search() ? SampleWork::kAll : SampleWork::kScan;
 }
@@ -103,7 +142,9 @@ SampleWork WorkOf(const SamplePacker& packer) {
 
 ModelConfig CudaConfigFor(const ModelConfig& model, const RunnerOptions& options) {
   ModelConfig config = ConfigFor(model, options);
-  config.expands = !options.deterministic && CanExpand(HeadShape(config));
+  if (config.shard.is_cut() && config.fp8_blocks) RequireWholeBlocks(config);
+  // Ranks tell each other nothing of it so far.
+  config.expands = !options.deterministic && options.tp_size == 1 && CanExpand(HeadShape(config));
   return config;
 }
 
@@ -143,7 +184,9 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
                                                            rows, on_device, on_host, choosing);
     }
   };
+  int64_t most_tokens = 0;
   const auto ops = [&](size_t i, const OpLimits& op_limits, Carver& region) {
+    most_tokens = std::max(most_tokens, op_limits.num_tokens());
     OpLimits with_choosing = op_limits;
     with_choosing.selection = choosing.value_or(WorkShape{});
     bucket_parts(i).scratch = LayOutOps(with_choosing, region);
@@ -152,6 +195,9 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
     SampleCapacity sampled = NextCapacity(limits);
     sampled.rows = static_cast<int32_t>(logit_rows);  // those of a block of scores fit too
     parts.sampling = LayOutSampleScratch(sampled, on_device);
+    if (config.shard.is_cut()) {
+      parts.gathers = on_device.TakeBytes(LargestGather(config, most_tokens, logit_rows));
+    }
     if (options.deterministic) return;
     parts.gemm = TakeGemmWorkspace(on_device);
     parts.side_gemm = TakeGemmWorkspace(on_device);
@@ -178,11 +224,12 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
 
 CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
                                const RunnerOptions& options, const MemoryPlan& plan,
-                               const LoadProgress& progress)
+                               const LoadProgress& progress, CudaRank rank)
     : options_(options),
       config_(CudaConfigFor(model, options)),
       limits_(plan.limits),
       properties_(QueryDevice()),
+      rank_(std::move(rank)),
       arena_(ZeroedArena(plan.arena())),
       pinned_("steps, on their way",
               PinnedBytes(config_, plan.limits, options, properties_.num_sms)),
@@ -194,6 +241,7 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
         return LayOutCudaSteps(config_, plan.limits, options, properties_.num_sms, parts_, carver_,
                                pinned);
       }()),
+      orders_(rank_.host.get(), memory_),
       gemms_(options.deterministic ? GemmBackend::kTiles : GemmBackend::kCublasLt, parts_.gemm,
              parts_.side_gemm),
       work_(memory_.buckets.size()) {
@@ -206,10 +254,12 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
                  .branch = branch_,
                  .gemms = gemms_,
                  .status = status_.word(),
-                 .live = {.count = memory_.buckets[i].device.live_tokens.data()}});
+                 .live = {.count = memory_.buckets[i].device.live_tokens.data()},
+                 .ranks = rank_.device.get()});
   }
   // The default stream may still copy what was given to it, and ours does not wait for it.
   Check(cudaStreamSynchronize(nullptr), "loading the model");
+  if (rank_.device != nullptr) rank_.device->TakeStaging(parts_.gathers);
   PlanProducts();
 }
 
@@ -226,26 +276,68 @@ void CudaStepDevice::PlanProducts() {
   }
 }
 
-// Runs it once: CUDA loads a kernel when it is first launched, and a recording is no place for that.
 void CudaStepDevice::Prepare(const StepWork& work) {
+  orders_.WithRanks([&] {
+    orders_.Tell(StepOrder::kPrepare, work);
+    PrepareNow(work);
+  });
+}
+
+// Runs it once: CUDA loads a kernel when it is first launched, and a recording is no place for that.
+void CudaStepDevice::PrepareNow(const StepWork& work) {
   const Bucket& bucket = memory_.buckets[work.bucket];
   PlanStorage& plan = *parts_.buckets[work.bucket].plan;
   plan.Pack(work.seqs, work.uses);
   Upload(bucket);
   plan.Upload(stream_);
   LaunchBucket(work.bucket);
-  stream_.Synchronize();
+  AwaitStream();
   if (options_.mode != StepMode::kGraph) return;
-  work_[work.bucket].graph.emplace(Graph::Capture(stream_, [&] { LaunchBucket(work.bucket); }));
-  work_[work.bucket].graph->Upload(stream_);
+  work_[work.bucket].graph = Record([&] { LaunchBucket(work.bucket); });
+}
+
+std::optional<Graph> CudaStepDevice::Record(FunctionRef<void()> work) {
+  if (rank_.device != nullptr) return rank_.device->Record(stream_, work);
+  std::optional<Graph> graph = Graph::Capture(stream_, work);
+  graph->Upload(stream_);
+  return graph;
+}
+
+void CudaStepDevice::Launch(const std::optional<Graph>& graph) {
+  if (rank_.device != nullptr) {
+    rank_.device->Launch(graph, stream_);
+  } else {
+    graph->Launch(stream_);
+  }
+}
+
+void CudaStepDevice::AwaitStream() {
+  done_.Record(stream_);
+  AwaitDone();
+}
+
+void CudaStepDevice::AwaitDone() const {
+  if (rank_.device != nullptr) {
+    rank_.device->Wait(done_);
+  } else {
+    done_.Synchronize();
+  }
 }
 
 void CudaStepDevice::Ready(MemoryPlan& plan) {
-  LaunchAllOnce();
-  stream_.Synchronize();
-  status_.ThrowIfReported();
+  orders_.WithRanks([&] {
+    orders_.TellReady();
+    ReadyNow();
+  });
   const ByteOffset used = properties_.memory - Min(FreeDeviceMemory(), properties_.memory);
-  plan.outside = used - Min(arena_.size(), used);
+  const int32_t sharing = rank_.device != nullptr ? rank_.device->ranks_of_device() : 1;
+  plan.outside = used - Min(arena_.size() * sharing, used);
+}
+
+void CudaStepDevice::ReadyNow() {
+  LaunchAllOnce();
+  AwaitStream();
+  status_.ThrowIfReported();
 }
 
 // The kernels of what only some steps have, with nothing to do.
@@ -308,26 +400,39 @@ SampleArgs CudaStepDevice::SampleOf(const SampleCapacity& capacity, const Sample
 // ---- A device that is lost ----
 
 void CudaStepDevice::ThrowIfLost() const {
+  if (rank_.host != nullptr) rank_.host->ThrowIfFailed();
   if (lost_) throw DeviceError(*lost_);
 }
 
 // Waits for all that was launched, well or not. A pass that failed may have left its branch unjoined.
 void CudaStepDevice::Abandon(const std::exception_ptr& why) noexcept {
   try {
+    orders_.FailFor(why);
     if (why) std::rethrow_exception(why);
+    orders_.TellEnd();
   } catch (const DeviceError& error) {
     if (error.is_sticky()) lost_ = error;
   } catch (...) {  // ours: the device is well
   }
-  if (lost_) return;
+  if (rank_.device != nullptr && HasFailed(*rank_.host)) rank_.device->Abort();
+  if (lost_ && rank_.device == nullptr) return;
   cudaStreamSynchronize(stream_.get());
   cudaStreamSynchronize(branch_.stream().get());
+  cudaGetLastError();  // of a stream that another rank's failure left in a recording
 }
 
 // ---- A step ----
 
 void CudaStepDevice::BringPages(size_t bucket, std::span<const SequenceStep> seqs,
                                 std::span<const RowUse> uses) {
+  orders_.WithRanks([&] {
+    orders_.Tell(StepOrder::kPages, {.bucket = bucket, .seqs = seqs, .uses = uses});
+    BringPagesNow(bucket, seqs, uses);
+  });
+}
+
+void CudaStepDevice::BringPagesNow(size_t bucket, std::span<const SequenceStep> seqs,
+                                   std::span<const RowUse> uses) {
   PlanStorage& plan = *parts_.buckets[bucket].plan;
   plan.Pack(seqs, uses);
   plan.Upload(stream_);
@@ -335,6 +440,13 @@ void CudaStepDevice::BringPages(size_t bucket, std::span<const SequenceStep> seq
 }
 
 void CudaStepDevice::Bring(const StepWork& work) {
+  orders_.WithRanks([&] {
+    orders_.Tell(timing_ ? StepOrder::kRunTimed : StepOrder::kRun, work);
+    BringNow(work);
+  });
+}
+
+void CudaStepDevice::BringNow(const StepWork& work) {
   PlanStorage& plan = *parts_.buckets[work.bucket].plan;
   plan.Pack(work.seqs, work.uses);
   if (timing_) timing_->begin.Record(stream_);
@@ -348,22 +460,27 @@ void CudaStepDevice::Bring(const StepWork& work) {
 }
 
 void CudaStepDevice::Run(const StepWork& work) {
-  BucketWork& bucket = work_[work.bucket];
-  if (timing_) {
-    LaunchTimed(work.bucket);
-    timing_->computed.Record(stream_);
-    timing_->bucket = work.bucket;
-  } else if (bucket.graph) {
-    bucket.graph->Launch(stream_);
+  orders_.WithRanks([&] { RunNow(work.bucket, timing_.has_value()); });
+  if (!timing_) return;
+  timing_->computed.Record(stream_);
+  timing_->bucket = work.bucket;
+}
+
+void CudaStepDevice::RunNow(size_t bucket, bool is_timed) {
+  if (is_timed) {
+    LaunchTimed(bucket);
+  } else if (options_.mode == StepMode::kGraph) {
+    Launch(work_[bucket].graph);
   } else {
-    LaunchBucket(work.bucket);
+    LaunchBucket(bucket);
   }
 }
 
 void CudaStepDevice::Sample(const StepWork& work) {
+  orders_.WithRanks([&] { orders_.TellLogits(work, LogitsApart::kScores); });
   UploadMasks(memory_.buckets[work.bucket]);
   SampleNext(memory_.buckets[work.bucket]);
-  SampleScores(work);
+  orders_.WithRanks([&] { SampleScores(work); });
   if (timing_) timing_->sampled.Record(stream_);
   Download(work.num_score_blocks);
 }
@@ -440,12 +557,12 @@ void CudaStepDevice::LaunchTimed(size_t number) {
     LaunchBucket(number, &bucket.marks);
     return;
   }
-  if (!bucket.timed_graph) {
+  if (!bucket.is_timed_recorded) {
     bucket.marks = {};
-    bucket.timed_graph.emplace(
-        Graph::Capture(stream_, [&] { LaunchBucket(number, &bucket.marks); }));
+    bucket.timed_graph = Record([&] { LaunchBucket(number, &bucket.marks); });
+    bucket.is_timed_recorded = true;
   }
-  bucket.timed_graph->Launch(stream_);
+  Launch(bucket.timed_graph);
 }
 
 void CudaStepDevice::SampleNext(const Bucket& bucket) {
@@ -485,10 +602,47 @@ void CudaStepDevice::Download(size_t num_score_blocks) {
 }
 
 void CudaStepDevice::Wait() {
-  done_.Synchronize();
+  orders_.WithRanks([&] { AwaitDone(); });
   if (!status_.report()) return;
   status_.Clear(stream_);
   status_.ThrowIfReported();
+}
+
+// ---- A rank that follows ----
+
+void CudaStepDevice::Follow() noexcept {
+  orders_.Follow(*this);
+  Abandon(nullptr);
+}
+
+// Pinned memory is on its way until then.
+void CudaStepDevice::AwaitLastOrder() {
+  status_.Read(stream_);
+  AwaitStream();
+  status_.ThrowIfReported();
+}
+
+void CudaStepDevice::FollowStep(StepOrder order, const StepWork& work) {
+  if (order == StepOrder::kPrepare) return PrepareNow(work);
+  if (order == StepOrder::kPages) return BringPagesNow(work.bucket, work.seqs, work.uses);
+  BringNow(work);
+  RunNow(work.bucket, order == StepOrder::kRunTimed);
+}
+
+void CudaStepDevice::FollowLogits(size_t bucket, size_t list, std::span<const int32_t> rows) {
+  const ScoreInputs& pinned = memory_.host_rare.scores[list];
+  std::ranges::fill(pinned.rows, 0);
+  std::ranges::copy(rows, pinned.rows.begin());
+  const ScoreInputs& device = memory_.device_rare.scores[list];
+  CopyTo(device.bytes, pinned.bytes, "rows of scores", stream_);
+  model_.Logits(LogitsOf(memory_.buckets[bucket], device.rows), *work_[bucket].ops);
+}
+
+void CudaStepDevice::FollowDraft(const StepWork&, const DraftPass&) {
+  QUIRE_CHECK(false, "the device runs no draft layer");
+}
+void CudaStepDevice::FollowCopyState(int32_t, int32_t) {
+  QUIRE_CHECK(false, "the device runs no draft layer");
 }
 
 // ---- What steps cost ----

@@ -4,6 +4,9 @@
 // lists, and pinned memory for what goes there and back. A step takes no memory and waits once, in
 // Wait. Steps are padded to buckets whose addresses never change: StepMode::kGraph records the work of
 // every bucket once and launches it as one, kEager launches the same work piece by piece.
+//
+// Of several ranks each has such a device, and rank 0's tells the others what to do, as on the CPU
+// (runner/step_orders.h). Whatever fails then ends all of them for good.
 #ifndef QUIRE_RUNNER_CUDA_CUDA_STEP_DEVICE_H_
 #define QUIRE_RUNNER_CUDA_CUDA_STEP_DEVICE_H_
 
@@ -21,7 +24,9 @@
 #include "base/units.h"
 #include "decode/cuda/sampling.h"
 #include "device/arena.h"
+#include "device/collective.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/device_ranks.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/gemm/gemm_planner.h"
 #include "kernels/cuda/part_marks.h"
@@ -33,6 +38,7 @@
 #include "runner/runner_options.h"
 #include "runner/step_device.h"
 #include "runner/step_memory.h"
+#include "runner/step_orders.h"
 
 namespace quire::cuda {
 
@@ -54,6 +60,7 @@ struct CudaStepParts {
   SampleScratch sampling = {};
   std::span<std::byte> gemm = {};
   std::span<std::byte> side_gemm = {};  // of products beside others
+  std::span<std::byte> gathers = {};    // of several ranks: DeviceRank::TakeStaging
 };
 
 // Sizes, or takes, the memory of steps on a device of num_sms multiprocessors.
@@ -61,10 +68,20 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
                            const RunnerOptions& options, int32_t num_sms, CudaStepParts& parts,
                            Carver& device, Carver& pinned);
 
-class CudaStepDevice final : public StepDevice {
+// One rank's ends of its group: of the hosts, and of the devices. Both or none.
+struct CudaRank {
+  std::shared_ptr<Collective> host = nullptr;
+  std::shared_ptr<DeviceRank> device = nullptr;
+};
+
+// On the device that is current for the calling thread, which every other caller has as well.
+class CudaStepDevice : public StepDevice, private StepFollower {
  public:
   CudaStepDevice(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
-                 const MemoryPlan& plan, const LoadProgress& progress);
+                 const MemoryPlan& plan, const LoadProgress& progress, CudaRank rank = {});
+
+  // Does what rank 0 says, until a rank fails or rank 0's runner ends.
+  void Follow() noexcept;
 
   const Model& model() const override { return model_; }
   StepMemory& memory() override { return memory_; }
@@ -95,6 +112,7 @@ class CudaStepDevice final : public StepDevice {
     std::optional<Graph> graph;
     // The same with marks, made when times are first asked for.
     std::optional<Graph> timed_graph;
+    bool is_timed_recorded = false;
     PartMarks marks;
   };
   // Points of a step between which its time is divided, beside those of the bucket's pass.
@@ -103,7 +121,25 @@ class CudaStepDevice final : public StepDevice {
     size_t bucket = 0;
   };
 
+  void FollowStep(StepOrder order, const StepWork& work) override;
+  void FollowReady() override { ReadyNow(); }
+  void FollowLogits(size_t bucket, size_t list, std::span<const int32_t> rows) override;
+  void FollowDraft(const StepWork& work, const DraftPass& pass) override;
+  void FollowCopyState(int32_t from, int32_t to) override;
+  void AwaitLastOrder() override;
+
   void PlanProducts();
+  void PrepareNow(const StepWork& work);
+  void ReadyNow();
+  void BringPagesNow(size_t bucket, std::span<const SequenceStep> seqs,
+                     std::span<const RowUse> uses);
+  void BringNow(const StepWork& work);
+  void RunNow(size_t bucket, bool is_timed);
+  // Waits for what the stream was given, or for done_.
+  void AwaitStream();
+  void AwaitDone() const;
+  std::optional<Graph> Record(FunctionRef<void()> work);
+  void Launch(const std::optional<Graph>& graph);
   void LaunchAllOnce();
   void MoveRows(std::span<const KvStore> stores, size_t num_rows, std::span<Slot> RareInputs::*from,
                 std::span<Slot> RareInputs::*to);
@@ -125,6 +161,7 @@ class CudaStepDevice final : public StepDevice {
   const ModelConfig config_;  // as the options have it run
   const RunnerLimits limits_;
   const DeviceProperties properties_;
+  const CudaRank rank_;
   DeviceBuffer arena_;
   PinnedBuffer pinned_;
   Stream stream_;
@@ -135,6 +172,7 @@ class CudaStepDevice final : public StepDevice {
   std::vector<KvStore> stores_;  // one per layer
   CudaStepParts parts_;
   StepMemory memory_;
+  StepOrders orders_;
   GemmPlanner gemms_;
   std::vector<BucketWork> work_;  // of each bucket
 

@@ -9,8 +9,10 @@
 
 namespace quire::cuda {
 
-MemoryPlan MakeMemoryPlan(const ModelConfig& model, WeightSource& source,
-                          const RunnerOptions& options) {
+namespace {
+
+MemoryPlan PlanOfRank(const ModelConfig& model, WeightSource& source,
+                      const RunnerOptions& options) {
   const ModelConfig config = CudaConfigFor(model, options);
   const DeviceProperties properties = QueryDevice();
   SerialExecutor serial;
@@ -27,6 +29,14 @@ MemoryPlan MakeMemoryPlan(const ModelConfig& model, WeightSource& source,
                     {.load = load,
                      .steps = steps,
                      .outside = properties.memory - Min(FreeDeviceMemory(), properties.memory)});
+}
+
+}  // namespace
+
+MemoryPlan MakeMemoryPlan(const ModelConfig& model, WeightSource& source,
+                          const RunnerOptions& options) {
+  return PlanOfRanks(options,
+                     [&](const RunnerOptions& each) { return PlanOfRank(model, source, each); });
 }
 
 }  // namespace quire::cuda

@@ -1,5 +1,6 @@
 #include "kernels/cuda/gemm/gemm.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/error.h"
@@ -239,7 +240,7 @@ void Gemm(const GemmArgs& args, const Stream& stream, std::optional<TileSize> si
   if (args.y.dim(0) == 0) return;
   TileParams p = MakeTileParams(args.x, args.x_codes, args.w, args.y);
   p.bias = args.bias;
-  p.num_splits = GemmSplits(p.outputs, p.inputs);
+  p.num_splits = GemmSplits(std::max<int64_t>(args.w.whole_outputs, p.outputs), p.inputs);
   p.split_inputs = static_cast<int32_t>(GemmSplitInputs(p.inputs, p.num_splits));
   if (args.w.count > 1) {
     p.num_batches = static_cast<int32_t>(args.w.count);

@@ -40,6 +40,8 @@ struct WeightView {
   const float* scales = nullptr;
   int64_t scale_stride = 0;         // from one row of blocks to the next
   int64_t scale_matrix_stride = 0;  // from one matrix to the next
+  // Of the matrix that this is a part of, whose bits it is to give; 0: it is all.
+  int64_t whole_outputs = 0;
 
   bool empty() const { return data == nullptr; }
 };

@@ -1,6 +1,7 @@
 // The tile kernel: the one matrix product of our own, behind cuda::Gemm and cuda::ExpertGemm.
 //
-// What an element of y is computed from, and in which order, is fixed by (outputs, inputs) alone:
+// What an element of y is computed from, and in which order, is fixed by (outputs, inputs) alone, of a
+// rank's part of a matrix those of the whole:
 //
 //   1. The inputs are cut into num_splits ranges of split_inputs (GemmSplits).
 //   2. Within a range products are summed 16 at a time, ascending, by tensor-core instructions into

@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "base/maths.h"
+#include "device/collective.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/row_ops/row_ops.h"
@@ -16,22 +17,32 @@ namespace {
 
 template <bool kVector, class T>
 __global__ void __launch_bounds__(kCutThreads)
-    EmbedKernel(Rows<const T> table, int64_t vocab_size, const int32_t* tokens, float scale,
-                int64_t width, Rows<float> hidden, LiveRows live, StatusWord status) {
+    EmbedKernel(Rows<const T> table, Share vocabulary, bool is_part, const int32_t* tokens,
+                float scale, int64_t width, Rows<float> hidden, LiveRows live, StatusWord status) {
   TakeTurn();
   const int64_t row = blockIdx.x;
   const int64_t begin = CutBegin();
   if (begin >= width || !IsLive(live, row)) return;
-  const int32_t token = tokens[row];
+  const int64_t token = tokens[row] - vocabulary.first;
   float v[kGroup] = {};
-  if (token >= 0 && token < vocab_size) {
+  if (token >= 0 && token < vocabulary.count) {
     LoadGroup<kVector>(table[token], begin, width, v);
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) v[i] = __fmul_rn(v[i], scale);
-  } else if (begin == 0) {
+  } else if (begin == 0 && !is_part) {
     Report(status, DeviceFault::kToken, Launch::kEmbed, static_cast<uint32_t>(row));
   }
   StoreGroup<kVector>(v, begin, width, hidden[row]);
+}
+
+// Bytes of a row are a multiple of 2.
+__global__ void ClearOtherRowsKernel(std::byte* rows, int64_t stride_bytes, int64_t row_bytes,
+                                     const int32_t* first, const int32_t* end) {
+  TakeTurn();
+  const int64_t row = blockIdx.x;
+  if (row >= *first && row < *end) return;
+  auto* const values = reinterpret_cast<uint16_t*>(rows + row * stride_bytes);
+  for (int64_t i = threadIdx.x; i < row_bytes / 2; i += blockDim.x) values[i] = 0;
 }
 
 // ---- Rope ----
@@ -165,10 +176,20 @@ void Embed(const EmbedRowsArgs& args, const Stream& stream, RowLaunch launch) {
     WithVector(InGroups(args.table, width) && InGroups(args.hidden, width), [&](auto vector) {
       LaunchAhead("embed", EmbedKernel<decltype(vector)::value, T>,
                   {CutGrid(args.hidden.dim(0), width), kCutThreads}, stream,
-                  RowsOf<const T>(args.table), args.table.dim(0), args.tokens.data(), args.scale,
-                  width, RowsOf<float>(args.hidden), launch.live, launch.status);
+                  RowsOf<const T>(args.table), Share{args.first_token, args.table.dim(0)},
+                  args.is_part, args.tokens.data(), args.scale, width, RowsOf<float>(args.hidden),
+                  launch.live, launch.status);
     });
   });
+}
+
+void ClearOtherRows(TensorView rows, const int32_t* first, const int32_t* end,
+                    const Stream& stream) {
+  if (rows.dim(0) == 0) return;
+  const int64_t bytes = DTypeBytes(rows.dtype());
+  LaunchAhead("clear_other_rows", ClearOtherRowsKernel,
+              {static_cast<unsigned>(rows.dim(0)), kCutThreads}, stream, rows.data(),
+              rows.stride(0) * bytes, rows.dim(1) * bytes, first, end);
 }
 
 void GatherRope(const StepAngles& args, const Stream& stream, RowLaunch launch) {

@@ -55,7 +55,9 @@ struct EmbedRowsArgs {
   ConstTensorView table = {};            // [vocab, width] bf16 or f32
   std::span<const int32_t> tokens = {};  // [num_tokens]; one that is not there is reported: zeros
   float scale = 1.0f;
-  TensorView hidden = {};  // [num_tokens, width] f32
+  TensorView hidden = {};   // [num_tokens, width] f32
+  int64_t first_token = 0;  // of the table
+  bool is_part = false;     // other ranks have other tokens: zeros here, and nothing is reported
 };
 
 struct AddRmsNormArgs {
@@ -76,6 +78,9 @@ void ValidateOnDevice(const StepAngles& angles);
 void Validate(const CombineArgs& combine, const AddRmsNormArgs& norm);
 
 void Embed(const EmbedRowsArgs& args, const Stream& stream, RowLaunch launch = {});
+// Rows before *first and from *end on, both in device memory, become all bits 0.
+void ClearOtherRows(TensorView rows, const int32_t* first, const int32_t* end,
+                    const Stream& stream);
 void AddRmsNorm(const AddRmsNormArgs& args, const Stream& stream, RowLaunch launch = {});
 void RmsNorm(const RmsNormArgs& args, const Stream& stream, RowLaunch launch = {});
 // A position outside the table is reported (kCapacity) and gets the table's last row.

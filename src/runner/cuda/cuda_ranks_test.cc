@@ -1,0 +1,368 @@
+// One model on several ranks that share a GPU: with `deterministic` the bits are those of one rank, in eager
+// steps and in graphs; without it the results are close.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "device/cuda/cuda.h"
+#include "device/cuda/nccl_ranks.h"
+#include "model/config.h"
+#include "model/weight_source.h"
+#include "runner/cuda/cuda_runner.h"
+#include "runner/cuda/local_ranks_device.h"
+#include "runner/cuda/memory_plan.h"
+#include "runner/model_runner.h"
+#include "runner/rank_cases.h"
+#include "runner/runner_cases.h"
+#include "runner/test_models.h"
+#include "testing/step_jobs.h"
+
+namespace quire::cuda {
+namespace {
+
+using testing::JobReport;
+
+RunnerOptions ExactOptions(int32_t tp_size, int32_t ep_size, StepMode mode) {
+  RunnerOptions options = OptionsOfRanks(tp_size, ep_size);
+  options.mode = mode;
+  options.deterministic = true;
+  return options;
+}
+
+std::unique_ptr<ModelRunner> RunnerOf(const ModelConfig& config, WeightSource& source,
+                                      const RunnerOptions& options) {
+  return std::make_unique<CudaRunner>(config, source, options,
+                                      cuda::MakeMemoryPlan(config, source, options));
+}
+
+std::string Of(const RunnerOptions& options) {
+  return fmt::format("tp {}, ep {}, {}{}", options.tp_size, options.ep_size,
+                     options.mode == StepMode::kGraph ? "graph" : "eager",
+                     options.checks == StepChecks::kPoison ? ", poisoned" : "");
+}
+
+// E4m3 weights are cut between blocks of scales alone.
+bool CanCut(const ModelConfig& config, int32_t size) {
+  try {
+    CudaConfigFor(config, OptionsOfRanks(size));
+    return true;
+  } catch (const Error& error) {
+    EXPECT_TRUE(config.fp8_blocks.has_value()) << error.what();
+    return false;
+  }
+}
+
+// Sizes that the heads allow in graphs, and eager steps and experts of their own with the most ranks.
+void ExpectNoBitChanges(const ModelConfig& config, WeightSource& source) {
+  const std::vector<JobReport> alone =
+      RunTwo(*RunnerOf(config, source, ExactOptions(1, 1, StepMode::kEager)));
+  const auto expect_same = [&](const RunnerOptions& options) {
+    ExpectSame(RunTwo(*RunnerOf(config, source, options)), alone, Of(options));
+  };
+  int32_t most = 1;
+  for (const int32_t size : {2, 4, 5, 8}) {
+    if (config.num_heads % size != 0 || !CanCut(config, size)) continue;
+    expect_same(ExactOptions(size, 1, StepMode::kGraph));
+    most = size;
+  }
+  if (most == 1 && config.fp8_blocks) GTEST_SKIP() << "blocks of scales are too few to share out";
+  ASSERT_GT(most, 1) << config.num_heads << " heads";
+  RunnerOptions poisoned = ExactOptions(most, 1, StepMode::kEager);
+  poisoned.checks = StepChecks::kPoison;
+  expect_same(poisoned);
+  if (config.moe.expert_width == 0 || config.moe.route.num_experts % most != 0) return;
+  expect_same(ExactOptions(most, most, StepMode::kEager));
+  expect_same(ExactOptions(most, most, StepMode::kGraph));
+}
+
+class CudaRanksTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  }
+};
+
+TEST_P(CudaRanksTest, ChangeNoBitOfAFixture) {
+  const ModelConfig config = ReadModelConfig(kHfFixtures / GetParam());
+  const auto source = OpenWeightFiles(kHfFixtures / GetParam(), config);
+  ExpectNoBitChanges(config, *source);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, CudaRanksTest, ::testing::ValuesIn(FixtureNames()),
+                         [](const auto& name) { return name.param; });
+
+class CudaRanks : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  }
+};
+
+// Matrices so large that sums are cut, as many times as the whole matrix says and not a rank's part of it.
+ModelConfig WideConfig() {
+  ModelConfig config = ReadModelConfig(kTrueGeometry);
+  config.hidden_size = 2048;
+  config.num_heads = 16;
+  config.q_lora_rank = 1536;
+  config.dense_width = 4096;
+  config.moe.expert_width = 1024;
+  config.moe.shared_width = 1024;
+  config.vocab_size = 4096;
+  return config;
+}
+
+TEST_F(CudaRanks, ChangeNoBitOfMatricesWhoseSumsAreCut) {
+  const ModelConfig config = WideConfig();
+  ExpectNoBitChanges(config, *MakeDummyWeights(config));
+}
+
+TEST_F(CudaRanks, ChangeNoBitOfE4m3Weights) {
+  ModelConfig config = WideConfig();
+  config.fp8_blocks.emplace();
+  ExpectNoBitChanges(config, *MakeDummyWeights(config));
+}
+
+TEST_F(CudaRanks, ChangeNoBitOfSparseAttention) {
+  const ModelConfig config = ReadModelConfig(kSparse);
+  ExpectNoBitChanges(config, *MakeDummyWeights(config));
+}
+
+// Without experts: where two of them tie, rounding decides.
+TEST_F(CudaRanks, AreCloseToOneInDefaultMode) {
+  ModelConfig config = WideConfig();
+  std::ranges::fill(config.layers, LayerKind::kDense);
+  const auto source = MakeDummyWeights(config);
+  const std::vector<JobReport> alone =
+      RunTwo(*RunnerOf(config, *source, ExactOptions(1, 1, StepMode::kEager)));
+  for (const int32_t size : {1, 2, 4, 8}) {
+    for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+      RunnerOptions options = ExactOptions(size, 1, mode);
+      options.deterministic = false;
+      const std::vector<JobReport> reports = RunTwo(*RunnerOf(config, *source, options));
+      double most = 0;
+      for (size_t job = 0; job < reports.size(); ++job) {
+        const size_t prompt = job == 0 ? 24 : 10;  // what is drawn may differ
+        for (size_t i = 0; i < prompt; ++i) {
+          const float expected = alone[job].tokens[i].chosen.logprob;
+          most = std::max<double>(most, std::abs(reports[job].tokens[i].chosen.logprob - expected));
+        }
+      }
+      EXPECT_LT(most, 0.05) << Of(options);
+    }
+  }
+}
+
+TEST_F(CudaRanks, ReadMasksInCollect) {
+  const ModelConfig config = ReadModelConfig(kHfFixtures / "v3_groups");
+  const auto source = OpenWeightFiles(kHfFixtures / "v3_groups", config);
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    RunnerOptions options = ExactOptions(2, 1, mode);
+    options.max_seqs = 4;
+    options.page_size = PageSize(16);
+    options.max_step_tokens = TokenCount(64);
+    ExpectMasksAreReadByCollect(*RunnerOf(config, *source, options));
+  }
+}
+
+// Times of steps are rank 0's; the others record what it records.
+TEST_F(CudaRanks, TakeTimesWithTheSameBits) {
+  const ModelConfig config = ReadModelConfig(kHfFixtures / "v3_groups");
+  const auto source = OpenWeightFiles(kHfFixtures / "v3_groups", config);
+  const std::vector<JobReport> alone =
+      RunTwo(*RunnerOf(config, *source, ExactOptions(1, 1, StepMode::kEager)));
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    const auto runner = RunnerOf(config, *source, ExactOptions(4, 1, mode));
+    runner->TakeTimes(true);
+    ExpectSame(RunTwo(*runner), alone, "timed");
+    EXPECT_GT(runner->times()[StepPart::kMlp], 0.0);
+  }
+}
+
+// More pages than one step brings, twice over.
+TEST_F(CudaRanks, BringManyPages) {
+  const ModelConfig config = ReadModelConfig(kTrueGeometry);
+  const auto source = MakeDummyWeights(config);
+  float logprobs[2] = {};
+  for (const int32_t size : {1, 2}) {
+    RunnerOptions options = ExactOptions(size, 1, StepMode::kGraph);
+    options.page_size = PageSize(1);
+    options.context = TokenCount(4096);
+    options.max_seqs = 3;
+    options.max_step_tokens = TokenCount(32);
+    options.pool_tokens = TokenCount(13000);
+    const auto runner = RunnerOf(config, *source, options);
+    const std::vector<int32_t> tokens = testing::RandomTokens(4, runner->limits().vocab_size, 1);
+    const std::vector<PageId> pages = FirstPages(12288);
+    std::vector<StepSequence> seqs;
+    for (size_t i = 0; i < 3; ++i) {
+      seqs.push_back({.id = i + 1,
+                      .tokens = tokens,
+                      .position = TokenCount(4092),
+                      .pages = std::span(pages).subspan(i * 4096, 4096),
+                      .want = Want::kNextToken,
+                      .sampling = {.temperature = 0}});
+    }
+    logprobs[size - 1] =
+        runner->Step({.sequences = seqs}).sequences[2].answers[0].tokens[0].chosen.logprob;
+  }
+  EXPECT_EQ(logprobs[0], logprobs[1]);
+}
+
+TEST_F(CudaRanks, TakeTheMemoryOfTheirPlans) {
+  const ModelConfig config = WideConfig();
+  const auto source = MakeDummyWeights(config);
+  // The device's context and its kernels are there from then on.
+  RunTwo(*RunnerOf(config, *source, ExactOptions(2, 1, StepMode::kGraph)));
+  for (const int32_t size : {2, 8}) {
+    RunnerOptions options = ExactOptions(size, 1, StepMode::kGraph);
+    options.pool_tokens = TokenCount(1'000'000);
+    const MemoryPlan alone =
+        cuda::MakeMemoryPlan(config, *source, ExactOptions(1, 1, options.mode));
+    ByteOffset arenas{0};
+    for (options.rank = 0; options.rank < size; ++options.rank) {
+      const MemoryPlan plan = cuda::MakeMemoryPlan(config, *source, options);
+      EXPECT_EQ(plan.num_ranks, size);
+      EXPECT_LT(plan.weights, alone.weights);
+      arenas += plan.arena();
+    }
+    options.rank = 0;
+    const ByteOffset before = FreeDeviceMemory();
+    const auto runner = RunnerOf(config, *source, options);
+    RunTwo(*runner);
+    const auto taken = static_cast<double>((before - FreeDeviceMemory()).raw());
+    // Graphs are beside the plan.
+    EXPECT_NEAR(taken / static_cast<double>(arenas.raw()), 1.0, 0.03) << size << " ranks";
+  }
+}
+
+// A rank's end of a group, which breaks, or is late, in its n-th gather.
+class BreakingDeviceRank final : public DeviceRank {
+ public:
+  BreakingDeviceRank(std::shared_ptr<DeviceRank> rank, int gathers, std::function<void()> breaks)
+      : rank_(std::move(rank)), left_(gathers), breaks_(std::move(breaks)) {}
+
+  int32_t rank() const override { return rank_->rank(); }
+  int32_t size() const override { return rank_->size(); }
+  int32_t ranks_of_device() const override { return rank_->ranks_of_device(); }
+  void AllGather(TensorView whole, std::span<const Share> shares, const Stream& stream) override {
+    if (--left_ == 0) breaks_();
+    rank_->AllGather(whole, shares, stream);
+  }
+  void AllReduceOr(std::span<uint32_t> words, const Stream& stream) override {
+    rank_->AllReduceOr(words, stream);
+  }
+  std::optional<Graph> Record(const Stream& stream, FunctionRef<void()> work) override {
+    return rank_->Record(stream, work);
+  }
+  void Launch(const std::optional<Graph>& graph, const Stream& stream) override {
+    rank_->Launch(graph, stream);
+  }
+
+ private:
+  const std::shared_ptr<DeviceRank> rank_;
+  int left_;
+  const std::function<void()> breaks_;
+};
+
+std::string MessageOf(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const DeviceError& error) {
+    EXPECT_TRUE(error.is_sticky());
+    return error.what();
+  }
+  return "";
+}
+
+// While buckets are prepared, in a recording, and within a step.
+TEST_F(CudaRanks, OneThatBreaksOrIsLateEndsTheRunnerByItsName) {
+  const ModelConfig config = ReadModelConfig(kHfFixtures / "v3_groups");
+  const auto source = OpenWeightFiles(kHfFixtures / "v3_groups", config);
+  struct Case {
+    StepMode mode;
+    int gathers;
+    bool is_late;
+  };
+  for (const auto& [mode, gathers, is_late] :
+       {Case{StepMode::kGraph, 1, false}, Case{StepMode::kGraph, 30, false},
+        Case{StepMode::kGraph, 100, false}, Case{StepMode::kEager, 200, false},
+        Case{StepMode::kEager, 5, true}}) {
+    const RunnerOptions options = ExactOptions(4, 1, mode);
+    const MemoryPlan plan = cuda::MakeMemoryPlan(config, *source, options);
+    std::vector<CudaRank> ranks =
+        MakeLocalCudaRanks(4, std::chrono::milliseconds(is_late ? 1000 : 60000));
+    ranks[2].device =
+        std::make_shared<BreakingDeviceRank>(ranks[2].device, gathers, [late = is_late] {
+          if (!late) throw Error(ErrorCode::kInvalidArgument, "a memory error");
+          std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+        });
+    const auto run = [&] {
+      ModelRunner runner(
+          std::make_unique<LocalRanksDevice>(config, *source, options, plan, LoadProgress(), ranks),
+          plan);
+      for (int round = 0; round < 20; ++round) RunTwo(runner);
+    };
+    EXPECT_EQ(MessageOf(run), is_late ? "rank 2 of 4: did not come to a gather within 1000 ms"
+                                      : "rank 2 of 4: a memory error")
+        << gathers;
+  }
+}
+
+// One rank runs the same calls as several, through NCCL, and a recording has them in it.
+TEST_F(CudaRanks, OneOfNcclChangesNoBit) {
+  if (!NcclProblem().empty()) GTEST_SKIP() << NcclProblem();
+  for (const ModelConfig& config : {ReadModelConfig(kTrueGeometry), WideConfig()}) {
+    const auto source = MakeDummyWeights(config);
+    for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+      const RunnerOptions options = ExactOptions(1, 1, mode);
+      const std::vector<JobReport> alone = RunTwo(*RunnerOf(config, *source, options));
+      const MemoryPlan plan = cuda::MakeMemoryPlan(config, *source, options);
+      ModelRunner runner(std::make_unique<LocalRanksDevice>(config, *source, options, plan,
+                                                            LoadProgress(), MakeNcclRanks(1)),
+                         plan);
+      ExpectSame(RunTwo(runner), alone, Of(options));
+    }
+  }
+}
+
+// Where there are as many GPUs.
+TEST_F(CudaRanks, OfNcclChangeNoBit) {
+  if (!NcclProblem().empty()) GTEST_SKIP() << NcclProblem();
+  if (NumDevices() < 2) GTEST_SKIP() << "one GPU: several ranks of NCCL were not run";
+  const ModelConfig config = WideConfig();
+  const auto source = MakeDummyWeights(config);
+  const std::vector<JobReport> alone =
+      RunTwo(*RunnerOf(config, *source, ExactOptions(1, 1, StepMode::kGraph)));
+  for (const int32_t size : {2, 4, 8}) {
+    if (size > NumDevices()) break;
+    for (const int32_t ep_size : {1, size}) {
+      const RunnerOptions options = ExactOptions(size, ep_size, StepMode::kGraph);
+      ExpectSame(RunTwo(*RunnerOf(config, *source, options)), alone, Of(options));
+    }
+  }
+}
+
+TEST_F(CudaRanks, EndWhileAStepIsUnderWay) {
+  const std::vector<int32_t> tokens = {1, 2, 3};
+  const std::vector<PageId> pages = FirstPages(1);
+  const StepSequence seq{.tokens = tokens, .pages = pages, .want = Want::kNextToken};
+  const ModelConfig config = ReadModelConfig(kHfFixtures / "v3_groups");
+  const auto source = OpenWeightFiles(kHfFixtures / "v3_groups", config);
+  // Behind what the step was given, which stays until the runner has ended.
+  const auto runner = RunnerOf(config, *source, ExactOptions(2, 1, StepMode::kGraph));
+  runner->Submit({.sequences = {&seq, 1}});
+}
+
+}  // namespace
+}  // namespace quire::cuda

@@ -1,0 +1,64 @@
+#include "runner/cuda/local_ranks_device.h"
+
+#include <utility>
+
+#include "device/cuda/nccl_ranks.h"
+#include "runner/cuda/memory_plan.h"
+
+namespace quire::cuda {
+
+std::vector<CudaRank> MakeLocalCudaRanks(int32_t size, std::chrono::milliseconds patience) {
+  const auto group = std::make_shared<LocalDeviceRank::Group>();
+  std::vector<CudaRank> ranks;
+  for (std::unique_ptr<Collective>& own : MakeLocalRanks(size, patience)) {
+    std::shared_ptr<Collective> host = std::move(own);
+    const auto device = std::make_shared<LocalDeviceRank>(host, group);
+    ranks.push_back({.host = std::move(host), .device = device});
+  }
+  return ranks;
+}
+
+std::vector<CudaRank> MakeNcclRanks(int32_t size) {
+  std::vector<CudaRank> ranks;
+  for (std::unique_ptr<Collective>& own : MakeLocalRanks(size)) {
+    std::shared_ptr<Collective> host = std::move(own);
+    const auto device = std::make_shared<NcclRank>(host);
+    ranks.push_back({.host = std::move(host), .device = device});
+  }
+  return ranks;
+}
+
+LocalRanksDevice::LocalRanksDevice(const ModelConfig& model, WeightSource& source,
+                                   const RunnerOptions& options, const MemoryPlan& plan,
+                                   const LoadProgress& progress, const std::vector<CudaRank>& ranks)
+    : CudaStepDevice(model, source, options, plan,
+                     ProgressOfRank(progress, 0, options, plan.weights, plan.weights), ranks[0]),
+      followers_(*ranks[0].host, [&](int32_t rank) {
+        const CudaRank& own_rank = ranks[static_cast<size_t>(rank)];
+        if (own_rank.device->ranks_of_device() == 1) UseDevice(rank);
+        RunnerOptions each = OptionsOfOthers(options, plan);
+        each.rank = rank;
+        const MemoryPlan own = cuda::MakeMemoryPlan(model, source, each);
+        return std::make_unique<CudaStepDevice>(
+            model, source, each, own,
+            ProgressOfRank(progress, rank, options, own.weights, plan.weights), own_rank);
+      }) {}
+
+LocalRanksDevice::~LocalRanksDevice() {
+  Abandon(nullptr);
+  followers_.Join();
+}
+
+std::unique_ptr<StepDevice> MakeCudaStepDevice(const ModelConfig& model, WeightSource& source,
+                                               const RunnerOptions& options, const MemoryPlan& plan,
+                                               const LoadProgress& progress) {
+  if (options.tp_size == 1) {
+    return std::make_unique<CudaStepDevice>(model, source, options, plan, progress);
+  }
+  return std::make_unique<LocalRanksDevice>(model, source, options, plan, progress,
+                                            NumDevices() >= options.tp_size
+                                                ? MakeNcclRanks(options.tp_size)
+                                                : MakeLocalCudaRanks(options.tp_size));
+}
+
+}  // namespace quire::cuda

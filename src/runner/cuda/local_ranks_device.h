@@ -1,0 +1,49 @@
+// Steps of one model on several ranks of this process, on one GPU or on one each.
+#ifndef QUIRE_RUNNER_CUDA_LOCAL_RANKS_DEVICE_H_
+#define QUIRE_RUNNER_CUDA_LOCAL_RANKS_DEVICE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "device/collective.h"
+#include "kernels/weight.h"
+#include "model/config.h"
+#include "model/weight_source.h"
+#include "runner/cuda/cuda_step_device.h"
+#include "runner/local_ranks_device.h"
+#include "runner/memory_plan.h"
+#include "runner/runner_options.h"
+#include "runner/step_device.h"
+
+namespace quire::cuda {
+
+// All ranks of a group that share the calling thread's GPU; rank r is at [r].
+std::vector<CudaRank> MakeLocalCudaRanks(int32_t size,
+                                         std::chrono::milliseconds patience = kRankPatience);
+
+// The same, with a GPU each, by NCCL. Throws Error(kInvalidArgument) if that cannot be used.
+std::vector<CudaRank> MakeNcclRanks(int32_t size);
+
+// Rank 0's device, with the others behind it. Rank r of NCCL's is on GPU r.
+class LocalRanksDevice final : public CudaStepDevice {
+ public:
+  // `plan` is rank 0's. Ranks load their weights one after the other.
+  LocalRanksDevice(const ModelConfig& model, WeightSource& source, const RunnerOptions& options,
+                   const MemoryPlan& plan, const LoadProgress& progress,
+                   const std::vector<CudaRank>& ranks);
+  ~LocalRanksDevice() override;
+
+ private:
+  LocalFollowers<CudaStepDevice> followers_;
+};
+
+// The device of one rank, or of several: a GPU each where there are as many, and otherwise all on the first.
+std::unique_ptr<StepDevice> MakeCudaStepDevice(const ModelConfig& model, WeightSource& source,
+                                               const RunnerOptions& options, const MemoryPlan& plan,
+                                               const LoadProgress& progress);
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_RUNNER_CUDA_LOCAL_RANKS_DEVICE_H_
