@@ -9,7 +9,8 @@ same texts everywhere, or this fails. One cell answers all of both files. With -
 QUIRE_FAULTS, the experiment that this project grew out of follows: the planner counts pages where
 the kernel reads tokens (fault 25556), at page sizes 1 and 64. It fails too if fp8 KV costs more than
 0.01 of accuracy, if the fault does not show, or if no answer is preempted where so little KV fits that
-some must be. On a GPU (--device cuda) steps are --deterministic, and nothing speculates yet.
+some must be. On a GPU (--device cuda) steps are --deterministic, and nothing speculates yet. Several ranks
+answer all questions of the short file, and some with preemptions, sparse attention and drafts besides.
 
 The sparse model answers the long file with every type of index keys, and with indexers that cannot
 know: it fails if sparse attention costs more than 0.03, if a type of keys costs more than 0.01, or if
@@ -66,7 +67,7 @@ class Matrix:
 
     def ask(self, kind, count, *, page, mode="eager", cache=True, concurrency=64, kv="bf16",
             tree=None, fault=None, same=True, context=CONTEXT, pool=400_000, model=MODEL,
-            index_keys=None, top_k=None, texts="dense", device=None):
+            index_keys=None, top_k=None, texts="dense", device=None, ranks=(1, 1)):
         """One run of `quire eval`; its JSON. Runs that name the same `texts` must give the same ones."""
         device = device or self.options.device
         binary = self.options.faulty if fault else self.binary_for(device)
@@ -81,6 +82,8 @@ class Matrix:
             steps, branches, nodes = tree
             flags += ["--speculative-algorithm", "eagle", "--speculative-num-steps", steps,
                       "--speculative-eagle-topk", branches, "--speculative-num-draft-tokens", nodes]
+        if ranks != (1, 1):
+            flags += ["--tp-size", ranks[0], "--ep-size", ranks[1]]
         if index_keys:
             flags += ["--index-cache-dtype", index_keys]
         if top_k:
@@ -109,6 +112,7 @@ class Matrix:
               f"{f', {model.name}' if model != MODEL else ''}"
               f"{f', {index_keys} index keys' if index_keys else ''}"
               f"{f', {top_k} keys' if top_k else ''}"
+              f"{f', {ranks[0]} ranks' if ranks != (1, 1) else ''}"
               f"{', on cuda' if device == 'cuda' else ''}"
               f"{', fault ' + str(fault) if fault else ''}: {run['accuracy']:.3f} in "
               f"{time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
@@ -182,6 +186,24 @@ def speculating(matrix, sizes):
         given = f"{1 + run['accepted_tokens'] / run['drafts']:.2f}" if tree else ""
         yield (f"| {tree_name(tree) if tree else 'none'} | {page} | {concurrency} | "
                f"{run['accuracy']:.3f} | {given} | {run['output_tokens'] / run['seconds']:.0f} |")
+
+
+def ranked(matrix, sizes):
+    """The same texts of several ranks, behind whole(): all questions, and what the engine does besides."""
+    yield "| ranks | experts of each | page size | besides | questions of heldout.jsonl | solved | decode tokens/s |"
+    yield "|--:|---|--:|---|--:|--:|--:|"
+    crowd = max(sizes.short, 24)
+    asked = [((2, 1), 64, "", sizes.all, {}), ((4, 4), 1, "", sizes.all, {}), ((8, 1), 64, "", sizes.all, {}),
+             ((4, 1), 16, "preemptions", crowd, dict(mode="graph", context=256, pool=256)),
+             ((2, 2), 64, "sparse attention", sizes.all, dict(model=SPARSE_MODEL))]
+    if matrix.options.device == "cpu":
+        asked.append(((4, 4), 64, f"drafts {tree_name(TREES[1])}", sizes.short, dict(tree=TREES[1])))
+    for ranks, page, besides, count, setup in asked[sizes.rank_rows]:
+        run = matrix.ask("short", count, page=page, ranks=ranks, **setup)
+        if besides == "preemptions" and run["preemptions"] == 0:
+            sys.exit(f"{ranks[0]} ranks: no answer was preempted")
+        yield (f"| {ranks[0]} | {'whole ones' if ranks[1] > 1 else 'some of the width'} | {page} | {besides} | "
+               f"{run['questions']} | {run['accuracy']:.3f} | {run['output_tokens'] / run['seconds']:.0f} |")
 
 
 def whole(matrix, sizes):
@@ -314,6 +336,7 @@ class Sizes:
         self.long = 0 if quick else 10
         self.all = 6 if quick else None
         self.narrow = 2 if quick else 100  # with few keys, answers are long
+        self.rank_rows = slice(1, 2) if quick else slice(None)
         self.blind = 20  # with an indexer that cannot know
 
 
@@ -346,6 +369,9 @@ def main():
         lines += speculating(matrix, sizes)
     lines += ["", "All questions of both files, and fp8 KV against bf16, at page size 64:", ""]
     lines += whole(matrix, sizes)
+    lines += ["", "The same texts of several ranks, `--tp-size` and `--ep-size`, which [share the model out]"
+              "(../many-gpus.md):", ""]
+    lines += ranked(matrix, sizes)
     lines += ["", "## Sparse attention", "",
               "[quire-grade-school-sparse](../../models/quire-grade-school-sparse/README.md) is the same model, but that "
               "each query attends", "to the 256 keys that an indexer chooses.", ""]
