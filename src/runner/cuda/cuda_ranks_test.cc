@@ -118,7 +118,7 @@ ModelConfig WideConfig() {
   config.dense_width = 4096;
   config.moe.expert_width = 1024;
   config.moe.shared_width = 1024;
-  config.vocab_size = 4096;
+  config.vocab_size = 16384;
   return config;
 }
 
