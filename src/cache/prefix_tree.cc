@@ -80,6 +80,33 @@ PageCount PrefixTree::PublishFinished(std::string_view salt, Tokens tokens, Page
   return Insert(salt, tokens, list);
 }
 
+PageCount PrefixTree::Withdraw(std::string_view salt, Tokens tokens, const PageList& list,
+                               PageCount first) {
+  const PageCount before = num_pages_;
+  const std::span<const PageId> theirs = list.PageIds();
+  size_t number = 0;  // of the page, along the path
+  for (Node* node : Walk(salt, tokens).nodes) {
+    for (size_t i = 0; i < node->pages.size(); ++i, ++number) {
+      if (number < Index(first)) continue;
+      if (number >= theirs.size()) return PageCount(0);
+      if (node->pages[i].page() != theirs[number]) continue;
+      CutBehind(node, i);
+      return before - num_pages_;
+    }
+  }
+  return PageCount(0);
+}
+
+void PrefixTree::CutBehind(Node* node, size_t num_kept) {
+  std::vector<Node*> below(node->children.begin(), node->children.end());
+  for (size_t i = 0; i < below.size(); ++i) {
+    const std::vector<Node*> children(below[i]->children.begin(), below[i]->children.end());
+    below.insert(below.end(), children.begin(), children.end());
+  }
+  for (auto leaf = below.rbegin(); leaf != below.rend(); ++leaf) RemoveLeaf(*leaf);
+  for (size_t left = node->pages.size(); left > num_kept; --left) RemoveLastPage(node);
+}
+
 PageCount PrefixTree::Evict(PageCount wanted) {
   Require(wanted >= PageCount(0), "wanted pages: expected 0 or more, got {}", wanted);
   PageCount freed(0);
@@ -87,7 +114,7 @@ PageCount PrefixTree::Evict(PageCount wanted) {
   while (freed < wanted && end != nodes_.begin()) {
     const auto last = std::prev(end);
     if (IsEvictable(*last)) {
-      EvictLastPage(&*last);
+      RemoveLastPage(&*last);
       freed += PageCount(1);
     } else {
       end = last;
@@ -256,7 +283,7 @@ bool PrefixTree::IsEvictable(const Node& node) {
   return node.children.empty() && !node.pages.back().IsShared();
 }
 
-void PrefixTree::EvictLastPage(Node* leaf) {
+void PrefixTree::RemoveLastPage(Node* leaf) {
   if (leaf->pages.size() > 1) {
     const size_t kept_tokens = Index(page_size_.TokensIn(PageCount(leaf->pages.size() - 1)));
     num_pages_ -= PageCount(1);

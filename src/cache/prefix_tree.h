@@ -106,6 +106,12 @@ class PrefixTree {
   // the tree that the new pages continue is replaced.
   PageCount PublishFinished(std::string_view salt, std::span<const int32_t> tokens, PageList list);
 
+  // Forgets pages that were published and cannot be trusted: of those of `list`, which begins with
+  // `tokens`, from number `first` on, and whatever is behind them. Whoever holds one keeps it. Returns how
+  // many were forgotten.
+  PageCount Withdraw(std::string_view salt, std::span<const int32_t> tokens, const PageList& list,
+                     PageCount first);
+
   // Frees pages until `wanted` are freed or none can be, and returns how many were. Each of them is
   // back in the pool. Passes over leaves in use, so the cost is that of the pages freed and of the
   // nodes in use that are older. Throws Error(kInvalidArgument) if wanted < 0.
@@ -182,7 +188,9 @@ class PrefixTree {
   Node* FindOrAddRoot(std::string_view salt);
   void MarkUsed(Node* node);
   static bool IsEvictable(const Node& node);
-  void EvictLastPage(Node* leaf);
+  void RemoveLastPage(Node* leaf);
+  // Removes the pages of a node behind the first `num_kept`, and the nodes below it.
+  void CutBehind(Node* node, size_t num_kept);
   void RemoveLeaf(Node* leaf);
 
   void CheckNode(const Node& node) const;

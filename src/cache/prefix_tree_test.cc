@@ -271,6 +271,24 @@ TEST_F(PrefixTreeTest, ThePagesOfTwoSequencesWithTheSameStartStayWhileEitherRuns
   EXPECT_EQ(pool_.num_used(), PageCount(0));
 }
 
+TEST_F(PrefixTreeTest, WhatIsWithdrawnIsFoundNoMore) {
+  Finish({1, 2, 3, 4});
+  const TokenList tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  PrefixMatch match = Match(tokens);
+  PageList list(kPageSize, std::move(match.pages));
+  const ExtendRequest request{&list, TokenCount(12)};
+  ASSERT_TRUE(ExtendLists(pool_, {&request, 1}).has_value());
+  EXPECT_EQ(tree_.Publish("", tokens, list), PageCount(2));
+  Finish({1, 2, 3, 4, 5, 6, 7, 8, 20, 21});
+  const PrefixMatch other = Match({1, 2, 3, 4, 5, 6, 7, 8, 99});
+  EXPECT_EQ(tree_.Withdraw("", tokens, list, PageCount(1)), PageCount(3));
+  tree_.CheckInvariants();
+  EXPECT_EQ(Match(tokens).length, TokenCount(4));  // which it had not published
+  EXPECT_EQ(tree_.Withdraw("", tokens, list, PageCount(1)), PageCount(0));
+  list.Truncate(TokenCount(0));
+  EXPECT_EQ(pool_.num_used(), PageCount(2));  // the other has its own
+}
+
 TEST_F(PrefixTreeTest, CountersTellMatchesHitsAndTokens) {
   Finish({1, 2, 3, 4, 5});
   Match({1, 2, 3, 9});
@@ -406,6 +424,19 @@ class PageModel {
     return freed;
   }
 
+  // From the first page of `list` that is cached on, and that is not before number `first`.
+  size_t Withdraw(const PageList& list, size_t first) {
+    for (const PageId id : list.PageIds().subspan(first)) {
+      const auto page = pages_.find(id.raw());
+      if (page == pages_.end()) continue;
+      const Page cut = page->second;
+      return std::erase_if(pages_, [&](const auto& each) {
+        return each.second.salt == cut.salt && Continues(each.second.path, cut.path);
+      });
+    }
+    return 0;
+  }
+
  private:
   static size_t Common(const TokenList& a, const TokenList& b, size_t from) {
     size_t end = from;
@@ -466,7 +497,7 @@ class Simulation {
         random_(seed) {}
 
   void Step() {
-    switch (Below(9)) {
+    switch (Below(10)) {
       case 0:
       case 1:
         return Start();
@@ -484,6 +515,8 @@ class Simulation {
         return Evict(PageCount(Below(4)));
       case 8:
         return HoldOrDropMatch();
+      case 9:
+        return Withdraw();
     }
   }
 
@@ -695,6 +728,14 @@ class Simulation {
 
   void Cancel() {
     if (!running_.empty()) TakeRunning();
+  }
+
+  void Withdraw() {
+    if (running_.empty()) return;
+    const Sequence sequence = TakeRunning();
+    const size_t first = Below(sequence.list.PageIds().size() + 1);
+    EXPECT_EQ(tree_.Withdraw(sequence.salt, sequence.tokens, sequence.list, PageCount(first)),
+              PageCount(model_.Withdraw(sequence.list, first)));
   }
 
   void HoldOrDropMatch() {

@@ -5,6 +5,11 @@
 // on; a sequence that runs and finds no page even so has others preempted, whom the scheduler names.
 // What a sequence has computed goes to the prefix tree when it gives its pages back.
 //
+// Prompts that begin alike and come together compute what they share once. Full pages of a chunk are in
+// the tree as soon as the chunk is part of a step, for those behind it in the step and for those who are
+// admitted while it runs. Until the step has ended they are provisional: nothing is copied from them, and
+// if their sequence turns out to have a fault, they are withdrawn, and who has them begins anew.
+//
 // Token ids and page numbers only. One thread at a time uses a policy.
 #ifndef QUIRE_ENGINE_PAGE_POLICY_H_
 #define QUIRE_ENGINE_PAGE_POLICY_H_
@@ -15,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/units.h"
 #include "cache/page_list.h"
@@ -35,7 +41,10 @@ struct SequencePages {
 
   PageList list;
   TokenCount computed;                 // tokens whose rows are in the cache
+  PageCount matched{0};                // of the list, found in the tree
+  int64_t matched_at = 0;              // publications before they were
   PageCount kept{0};                   // of the list, known to the runner from the last step
+  bool is_sound = true;                // otherwise nothing that was computed can be trusted
   std::optional<PartialPage> to_copy;  // into the list's page that `computed` ends in
 };
 
@@ -54,6 +63,10 @@ class PagePolicy {
   bool AdmitFork(const SequencePages& parent, TokenCount prompt, int64_t num_running,
                  SequencePages& pages);
 
+  // Before the first step of a sequence that Admit gave pages to: matches again, if more has been published
+  // since. Where that finds more, takes it, and gives back pages instead; whether it did.
+  bool Rematch(std::string_view salt, std::span<const int32_t> tokens, SequencePages& pages);
+
   // Makes the lists as long as is asked, evicting cached pages if need be. False if that is not
   // enough; then no list has changed.
   bool Extend(std::span<const ExtendRequest> requests);
@@ -65,10 +78,16 @@ class PagePolicy {
 
   // ---- Giving them back ----
 
+  // A step begins: what was published before it is no longer provisional.
+  void BeginStep();
+  // Caches the full pages of `tokens`, which with this step have all been computed.
+  void PublishChunk(std::string_view salt, std::span<const int32_t> tokens,
+                    const SequencePages& pages);
   // Caches the full pages of a prompt that was computed just now.
   void PublishPrompt(std::string_view salt, std::span<const int32_t> prompt, const PageList& list);
   // Takes all pages of a sequence; what it has computed, the first of `tokens`, stays in the tree until
-  // the pages are needed.
+  // the pages are needed. Of one that is not sound nothing is added, and what the tree has of it is
+  // withdrawn.
   void GiveBack(std::string_view salt, std::span<const int32_t> tokens, SequencePages& pages);
   // Nothing that is cached can be trusted any more.
   void EmptyCache();
@@ -84,13 +103,18 @@ class PagePolicy {
   void CheckInvariants() const;
 
  private:
+  PrefixMatch Match(std::string_view salt, std::span<const int32_t> tokens);
   bool Take(PrefixMatch& match, TokenCount length, int64_t num_running, SequencePages& pages);
+  void Assign(PrefixMatch& match, TokenCount length, SequencePages& pages);
 
   const RunnerLimits limits_;
   const PrefixCache prefix_cache_;
   PagePool pool_;
   std::unique_ptr<PrefixTree> tree_;
   int64_t num_evicted_ = 0;
+  int64_t num_publications_ = 0;      // of at least one page
+  std::vector<PageId> provisional_;   // of the step at hand
+  std::vector<bool> is_provisional_;  // [pool_pages]
 };
 
 }  // namespace quire

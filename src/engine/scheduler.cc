@@ -20,6 +20,7 @@ struct Scheduler::Task {
   std::vector<std::unique_ptr<Sequence>> answers;  // [num_samples], by number
   int64_t num_finished = 0;
   bool admitted = false;
+  bool begun = false;  // has been part of a step
   TokenCount cached_tokens;
   std::vector<TokenEvent::PromptToken> prompt_scores;
 };
@@ -52,6 +53,7 @@ struct Scheduler::Sequence {
   bool in_batch = false;
   bool finished = false;
   bool reported = false;  // an event has been sent
+  bool alone = false;     // shares nothing that is not computed yet: that came to a fault
   std::unique_ptr<TokenConstraint> constraint;
   std::vector<uint32_t> mask;               // of the constraint; empty: none
   std::optional<std::string> mask_failure;  // why there is no mask for the step at hand
@@ -235,6 +237,7 @@ StepBatch Scheduler::Schedule(EngineClock::time_point now, std::vector<TokenEven
   samples_left_ = limits_.max_samples;
   batch_.clear();
   copies_.clear();
+  pages_.BeginStep();
   AddDecodes();
   const size_t num_decodes = entries_.size();
   Admit();
@@ -308,12 +311,34 @@ void Scheduler::AddPrefills() {
   std::ranges::sort(candidates_, ByOrder());
   for (Sequence* seq : candidates_) {
     if (budget_ == TokenCount(0)) break;
+    if (seq->pages.kept == PageCount(0)) Begin(*seq);
     // Scores and the next token are different wants: the last token is a step of its own.
     const bool scores = seq->WantsScores() && seq->ToCompute() > TokenCount(1);
     const TokenCount q_len = Min(seq->ToCompute() - TokenCount(scores ? 1 : 0), budget_);
     if (q_len == seq->ToCompute() && samples_left_ == 0) continue;
     AddEntry(*seq, q_len);
+    CountCached(*seq);
+    const TokenCount end = seq->pages.computed + q_len;
+    pages_.PublishChunk(seq->task->request.cache_salt,
+                        std::span(seq->tokens).first(static_cast<size_t>(end.raw())), seq->pages);
   }
+}
+
+// The first chunk of a sequence: others may have computed more of its tokens since it was admitted, or be
+// about to, with this very step, in which every layer writes all rows before it reads any.
+void Scheduler::Begin(Sequence& seq) {
+  if (seq.alone || seq.WantsScores()) return;
+  if (pages_.Rematch(seq.task->request.cache_salt, seq.tokens, seq.pages)) {
+    admission_blocked_ = false;  // there are pages again
+  }
+}
+
+// How much of a prompt was there already is known once it begins.
+void Scheduler::CountCached(const Sequence& seq) {
+  Task& task = *seq.task;
+  if (std::exchange(task.begun, true)) return;
+  task.cached_tokens = seq.pages.computed;
+  counters_.cached_tokens += task.cached_tokens.raw();
 }
 
 void Scheduler::AddEntry(Sequence& seq, TokenCount q_len) {
@@ -396,9 +421,7 @@ void Scheduler::Admit() {
     if (seq.task->admitted) continue;
     seq.task->admitted = true;
     --num_waiting_tasks_;
-    seq.task->cached_tokens = seq.pages.computed;
     counters_.prompt_tokens += seq.prompt_length().raw();
-    counters_.cached_tokens += seq.pages.computed.raw();
   }
 }
 
@@ -450,10 +473,58 @@ void Scheduler::Release(Sequence& seq) {
 void Scheduler::Commit(const StepResult& result, std::vector<TokenEvent>& events) {
   QUIRE_CHECK(result.sequences.size() == entries_.size(), "{} results for {} sequences",
               result.sequences.size(), entries_.size());
+  RestartSharers(result);
   for (size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].seq == nullptr) continue;
     CommitEntry(entries_[i], batch_[i], result.sequences[i], events);
   }
   entries_.clear();
+}
+
+// What has a fault may have left it in its pages. Those who share pages that it has written in this step,
+// in the step or admitted since, begin anew; and so do those who share what these have written.
+void Scheduler::RestartSharers(const StepResult& result) {
+  if (std::ranges::all_of(result.sequences, [](const StepSequenceResult& each) {
+        return each.fault == RowFault::kNone;
+      })) {
+    return;
+  }
+  std::set<PageId> doubtful;
+  std::vector<Sequence*> sharers;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    Sequence& seq = *entries_[i].seq;
+    const bool shares = Holds(seq, doubtful);
+    if (shares) {
+      sharers.push_back(&seq);
+      entries_[i].seq = nullptr;
+    }
+    if (!shares && result.sequences[i].fault == RowFault::kNone) continue;
+    const auto first = static_cast<size_t>(limits_.page_size.FullPages(seq.pages.computed).raw());
+    const std::span<const PageId> written = seq.pages.list.PageIds().subspan(first);
+    doubtful.insert(written.begin(), written.end());
+  }
+  for (Sequence* seq : running_) {
+    if (!seq->in_batch && Holds(*seq, doubtful)) sharers.push_back(seq);
+  }
+  for (Sequence* seq : sharers) Restart(*seq);
+}
+
+// Whether what the sequence has before its next tokens is in, or to be copied from, one of `pages`.
+bool Scheduler::Holds(const Sequence& seq, const std::set<PageId>& pages) {
+  if (pages.empty()) return false;
+  if (seq.pages.to_copy && pages.contains(seq.pages.to_copy->page.page())) return true;
+  return std::ranges::any_of(
+      seq.pages.list.PageIds().first(static_cast<size_t>(seq.pages.matched.raw())),
+      [&](PageId page) { return pages.contains(page); });
+}
+
+void Scheduler::Restart(Sequence& seq) {
+  seq.alone = true;
+  seq.in_batch = false;
+  seq.pages.is_sound = false;
+  counters_.cached_tokens -= std::exchange(seq.task->cached_tokens, TokenCount(0)).raw();
+  Release(seq);
+  waiting_.insert(&seq);
 }
 
 void Scheduler::CommitEntry(const Entry& entry, const StepSequence& step,
@@ -634,17 +705,17 @@ void Scheduler::Forget(Task& task) {
 
 void Scheduler::Abandon(const std::string& error, std::vector<TokenEvent>& events) {
   entries_.clear();
+  pages_.EmptyCache();
   for (Sequence* seq : std::vector(running_)) {
     seq->in_batch = false;
     Fail(*seq, error, events);
   }
-  pages_.EmptyCache();
 }
 
 // Ends what runs, and the answers that it stands for. Nothing that it computed can be trusted, so
-// nothing is published.
+// nothing is published, and what was is withdrawn.
 void Scheduler::Fail(Sequence& seq, const std::string& error, std::vector<TokenEvent>& events) {
-  seq.pages.computed = TokenCount(0);
+  seq.pages.is_sound = false;
   std::vector<Sequence*> failed = {&seq};
   if (seq.IsBeforeFork()) {
     for (const auto& answer : seq.task->answers) {

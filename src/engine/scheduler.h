@@ -3,7 +3,9 @@
 // It batches continuously under a token budget: every running sequence gets its next token in every step,
 // what is left of the budget goes to prefill chunks, oldest first. Requests are admitted in the order
 // of their numbers, moved by priority, and never past one that does not fit yet; only the other answers
-// to a prompt that was just computed go ahead of the queue. Prefixes are found in the tree by token.
+// to a prompt that was just computed go ahead of the queue. Prefixes are found in the tree by token, those
+// that the step at hand computes among them: of prompts that begin alike and come together the first
+// computes what they share, and if it comes to a fault, the others begin anew and compute it themselves.
 // When pages run out, cached ones are evicted, then the youngest sequence is preempted: its pages go to
 // the tree, and it is computed again from what is left of them when its turn comes.
 //
@@ -57,7 +59,7 @@ struct SchedulerCounters {
   int64_t steps = 0;
   int64_t mixed_steps = 0;     // with prefill and decode in one
   int64_t prompt_tokens = 0;   // of admitted requests
-  int64_t cached_tokens = 0;   // of those, found in the cache
+  int64_t cached_tokens = 0;   // of those, found in the cache or computed with another
   int64_t prefill_tokens = 0;  // computed in chunks, after preemption once more
   int64_t output_tokens = 0;
   int64_t drafts = 0;           // steps of a sequence with tokens that were guessed
@@ -126,7 +128,8 @@ class Scheduler {
   // functions it may run beside Add, Cancel, StopAnswer, counters and Snapshot on other threads: it
   // touches nothing that these do.
   void FillMasks();
-  // Takes the step's tokens. A sequence that has a fault ends as kFailed, and nothing of it is kept.
+  // Takes the step's tokens. A sequence that has a fault ends as kFailed, and nothing of it is kept: others
+  // that share what it computed in this step wait again, to compute it themselves.
   void Commit(const StepResult& result, std::vector<TokenEvent>& events);
   // The step failed, and with it whatever was in the cache: every running answer ends as kFailed, and
   // the prefix tree is emptied. Waiting requests wait on.
@@ -146,7 +149,7 @@ class Scheduler {
   struct Task;
   struct Sequence;
   struct Entry {
-    Sequence* seq;
+    Sequence* seq;  // null: it begins anew, and what came of it is dropped
     TokenCount q_len;
     int32_t num_samples;  // 0: the entry does not reach the last token
   };
@@ -164,6 +167,8 @@ class Scheduler {
   bool ExtendDecodes();
   bool ExtendDecodes(TokenCount most_ahead);
   void AddPrefills();
+  void Begin(Sequence& seq);
+  void CountCached(const Sequence& seq);
   void AddEntry(Sequence& seq, TokenCount q_len);
   void DropEntry(const Sequence& seq);
   void MakeBatch();
@@ -176,6 +181,9 @@ class Scheduler {
   void Preempt(Sequence& seq);
   void Release(Sequence& seq);
 
+  void RestartSharers(const StepResult& result);
+  static bool Holds(const Sequence& seq, const std::set<PageId>& pages);
+  void Restart(Sequence& seq);
   void CommitEntry(const Entry& entry, const StepSequence& step, const StepSequenceResult& result,
                    std::vector<TokenEvent>& events);
   void CountDraft(const StepSequenceResult& result);

@@ -293,6 +293,149 @@ TEST(SchedulerTest, ARequestThatDoesNotFitYetEvictsNothing) {
   EXPECT_GT(harness.counters().evicted_pages, 0);
 }
 
+// ---- Prompts that come together ----
+
+// `count` prompts of `total` tokens of which the first `shared` are the same.
+std::vector<RequestId> AddBurst(Harness& harness, int count, int64_t shared, int64_t total,
+                                int64_t max_tokens) {
+  std::vector<RequestId> ids;
+  for (int i = 0; i < count; ++i) {
+    std::vector<int32_t> tokens = Prompt(shared);
+    for (const int32_t token : Prompt(total - shared, 20 + i)) tokens.push_back(token);
+    ids.push_back(harness.Add(MakeRequest(tokens, max_tokens)));
+  }
+  return ids;
+}
+
+TEST(SchedulerTest, SixtyFourEqualPromptsAreComputedOnce) {
+  constexpr int64_t kLength = 4096;
+  for (const int64_t step_tokens : {512, 2048, 8192}) {
+    Harness harness(Limits({.page_size = 64,
+                            .pages = 64 * 70,
+                            .context = kLength + 64,
+                            .max_seqs = 64,
+                            .step_tokens = step_tokens}));
+    std::vector<RequestId> ids;
+    for (int i = 0; i < 64; ++i) ids.push_back(harness.Add(MakeRequest(Prompt(kLength), 3)));
+    harness.RunAll();
+    EXPECT_EQ(harness.answer(ids[0]).cached_tokens, TokenCount(0));
+    for (size_t i = 1; i < ids.size(); ++i) {
+      EXPECT_GE(*harness.answer(ids[i]).cached_tokens, TokenCount(kLength - 64)) << i;
+    }
+    EXPECT_LE(harness.counters().prefill_tokens, kLength + 63 * 64);
+    // A step for each chunk of the first, one for the others' ends, and those of answers.
+    EXPECT_LE(harness.num_steps(), (kLength + 63 * 64) / step_tokens + 4);
+  }
+}
+
+TEST(SchedulerTest, PromptsThatBeginAlikeShareWholePagesOfOneStep) {
+  Harness harness(Limits({}));
+  const std::vector<RequestId> ids = AddBurst(harness, 4, 18, 24, 5);  // 4 pages and a half
+  harness.Step();
+  EXPECT_EQ(harness.TokensOf(ids[0]), 24);
+  for (size_t i = 1; i < 4; ++i) EXPECT_EQ(harness.TokensOf(ids[i]), 24 - 16);
+  harness.RunAll();
+  EXPECT_EQ(harness.counters().page_copies, 0);  // nothing is copied from what is not there yet
+  EXPECT_EQ(harness.counters().cached_tokens, 3 * 16);
+}
+
+TEST(SchedulerTest, WhatWasComputedSinceAPromptWasAdmittedIsSharedToTheToken) {
+  Harness harness(Limits({.step_tokens = 24}));
+  const std::vector<RequestId> ids = AddBurst(harness, 2, 18, 24, 5);  // the first takes the step
+  harness.Step();
+  EXPECT_EQ(harness.TokensOf(ids[1]), 0);
+  harness.RunAll();
+  EXPECT_EQ(harness.answer(ids[1]).cached_tokens, TokenCount(18));
+  EXPECT_EQ(harness.counters().page_copies, 1);
+}
+
+TEST(SchedulerTest, APromptThatIsAdmittedWhileAStepRunsSharesWhatTheStepComputes) {
+  Harness harness(Limits({.max_seqs = 1}));
+  const std::vector<RequestId> ids = AddBurst(harness, 2, 18, 24, 1);
+  harness.RunAll();
+  EXPECT_EQ(harness.answer(ids[1]).cached_tokens, TokenCount(18));
+}
+
+TEST(SchedulerTest, WhoSharesWhatComesToAFaultComputesItAlone) {
+  for (const int64_t step_tokens : {24, 64}) {
+    for (const bool prepares : {false, true}) {
+      // Behind what is shared: the first alone has the fault.
+      Harness harness(Limits({.max_seqs = 3, .step_tokens = step_tokens}));
+      harness.set_prepares(prepares);
+      const std::vector<RequestId> ids = AddBurst(harness, 4, 16, 24, 5);
+      harness.runner().PoisonToken(harness.heard(ids[0]).request.prompt[20]);
+      harness.RunAll();
+      ExpectFinish(harness.answer(ids[0]), FinishReason::kFailed);
+      for (size_t i = 1; i < 4; ++i) {
+        ExpectFinish(harness.answer(ids[i]), FinishReason::kLength);
+        EXPECT_EQ(harness.answer(ids[i]).tokens.size(), 5u);
+      }
+      // Of those that were part of the step, whatever it said of them.
+      if (step_tokens == 64) {
+        EXPECT_EQ(harness.answer(ids[1]).cached_tokens, TokenCount(0));
+        EXPECT_EQ(harness.answer(ids[2]).cached_tokens, TokenCount(0));
+      }
+      const SchedulerCounters counters = harness.counters();
+      EXPECT_EQ(counters.pages_free + counters.pages_cached, counters.pages_total);
+      int64_t cached = 0;
+      for (const RequestId id : ids) cached += harness.answer(id).cached_tokens->raw();
+      EXPECT_EQ(counters.cached_tokens, cached);
+    }
+  }
+}
+
+TEST(SchedulerTest, AFaultInWhatIsSharedEndsAllAndNothingIsKept) {
+  Harness harness(Limits({.max_seqs = 5}));
+  const std::vector<RequestId> ids = AddBurst(harness, 8, 18, 24, 5);
+  const RequestId well = harness.Add(MakeRequest(Prompt(20, 3), 5));
+  harness.runner().PoisonToken(Prompt(18)[9]);
+  harness.RunAll(20);
+  for (const RequestId id : ids) ExpectFinish(harness.answer(id), FinishReason::kFailed);
+  ExpectFinish(harness.answer(well), FinishReason::kLength);
+  EXPECT_EQ(harness.counters().pages_cached, 6);  // 20 + 4 tokens that were computed
+  harness.runner().PoisonToken(-2);
+  harness.Add(MakeRequest(Prompt(18), 5));
+  harness.RunAll();
+}
+
+TEST(SchedulerTest, WhoSharesWithACancelledPromptGoesOn) {
+  for (int steps = 0; steps < 6; ++steps) {
+    Harness harness(Limits({.step_tokens = 10}));
+    const std::vector<RequestId> ids = AddBurst(harness, 3, 30, 36, 5);
+    harness.Steps(steps);
+    harness.scheduler().Cancel(ids[0]);
+    harness.RunAll();
+    ExpectFinish(harness.answer(ids[0]), FinishReason::kCancelled);
+    for (size_t i = 1; i < 3; ++i) ExpectFinish(harness.answer(ids[i]), FinishReason::kLength);
+    EXPECT_LE(harness.counters().prefill_tokens, 36 + 2 * 10);
+    const SchedulerCounters counters = harness.counters();
+    EXPECT_EQ(counters.pages_free + counters.pages_cached, counters.pages_total);
+  }
+}
+
+TEST(SchedulerTest, AStepThatFailsLeavesNothingOfWhatWasShared) {
+  Harness harness(Limits({.max_seqs = 3}));
+  const std::vector<RequestId> ids = AddBurst(harness, 5, 18, 24, 5);
+  harness.FailNextStep("planned");
+  harness.Step();
+  EXPECT_EQ(harness.counters().pages_cached, 0);
+  for (size_t i = 0; i < 3; ++i) ExpectFinish(harness.answer(ids[i]), FinishReason::kFailed);
+  harness.RunAll();
+  for (size_t i = 3; i < 5; ++i) ExpectFinish(harness.answer(ids[i]), FinishReason::kLength);
+}
+
+// A draft layer's row takes the token behind it: the last page of a chunk is not shared, and of a match the
+// last token does not count.
+TEST(SchedulerTest, WithADraftLayerPromptsShareWhatHasAllItsRows) {
+  RunnerLimits limits = Limits({});
+  limits.has_draft_rows = true;
+  Harness harness(limits);
+  const std::vector<RequestId> ids = AddBurst(harness, 3, 20, 20, 5);
+  harness.RunAll();
+  // 16 of 20 tokens are published, of which 15 count, of which 12 are whole pages.
+  for (size_t i = 1; i < 3; ++i) EXPECT_EQ(harness.answer(ids[i]).cached_tokens, TokenCount(12));
+}
+
 // ---- Several answers ----
 
 TEST(SchedulerTest, AnswersToOnePromptShareItsPages) {

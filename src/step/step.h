@@ -43,7 +43,8 @@ inline constexpr int32_t kNoToken = -1;
 
 struct StepSequence {
   uint64_t id = 0;  // the same in all steps of a sequence, and no other's; 0: unknown
-  // The tokens to compute; the first stands at `position`, and all before it are in the cache.
+  // The tokens to compute; the first stands at `position`. All before it are in the cache, or are computed
+  // by sequences before this one in the same step, whose pages it lists as its own.
   std::span<const int32_t> tokens = {};
   TokenCount position = {};
   // Pages that hold at least position + tokens.size() + lookahead tokens, in order.

@@ -37,7 +37,7 @@ class FakeRunner : public Runner {
 
   const RunnerLimits& limits() const override { return limits_; }
   // Throws Error as CpuRunner does, and InternalError if two sequences write to one slot, or one
-  // writes where another reads.
+  // writes where one before it reads.
   void Submit(const StepBatch& batch) override;
   // Computes here and not in Submit, so that whatever happened to the batch in between shows.
   const StepResult& Collect() override;
@@ -62,7 +62,6 @@ class FakeRunner : public Runner {
   struct Touch {
     int64_t written_in = 0, copied_in = 0;
     size_t writer = 0;
-    std::optional<size_t> copy_reader = {};
   };
 
   void CheckBatch(const StepBatch& batch) const;
@@ -70,7 +69,7 @@ class FakeRunner : public Runner {
   void CheckSequence(size_t index, const StepSequence& seq) const;
   void CheckKept(size_t index, const StepSequence& seq) const;
   void MarkTouched(const StepBatch& batch);
-  void CheckReads(size_t index, const StepSequence& seq);
+  void CheckReads(size_t index, const StepSequence& seq) const;
 
   void CopyPages(std::span<const StepPageCopy> copies);
   void Write(const StepSequence& seq);

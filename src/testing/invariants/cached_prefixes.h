@@ -29,6 +29,13 @@ class CachedPrefixes {
     Add(salt, tokens.first(tokens.size() / page * page));
   }
 
+  // What another has.
+  void AddAll(const CachedPrefixes& other) {
+    for (const auto& [salt, all] : other.cached_) {
+      for (const std::vector<int32_t>& tokens : all) Add(salt, tokens);
+    }
+  }
+
   // How many tokens at the start of `prompt` are cached, token by token; the last one never counts. With
   // rows of a draft layer the token behind them has to be the same, too.
   int64_t Find(const std::string& salt, std::span<const int32_t> prompt,

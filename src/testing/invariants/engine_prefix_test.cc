@@ -96,6 +96,25 @@ TEST_P(EnginePrefix, AConversationFindsItsOwnAnswers) {
   EXPECT_GE(loop.NumDistinctTokens(), 8);
 }
 
+// Whole pages of what the first computes, in the step in which it does.
+TEST_P(EnginePrefix, PromptsThatComeTogetherComputeWhatTheyShareOnce) {
+  ServingLoop loop = MakeLoop();
+  const std::vector<int32_t> first = Tokens(150, 90);
+  std::vector<RequestId> ids;
+  for (uint64_t i = 0; i < 4; ++i) ids.push_back(loop.Add(Greedy(first, 6)));
+  for (uint64_t i = 0; i < 3; ++i) {
+    ids.push_back(loop.Add(Greedy(Diverge(first, 140, 9 + static_cast<int64_t>(i), 91 + i), 6)));
+  }
+  loop.RunAll();
+  EXPECT_EQ(loop.cached_tokens(ids[0]), 0);
+  for (size_t i = 1; i < 4; ++i) EXPECT_EQ(loop.cached_tokens(ids[i]), 149 / page() * page());
+  for (size_t i = 4; i < ids.size(); ++i) {
+    EXPECT_EQ(loop.cached_tokens(ids[i]), 140 / page() * page());
+  }
+  EXPECT_EQ(loop.counters().page_copies, 0);
+  EXPECT_GE(loop.NumDistinctTokens(), 8);
+}
+
 TEST_P(EnginePrefix, SaltsAreApart) {
   ServingLoop loop = MakeLoop();
   Request request = Greedy(Tokens(50, 50), 6);

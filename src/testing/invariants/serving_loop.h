@@ -2,8 +2,9 @@
 //
 //   E1  an answer is that of the request alone (LoneAnswers): tokens, log-probabilities, alternatives,
 //       prompt scores, bit for bit; one that was cut short is its beginning
-//   E2  cached_tokens is what a naive model of the cache finds at the moment of admission, and where
-//       the request's first step begins; with too few pages for everybody, at most that
+//   E2  cached_tokens is what a naive model of the cache finds at the moment of admission, or at the
+//       request's first step, in which it may share whole pages with those before it, and where that step
+//       begins; with too few pages for everybody, at most that
 //   E3  the scheduler's invariants; in the end every page is free or cached
 //   E4  the counters agree with what was seen of the batches
 #ifndef QUIRE_TESTING_INVARIANTS_SERVING_LOOP_H_
@@ -40,8 +41,10 @@ struct ServedAnswer {
 struct ServedRequest {
   Request request;
   std::vector<ServedAnswer> answers;
-  std::optional<int64_t> expected_cached;  // by the model, once admitted
-  int64_t position = -1;                   // where its first step began
+  // By the model, once admitted: at least and at most. They differ where a page of the first step and one
+  // from before have as many tokens in common with the prompt: from the one nothing can be copied.
+  std::optional<std::pair<int64_t, int64_t>> expected_cached;
+  int64_t position = -1;  // where its first step began
   bool ended = false;
 };
 
@@ -103,6 +106,9 @@ class ServingLoop {
 
   void See(const StepBatch& batch);
   void SeeSequence(const StepSequence& seq);
+  bool LooksUp(const ServedRequest& served) const;
+  void NoteFirstStep(ServedRequest& served) const;
+  void NoteChunk(const StepSequence& seq, const ServedRequest& served);
   void NoteAdmissions();
   void AdvanceComputed();
   void Take(std::vector<TokenEvent>& events);
@@ -119,6 +125,7 @@ class ServingLoop {
   const SchedulerOptions options_;
   Scheduler scheduler_;
   CachedPrefixes cached_;
+  CachedPrefixes chunks_;  // of the step at hand
   std::map<RequestId, ServedRequest> served_;
   std::map<uint64_t, RequestId> by_seed_;
   // Not yet admitted, in the order in which they are to be.
