@@ -88,7 +88,14 @@ void Engine::ThreadMain() {
   try {
     RunUntilStopped();
   } catch (const DeviceError& error) {
-    Fail(error.what(), error.is_sticky());
+    const std::string reason = error.what();
+    const bool lost_device = error.is_sticky();
+    try {
+      Deliver();  // what came of steps before it
+    } catch (...) {
+      // The device is the reason all the same.
+    }
+    Fail(reason, lost_device);
   } catch (const std::exception& error) {
     Fail(error.what(), false);
   } catch (...) {
@@ -134,39 +141,55 @@ void Engine::RunUntilStopped() {
 
 // Whatever goes wrong in a part of a step ends what was running, and the engine goes on with the rest;
 // but without its device it cannot.
-void Engine::Attempt(const std::function<void()>& part, std::vector<TokenEvent>& events) {
+void Engine::Attempt(const std::function<void()>& part) {
   try {
     part();
   } catch (const DeviceError& error) {
     if (error.is_sticky()) throw;  // every step after it would, too
     const std::lock_guard lock(mutex_);
-    scheduler_.Abandon(error.what(), events);
+    scheduler_.Abandon(error.what(), events_);
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex_);
-    scheduler_.Abandon(error.what(), events);
+    scheduler_.Abandon(error.what(), events_);
   }
 }
 
-// Events are delivered outside of what is attempted: were a listener's exception taken for a step's,
-// what had been delivered before it would be delivered again.
+// Events of the last step are delivered once this one has been submitted, and outside of what is
+// attempted: a listener's exception is not a step's. A step that runs is waited for in any case, since what
+// it reads is about to go.
 void Engine::RunStep() {
-  std::vector<TokenEvent> events;
+  bool runs = false;
+  Attempt([&] { runs = Begin(); });
+  std::exception_ptr thrown;
+  try {
+    Deliver();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  if (runs) Attempt([&] { Complete(); });
+  if (thrown) std::rethrow_exception(thrown);
+  bool goes_on = false;
+  {
+    const std::lock_guard lock(mutex_);
+    goes_on = scheduler_.HasWork();
+  }
+  if (!goes_on) Deliver();
+}
+
+// Whether there was something to submit. The lock is held while the scheduler decides, not while the
+// runner computes: requests can be queued and cancelled meanwhile.
+bool Engine::Begin() {
   StepBatch batch;
-  Attempt([&] { batch = Schedule(events); }, events);
-  Deliver(events);  // before the step: an end need not wait for it
-  if (!batch.sequences.empty()) Attempt([&] { Compute(batch, events); }, events);
-  Deliver(events);
-}
-
-// The lock is held while the scheduler decides, not while the runner computes: requests can be
-// queued and cancelled meanwhile.
-StepBatch Engine::Schedule(std::vector<TokenEvent>& events) {
-  const std::lock_guard lock(mutex_);
-  return scheduler_.Schedule(EngineClock::now(), events);
-}
-
-void Engine::Compute(const StepBatch& batch, std::vector<TokenEvent>& events) {
+  {
+    const std::lock_guard lock(mutex_);
+    batch = scheduler_.Schedule(EngineClock::now(), events_);
+  }
+  if (batch.sequences.empty()) return false;
   runner_.Submit(batch);
+  return true;
+}
+
+void Engine::Complete() {
   std::exception_ptr failure;
   try {
     {
@@ -181,11 +204,14 @@ void Engine::Compute(const StepBatch& batch, std::vector<TokenEvent>& events) {
   const StepResult& result = runner_.Collect();
   if (failure) std::rethrow_exception(failure);
   const std::lock_guard lock(mutex_);
-  scheduler_.Commit(result, events);
+  scheduler_.Commit(result, events_);
 }
 
-void Engine::Deliver(std::vector<TokenEvent>& events) {
-  for (const TokenEvent& event : events) {
+// What a listener leaves by throwing is delivered to nobody.
+void Engine::Deliver() {
+  delivering_.clear();
+  delivering_.swap(events_);
+  for (const TokenEvent& event : delivering_) {
     std::shared_ptr<Listener> listener;
     {
       const std::lock_guard lock(mutex_);
@@ -196,18 +222,16 @@ void Engine::Deliver(std::vector<TokenEvent>& events) {
     }
     (*listener)(event);
   }
-  events.clear();
 }
 
 void Engine::EndAll() {
-  std::vector<TokenEvent> events;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, listener] : listeners_) scheduler_.Cancel(id);
-    const StepBatch batch = scheduler_.Schedule(EngineClock::now(), events);
+    const StepBatch batch = scheduler_.Schedule(EngineClock::now(), events_);
     QUIRE_CHECK(batch.sequences.empty());
   }
-  Deliver(events);
+  Deliver();
 }
 
 namespace {

@@ -1,8 +1,9 @@
 // An Engine turns requests into tokens: a scheduler and a runner, joined by a thread that steps.
 //
 // All functions may be called from any thread. Listeners are called on the engine's thread, one at a
-// time and never under its lock, so they may call the engine; while one runs, no step begins. They
-// must not throw: what one throws ends the engine (failure()). No event is given twice.
+// time and never under its lock, so they may call the engine. They hear of a step while the next one
+// runs, so that a device need not wait for them, or at once if none follows. They must not throw: what one
+// throws ends the engine (failure()). No event is given twice.
 #ifndef QUIRE_ENGINE_ENGINE_H_
 #define QUIRE_ENGINE_ENGINE_H_
 
@@ -39,14 +40,15 @@ class Engine {
   std::optional<RequestId> Submit(Request request, Listener listener);
   // The request ends within one step. Its last events still come.
   void Cancel(RequestId id);
-  // One answer, of which a token has been reported, ends as kStop before the next step, if called by its
-  // listener, and within one step otherwise. Its last event still comes.
+  // One answer, of which a token has been reported, ends as kStop within one step. Its last event still
+  // comes, and no token of a step that has yet to end.
   void StopAnswer(RequestId id, int32_t sample);
 
   // Forgets every cached prefix, if nothing runs or waits; whether it did.
   bool EmptyCache();
 
-  // How long the step that runs has been running, its events included; nullopt: none does.
+  // How long the step that runs has been running, with the events that are given meanwhile; nullopt: none
+  // does.
   std::optional<EngineClock::duration> step_age() const;
   // Since the last step ended; since the engine began, if none has.
   EngineClock::duration since_last_step() const;
@@ -66,10 +68,10 @@ class Engine {
   void RunUntilStopped();
   void Fail(const std::string& reason, bool lost_device);
   void RunStep();
-  void Attempt(const std::function<void()>& part, std::vector<TokenEvent>& events);
-  StepBatch Schedule(std::vector<TokenEvent>& events);
-  void Compute(const StepBatch& batch, std::vector<TokenEvent>& events);
-  void Deliver(std::vector<TokenEvent>& events);
+  void Attempt(const std::function<void()>& part);
+  bool Begin();
+  void Complete();
+  void Deliver();
   void EndAll();
 
   Runner& runner_;
@@ -82,6 +84,8 @@ class Engine {
   bool lost_device_ = false;
   std::optional<EngineClock::time_point> step_began_;
   EngineClock::time_point last_step_ = EngineClock::now();
+  // Of the engine's thread alone: what is to be delivered, and what is being.
+  std::vector<TokenEvent> events_, delivering_;
   std::thread thread_;
 };
 

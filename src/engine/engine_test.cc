@@ -244,6 +244,70 @@ TEST(EngineTest, AListenerThatHasHeardEnoughHearsNoOtherToken) {
   ExpectFinish(events.back(), FinishReason::kStop);
 }
 
+// What it is told of a step, and by which thread: a listener that waits holds up the step that runs, and no
+// step is submitted before it returns but that one.
+TEST(EngineTest, EventsOfAStepComeWhileTheNextOneRuns) {
+  class CountingRunner final : public Runner {
+   public:
+    explicit CountingRunner(const RunnerLimits& limits) : runner_(limits) {}
+    const RunnerLimits& limits() const override { return runner_.limits(); }
+    void Submit(const StepBatch& batch) override {
+      runner_.Submit(batch);
+      ++num_submitted;
+    }
+    const StepResult& Collect() override {
+      ++num_collected;
+      return runner_.Collect();
+    }
+    std::atomic<int> num_submitted = 0, num_collected = 0;
+
+   private:
+    FakeRunner runner_;
+  };
+  CountingRunner runner(SmallLimits());
+  Engine engine(runner, {});
+  std::vector<std::pair<int, int>> seen;
+  std::promise<void> ended;
+  engine.Submit(MakeRequest(Prompt(6), 4), [&](const TokenEvent& event) {
+    seen.emplace_back(runner.num_submitted, runner.num_collected);
+    if (event.last_of_request) ended.set_value();
+  });
+  ended.get_future().wait();
+  // The last token is that of the last step.
+  EXPECT_EQ(seen, (std::vector<std::pair<int, int>>{{2, 1}, {3, 2}, {4, 3}, {4, 4}}));
+}
+
+TEST(EngineTest, AStoppedAnswerHasNoTokenOfTheStepThatRuns) {
+  FakeRunner runner(SmallLimits());
+  Engine engine(runner, {});
+  Ear stopped, other;
+  const Engine::Listener listener = [&, heard = stopped.listener()](const TokenEvent& event) {
+    if (event.token != kNoToken) engine.StopAnswer(event.request, event.sample);
+    heard(event);
+  };
+  engine.Submit(MakeRequest(Prompt(6), 50), listener);
+  engine.Submit(MakeRequest(Prompt(6, 1), 50), other.listener());
+  EXPECT_EQ(stopped.Wait().size(), 2u);
+  EXPECT_EQ(other.Wait().size(), 50u);
+  const SchedulerCounters counters = engine.counters();
+  EXPECT_EQ(counters.output_tokens, 51);
+  EXPECT_EQ(counters.pages_free + counters.pages_cached, counters.pages_total);
+}
+
+TEST(EngineTest, AListenerThatThrowsWhileAStepRunsEndsTheEngineOnceTheStepHasEnded) {
+  FakeRunner runner(SmallLimits());
+  Engine engine(runner, {});
+  Ear other;
+  std::atomic<int> num_heard = 0;
+  engine.Submit(MakeRequest(Prompt(6), 50), [&](const TokenEvent&) {
+    if (++num_heard == 2) throw std::runtime_error("a bug");
+  });
+  engine.Submit(MakeRequest(Prompt(6, 1), 50), other.listener());
+  ExpectFinish(other.Wait().back(), FinishReason::kFailed);
+  while (!engine.failure()) std::this_thread::yield();
+  EXPECT_EQ(engine.failure(), "a bug");
+}
+
 TEST(EngineTest, ItsEndCancelsWhatIsOpen) {
   constexpr int kNumOpen = 10;
   FakeRunner runner(SmallLimits());

@@ -53,6 +53,7 @@ struct Scheduler::Sequence {
   bool in_batch = false;
   bool finished = false;
   bool reported = false;  // an event has been sent
+  bool stopped = false;   // ends with the next Schedule
   bool alone = false;     // shares nothing that is not computed yet: that came to a fault
   std::unique_ptr<TokenConstraint> constraint;
   std::vector<uint32_t> mask;               // of the constraint; empty: none
@@ -195,6 +196,8 @@ void Scheduler::StopAnswer(RequestId id, int32_t sample) {
   if (found == tasks_.end()) return;
   QUIRE_CHECK(sample >= 0 && sample < std::ssize(found->second->answers), "sample {}", sample);
   stopped_.emplace_back(id, sample);
+  Sequence& seq = *found->second->answers[static_cast<size_t>(sample)];
+  if (seq.num_output() > 0) seq.stopped = true;
 }
 
 // Cancelled and late requests are few, and looked up every step: so they are kept apart from the
@@ -536,6 +539,10 @@ void Scheduler::CommitEntry(const Entry& entry, const StepSequence& step,
   seq.pages.kept = PageCount(step.pages.size());
   if (std::exchange(seq.pages.to_copy, std::nullopt))
     admission_blocked_ = false;  // its page can go
+  if (seq.stopped) {
+    seq.pages.is_sound = result.fault == RowFault::kNone;
+    return;
+  }
   if (result.fault != RowFault::kNone) {
     Fail(seq,
          fmt::format("request {}, answer {}: {} behind {} tokens", seq.task->id, seq.sample,

@@ -113,7 +113,7 @@ class Scheduler {
   // have finished just now.
   void Cancel(RequestId id);
   // Ends one answer, of which a token has been reported, as kStop with the next Schedule: its caller has
-  // seen enough. An answer that has ended is left as it is.
+  // seen enough, and hears of no token of a step that runs. An answer that has ended is left as it is.
   void StopAnswer(RequestId id, int32_t sample);
 
   bool HasWork() const { return !tasks_.empty(); }

@@ -29,7 +29,7 @@ struct Completions::Job {
 class Completions::Submission {
  public:
   explicit Submission(Completions& owner)
-      : owner_(owner), queue_(std::make_shared<EventQueue>(owner.io_)) {
+      : owner_(owner), queue_(std::make_shared<EventQueue>(owner.events_)) {
     owner_.open_.insert(this);
   }
   Submission(const Submission&) = delete;
@@ -100,7 +100,7 @@ std::optional<ToolStyle> ToolStyleOf(const TextModel& model,
 
 Completions::Completions(asio::io_context& io, Workers& workers, TextEngine& engine,
                          Metrics& metrics, CompletionsOptions options)
-    : io_(io),
+    : events_(std::make_shared<EventCarrier>(io)),
       workers_(workers),
       engine_(engine),
       metrics_(metrics),

@@ -30,6 +30,8 @@
 
 namespace quire {
 
+class EventCarrier;
+
 struct CompletionsOptions {
   std::string model_name = {};
   std::string system_fingerprint = {};
@@ -103,7 +105,7 @@ class Completions {
                                    EngineClock::time_point arrival, HttpResponder& responder,
                                    const HttpHeaders& headers);
 
-  asio::io_context& io_;
+  const std::shared_ptr<EventCarrier> events_;
   Workers& workers_;
   TextEngine& engine_;
   Metrics& metrics_;

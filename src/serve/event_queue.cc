@@ -10,11 +10,31 @@
 
 namespace quire {
 
+void EventCarrier::Put(std::weak_ptr<EventQueue> queue, QueuedEvent event) {
+  {
+    const std::lock_guard lock(mutex_);
+    items_.push_back({std::move(queue), std::move(event)});
+    if (items_.size() > 1) return;
+  }
+  asio::post(io_, [self = shared_from_this()] { self->HandOut(); });
+}
+
+void EventCarrier::HandOut() {
+  std::vector<Item> items;
+  {
+    const std::lock_guard lock(mutex_);
+    items.swap(items_);
+  }
+  for (Item& item : items) {
+    const std::shared_ptr<EventQueue> queue = item.queue.lock();
+    if (!queue) continue;
+    queue->events_.push_back(std::move(item.event));
+    queue->timer_.cancel();
+  }
+}
+
 void EventQueue::Push(size_t prompt, const TextEvent& event) {
-  asio::post(io_, [self = shared_from_this(), queued = QueuedEvent{prompt, event}]() mutable {
-    self->events_.push_back(std::move(queued));
-    self->timer_.cancel();
-  });
+  carrier_->Put(weak_from_this(), {prompt, event});
 }
 
 asio::awaitable<std::vector<QueuedEvent>> EventQueue::Next(std::chrono::milliseconds patience) {
