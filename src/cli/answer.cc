@@ -31,10 +31,13 @@ class EventQueue {
     Clock::time_point time;
   };
 
+  enum class Wakes { kForEvery, kForTheLast };
+  explicit EventQueue(Wakes wakes) : wakes_(wakes) {}
+
   void Put(const TextEvent& event) {
     const std::lock_guard lock(mutex_);
     items_.push_back({event, Clock::now()});
-    changed_.notify_one();
+    if (wakes_ == Wakes::kForEvery || event.last_of_request) changed_.notify_one();
   }
 
   // nullopt: none came for a while.
@@ -49,6 +52,7 @@ class EventQueue {
   }
 
  private:
+  const Wakes wakes_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Item> items_;
@@ -79,7 +83,9 @@ double ShownAnswer::TokensPerSecond() const {
 ShownAnswer ShowAnswer(TextEngine& engine, TextRequest request, const Interrupt& interrupt,
                        const ShowPieces& show) {
   ShownAnswer answer{.prompt_tokens = std::ssize(request.tokens.prompt)};
-  const auto queue = std::make_shared<EventQueue>();
+  // Where sixty-four wait, waking one for each token would cost the engine more than its step.
+  const auto queue = std::make_shared<EventQueue>(show ? EventQueue::Wakes::kForEvery
+                                                       : EventQueue::Wakes::kForTheLast);
   const Clock::time_point begin = Clock::now();
   const std::optional<RequestId> id =
       engine.Submit(std::move(request), [queue](const TextEvent& event) { queue->Put(event); });
@@ -96,7 +102,7 @@ ShownAnswer ShowAnswer(TextEngine& engine, TextRequest request, const Interrupt&
     if (!event.error.empty()) throw InternalError(event.error);
     Note(*item, begin, answer);
     if (!interrupted) {
-      show(event.text);
+      if (show) show(event.text);
       answer.text.reasoning += event.text.reasoning;
       answer.text.content += event.text.content;
     }

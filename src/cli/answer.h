@@ -28,7 +28,7 @@ struct ShownAnswer {
   double TokensPerSecond() const;
 };
 
-// Takes the text as it becomes clear, on the thread that waits for the answer.
+// Takes the text as it becomes clear, on the thread that waits for the answer; empty: nobody looks on.
 using ShowPieces = std::function<void(const ReasoningPieces&)>;
 
 // Asks for one answer and waits until it ends; an interrupt ends it as kCancelled. Throws Error as

@@ -34,8 +34,7 @@ class LocalAnswerer final : public Answerer {
       request.tokens.sampling.temperature = static_cast<float>(options.temperature);
       if (!options.stop.empty()) request.stop = {options.stop};
       given.prompt_tokens = std::ssize(request.tokens.prompt);
-      const ShownAnswer answer = ShowAnswer(*model_.answers, std::move(request), interrupt_,
-                                            [](const ReasoningPieces&) {});
+      const ShownAnswer answer = ShowAnswer(*model_.answers, std::move(request), interrupt_, {});
       given.text = answer.text.content;
       given.output_tokens = answer.output_tokens;
       given.cached_tokens = answer.cached_tokens;
