@@ -3,13 +3,19 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <latch>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "attn/plan_storage.h"
+#include "bench/manual_time.h"
+#include "engine/engine.h"
 #include "engine/scheduler.h"
 #include "kernels/cpu/mla_attention.h"
 #include "runner/batch_checks.h"
@@ -162,6 +168,88 @@ void Run(const EngineShape& shape, Part part, Executor& executor, benchmark::Sta
       static_cast<double>((shape.page_size.PagesFor(shape.context) * shape.num_seqs).raw());
 }
 
+// A device that takes a while for every step, and notes how long it waited for the next one: from the
+// end of a step of all sequences to the next that is submitted.
+class WaitingRunner final : public Runner {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  WaitingRunner(int32_t num_seqs, std::chrono::microseconds step)
+      : limits_{.page_size = PageSize(64),
+                .pool_pages = PageCount(num_seqs * 8 + 1),
+                .context = TokenCount(512),
+                .max_seqs = num_seqs,
+                .max_step_tokens = TokenCount(8192),
+                .max_samples = num_seqs,
+                .vocab_size = 1000},
+        step_(step) {}
+
+  const RunnerLimits& limits() const override { return limits_; }
+  void Submit(const StepBatch& batch) override {
+    const Clock::time_point now = Clock::now();
+    const bool is_full = std::ssize(batch.sequences) == limits_.max_seqs;
+    if (was_full_ && is_full) waits_.push_back(std::chrono::duration<double>(now - ended_).count());
+    was_full_ = is_full;
+    results_.assign(batch.sequences.size(), {.answers = {&answer_, 1}});
+    ends_ = Clock::now() + step_;
+  }
+  const StepResult& Collect() override {
+    std::this_thread::sleep_until(ends_);
+    result_ = {.sequences = results_};
+    ended_ = Clock::now();
+    return result_;
+  }
+
+  double MedianSeconds() {
+    std::ranges::sort(waits_);
+    return waits_[waits_.size() / 2];
+  }
+
+ private:
+  const RunnerLimits limits_;
+  const std::chrono::microseconds step_;
+  const StepToken token_{.chosen = {.token = 1}};
+  const StepAnswer answer_{.tokens = {&token_, 1}};
+  std::vector<StepSequenceResult> results_;
+  StepResult result_;
+  bool was_full_ = false;
+  Clock::time_point ends_ = {}, ended_ = {};
+  std::vector<double> waits_;
+};
+
+// Prompts of a page that differ, and answers of as many tokens.
+double GapSeconds(int32_t num_seqs, int64_t num_steps) {
+  WaitingRunner runner(num_seqs, std::chrono::milliseconds(2));
+  std::latch left(num_seqs);
+  std::vector<std::vector<TokenEvent>> heard(static_cast<size_t>(num_seqs));
+  Engine engine(runner, {});
+  for (int32_t i = 0; i < num_seqs; ++i) {
+    engine.Submit({.prompt = std::vector<int32_t>(64, i), .max_tokens = num_steps},
+                  [&, i](const TokenEvent& event) {
+                    heard[static_cast<size_t>(i)].push_back(event);
+                    if (event.last_of_request) left.count_down();
+                  });
+  }
+  left.wait();
+  return runner.MedianSeconds();
+}
+
+void RegisterGap(int32_t num_seqs, bool is_full) {
+  const std::string name = fmt::format("gap/b{}/s0k/p64/serial", num_seqs);
+  benchmark::RegisterBenchmark(
+      name.c_str(),
+      [=](benchmark::State& state) {
+        ShowProgress(name);
+        MeanSeconds(state, [&] { return GapSeconds(num_seqs, is_full ? 400 : 50); });
+        state.SetLabel("that a device waits for the engine between two steps of decoding (us)");
+        state.counters[kEntries] = num_seqs;
+      })
+      ->UseManualTime()
+      ->Iterations(1)
+      ->Repetitions(is_full ? 5 : 3)
+      ->ReportAggregatesOnly();
+}
+
 void Register(const EngineShape& shape, Part part, bool is_full, std::shared_ptr<Executor> executor,
               const std::string& where) {
   const std::string name = fmt::format("{}/b{}/s{}k/p{}/{}", NameOf(part), shape.num_seqs,
@@ -193,6 +281,9 @@ void RegisterEngine(Effort effort, Executor& parallel) {
         Register(shape, part, is_full, threads, "parallel");
       }
     }
+  }
+  for (const int32_t num_seqs : {1, 64, 256}) {
+    if (is_full || num_seqs == 64) RegisterGap(num_seqs, is_full);
   }
   // A step's host time must not grow with its pages.
   for (const int64_t context : {8192, 32768, 131072}) {

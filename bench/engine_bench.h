@@ -7,8 +7,8 @@
 
 namespace quire::bench {
 
-// Registers <schedule|host_step>/b<num_seqs>/s<context>/p<page size>/<serial|parallel> with Google
-// Benchmark; only plans use threads. `parallel` outlives the run.
+// Registers <schedule|host_step|host_pages|gap>/b<num_seqs>/s<context>/p<page size>/<serial|parallel>
+// with Google Benchmark; only plans use threads. `parallel` outlives the run.
 void RegisterEngine(Effort effort, Executor& parallel);
 
 }  // namespace quire::bench
