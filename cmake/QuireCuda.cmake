@@ -63,8 +63,10 @@ function(quire_cuda_library folder)
   endif()
   set(name quire_${folder}_cuda)
   add_library(${name} STATIC ${ARGN})
-  # A kernel per file, and each named: newer CMake would join these too.
-  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  # A kernel per file, and each named: newer CMake would join these as it joins those of the host.
+  set(kernels ${ARGN})
+  list(FILTER kernels INCLUDE REGEX "\\.cu$")
+  set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   set_target_properties(${name} PROPERTIES EXPORT_NAME ${folder}_cuda)
   target_link_libraries(${name} PUBLIC quire_${folder} CUDA::cudart_static
     PRIVATE $<BUILD_INTERFACE:quire_flags>)
