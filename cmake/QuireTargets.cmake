@@ -3,6 +3,7 @@
 #   the costly ones, by what they take under a sanitizer, are started first
 # quire_sanitized_share(PARTS NAMES...)   in a sanitized build each of the tests runs one in PARTS of its
 #   cases, spread over all of them: the other builds run every one
+# quire_without_leak_check(NAMES...)   where looking for leaks takes seconds, the tests do not
 # quire_seed(FAULT BINARY FILTER MESSAGE)   the fault, put back, makes the tests fail with the message
 # quire_fuzz(NAME [CORPUS folder] SOURCES...)   a fuzz target, run as a test from its committed corpus:
 #   by libFuzzer with QUIRE_FUZZ, otherwise by testing/fuzz_replay.cc
@@ -80,6 +81,15 @@ function(quire_sanitized_share parts)
   endif()
 endfunction()
 
+# Before LLVM 16 the allocator of AddressSanitizer looks at all 2^28 places of AArch64's address space
+# that may hold memory, several times, to find leaks: 3 s at the end of every process, however short.
+function(quire_without_leak_check)
+  if(QUIRE_TESTS AND QUIRE_SANITIZE MATCHES "address" AND CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64"
+     AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 16)
+    set_property(TEST ${ARGN} APPEND PROPERTY ENVIRONMENT ASAN_OPTIONS=detect_leaks=0)
+  endif()
+endfunction()
+
 function(quire_seed fault binary filter message)
   if(NOT QUIRE_TESTS OR NOT QUIRE_FAULTS)
     return()
@@ -121,6 +131,7 @@ function(quire_fuzz name)
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/testing/fuzz_replay.cc)
     quire_optimise_test(${name} 0)
     add_test(NAME ${name} COMMAND ${name} ${seeds})
+    quire_without_leak_check(${name})
   endif()
   set_tests_properties(${name} PROPERTIES LABELS fuzz)
 endfunction()
