@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/error.h"
 #include "base/narrow_float.h"
 
 namespace quire::testing {
@@ -15,6 +16,46 @@ T LoadAt(std::span<const std::byte> pool, int64_t offset) {
   T value;
   std::memcpy(&value, pool.data() + offset, sizeof(T));
   return value;
+}
+
+// A reference takes most of the time of the kernels' tests under a sanitizer, and most of that to look at
+// every value that it reads. These loops are not instrumented; a span's bounds are checked before them.
+// They call what is an instruction, and no template, which clang would not inline here.
+#if defined(__clang__)
+#define QUIRE_NOT_SANITIZED __attribute__((no_sanitize("address", "undefined", "thread"), noinline))
+#else
+#define QUIRE_NOT_SANITIZED
+#endif
+
+struct Products {
+  double sum = 0;
+  double size = 0;  // the sum of their magnitudes
+};
+
+QUIRE_NOT_SANITIZED Products SumProducts(const float* a, const double* b, size_t n) {
+  Products products;
+  for (size_t i = 0; i < n; ++i) {
+    const double product = double{a[i]} * b[i];
+    products.sum += product;
+    products.size += std::fabs(product);
+  }
+  return products;
+}
+
+Products Multiply(std::span<const float> a, std::span<const double> b) {
+  QUIRE_CHECK(a.size() <= b.size(), "{} factors, and {}", a.size(), b.size());
+  return SumProducts(a.data(), b.data(), a.size());
+}
+
+// to[i] += weight * values[i]. Returns the greatest magnitude of the values, or `greatest`.
+QUIRE_NOT_SANITIZED double AddInto(double weight, const double* values, size_t n, double greatest,
+                                   double* to) {
+  for (size_t i = 0; i < n; ++i) {
+    to[i] += weight * values[i];
+    const double size = std::fabs(values[i]);
+    greatest = greatest < size ? size : greatest;
+  }
+  return greatest;
 }
 
 std::vector<double> LatentFp8Row(std::span<const std::byte> pool, const KvLayout& layout,
@@ -110,14 +151,10 @@ void AppendReferenceRow(const ReferenceQuery& query, size_t value_dim, Reference
   std::vector<double> scores(num_keys);
   double max_score = -infinity, score_size = 0;
   for (size_t k = 0; k < num_keys; ++k) {
-    double dot = 0, size = 0;
-    for (size_t i = 0; i < query.q.size(); ++i) {
-      dot += double{query.q[i]} * query.keys[k][i];
-      size += std::abs(double{query.q[i]} * query.keys[k][i]);
-    }
-    scores[k] = query.scale * dot;
+    const Products products = Multiply(query.q, query.keys[k]);
+    scores[k] = query.scale * products.sum;
     if (scores[k] > max_score) max_score = scores[k];
-    score_size = std::max(score_size, std::abs(query.scale) * size);
+    score_size = std::max(score_size, std::abs(query.scale) * products.size);
   }
   const double anchor = max_score == -infinity ? 0 : max_score;
   double sum = 0, value_size = 0;
@@ -125,10 +162,8 @@ void AppendReferenceRow(const ReferenceQuery& query, size_t value_dim, Reference
   for (size_t k = 0; k < num_keys; ++k) {
     const double weight = std::exp(scores[k] - anchor);
     sum += weight;
-    for (size_t i = 0; i < value_dim; ++i) {
-      out[i] += weight * query.values[k][i];
-      value_size = std::max(value_size, std::abs(query.values[k][i]));
-    }
+    QUIRE_CHECK(value_dim <= query.values[k].size(), "a value of {}", query.values[k].size());
+    value_size = AddInto(weight, query.values[k].data(), value_dim, value_size, out.data());
   }
   // docs/numerics.md: scores err by dim roundings, weights by twice that and those of exp, sums by
   // one rounding per key, tile and split.
@@ -183,16 +218,14 @@ ExpandedHead Expand(const std::vector<std::vector<double>>& rows, std::span<cons
   for (const std::vector<double>& row : rows) {
     std::vector<double> both;
     for (int64_t o = 0; o < outputs; ++o) {
-      double sum = 0, size = 0;
-      for (int64_t i = 0; i < latent_dim; ++i) {
-        const double product = row[static_cast<size_t>(i)] *
-                               w_kv_b[static_cast<size_t>((head * outputs + o) * latent_dim + i)];
-        sum += product;
-        size += std::abs(product);
-      }
-      both.push_back(sum);
-      expanded.error =
-          std::max(expanded.error, kUnitRoundoff * static_cast<double>(latent_dim + 1) * size);
+      const auto first = static_cast<size_t>((head * outputs + o) * latent_dim);
+      QUIRE_CHECK(first + static_cast<size_t>(latent_dim) <= w_kv_b.size(), "{} weights",
+                  w_kv_b.size());
+      const Products products =
+          Multiply(w_kv_b.subspan(first, static_cast<size_t>(latent_dim)), row);
+      both.push_back(products.sum);
+      expanded.error = std::max(
+          expanded.error, kUnitRoundoff * static_cast<double>(latent_dim + 1) * products.size);
     }
     expanded.keys.emplace_back(both.begin(), both.begin() + shape.nope_dim);
     expanded.keys.back().insert(expanded.keys.back().end(), row.begin() + latent_dim, row.end());
