@@ -3,7 +3,8 @@
 #   the costly ones, by what they take under a sanitizer, are started first
 # quire_sanitized_share(PARTS NAMES...)   in a sanitized build each of the tests runs one in PARTS of its
 #   cases, spread over all of them: the other builds run every one
-# quire_without_leak_check(NAMES...)   where looking for leaks takes seconds, the tests do not
+# quire_without_leak_check(NAMES...)   where looking for leaks takes seconds, the tests do not: those of
+#   arithmetic and of text, whose objects live no longer than a case. The others always do
 # quire_seed(FAULT BINARY FILTER MESSAGE)   the fault, put back, makes the tests fail with the message
 # quire_fuzz(NAME [CORPUS folder] SOURCES...)   a fuzz target, run as a test from its committed corpus:
 #   by libFuzzer with QUIRE_FUZZ, otherwise by testing/fuzz_replay.cc
