@@ -34,7 +34,7 @@ struct AttentionShape {
 };
 
 constexpr KvFormat kBf16Rows = KvFormat::kLatentBf16, kFp8Rows = KvFormat::kLatentFp8;
-constexpr AttentionShape kShapes[] = {
+constexpr AttentionShape kAttentionShapes[] = {
     {128, 1, 128, 4096, kBf16Rows, 64, Effort::kQuick},
     {128, 1, 128, 2048, kBf16Rows, 64, Effort::kQuick},
     {128, 1, 128, 8192},
@@ -146,7 +146,7 @@ class AttentionStep {
 // The roofs, measured before the first shape.
 using LazyRoofs = std::shared_ptr<std::unique_ptr<Roofs>>;
 
-void Run(const AttentionShape& shape, const LazyRoofs& roofs, benchmark::State& state) {
+void RunAttention(const AttentionShape& shape, const LazyRoofs& roofs, benchmark::State& state) {
   const int num_sms = QueryDevice().num_sms;
   if (*roofs == nullptr) *roofs = std::make_unique<Roofs>(MeasureRoofs(num_sms));
   AttentionStep step(shape, num_sms);
@@ -163,7 +163,7 @@ void Run(const AttentionShape& shape, const LazyRoofs& roofs, benchmark::State& 
 
 void RegisterCudaAttention(Effort effort) {
   const auto roofs = std::make_shared<std::unique_ptr<Roofs>>();
-  for (const AttentionShape& shape : kShapes) {
+  for (const AttentionShape& shape : kAttentionShapes) {
     if (effort < shape.least_effort) continue;
     const std::string name =
         fmt::format("attention/{}h_q{}_b{}_s{}{}/p{}", shape.num_heads, shape.q_len, shape.num_seqs,
@@ -172,7 +172,8 @@ void RegisterCudaAttention(Effort effort) {
                         (shape.exact ? "_exact" : "") + (shape.is_mixed ? "_mixed" : ""),
                     shape.page_size);
     benchmark::RegisterBenchmark(
-        name.c_str(), [roofs, shape](benchmark::State& state) { Run(shape, roofs, state); })
+        name.c_str(),
+        [roofs, shape](benchmark::State& state) { RunAttention(shape, roofs, state); })
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond)
         ->Iterations(20);  // inputs are made once

@@ -119,7 +119,7 @@ class Pools {
   DeviceBuffer y{"y", ByteOffset(2 * kGiB)};
   DeviceBuffer scales{"scales", ByteOffset(int64_t{4} << 20)};
   DeviceBuffer codes{"codes", ByteOffset(kGiB)};
-  DeviceBuffer offsets{"offsets", ByteOffset(4 * (kMaxExperts + 1))};
+  DeviceBuffer offsets{"offsets", ByteOffset(4 * (cuda::kMaxExperts + 1))};
   DeviceBuffer workspace{"workspace", GemmPlanner::kWorkspaceBytes};
 };
 

@@ -30,7 +30,7 @@ struct PrefillShape {
   int32_t num_seqs;
   int64_t kv_len;
 };
-constexpr PrefillShape kShapes[] = {
+constexpr PrefillShape kPrefillShapes[] = {
     {16, 128, 128, 8192, 1, 8192},  {16, 128, 128, 1024, 8, 1024}, {16, 128, 128, 8192, 1, 32768},
     {128, 128, 128, 1024, 8, 1024}, {20, 192, 256, 8192, 1, 8192}, {20, 192, 256, 1024, 8, 1024},
 };
@@ -142,7 +142,7 @@ class PrefillStep {
 };
 
 // By events, behind a run that warms up.
-void Run(const PrefillShape& shape, bool whole, benchmark::State& state) {
+void RunPrefill(const PrefillShape& shape, bool whole, benchmark::State& state) {
   PrefillStep step(shape);
   step.RunOp();
   const double seconds = MeanSeconds(state, [&] {
@@ -159,14 +159,15 @@ void Run(const PrefillShape& shape, bool whole, benchmark::State& state) {
 }  // namespace
 
 void RegisterCudaPrefill(Effort effort) {
-  for (const PrefillShape& shape : kShapes) {
+  for (const PrefillShape& shape : kPrefillShapes) {
     if (effort < Effort::kFull && shape.num_seqs > 1) continue;
     for (const bool whole : {false, true}) {
       const std::string name = fmt::format("prefill/{}h_{}_{}_q{}_b{}_s{}/{}", shape.num_heads,
                                            shape.nope_dim + 64, shape.value_dim, shape.q_len,
                                            shape.num_seqs, shape.kv_len, whole ? "op" : "attend");
       benchmark::RegisterBenchmark(
-          name.c_str(), [shape, whole](benchmark::State& state) { Run(shape, whole, state); })
+          name.c_str(),
+          [shape, whole](benchmark::State& state) { RunPrefill(shape, whole, state); })
           ->UseManualTime()
           ->Unit(benchmark::kMicrosecond)
           ->Iterations(20);

@@ -25,14 +25,14 @@ using namespace quire::cuda;  // NOLINT: all of it is about the device
 
 constexpr int64_t kWidth = 7168;
 constexpr int64_t kExpertWidth = 2048;
-constexpr int32_t kNumExperts = 256, kTopK = 8;
+constexpr int32_t kNumExperts = 256, kExpertsPerToken = 8;
 constexpr int64_t kVocab = 129280;
-constexpr int64_t kBytesToVisit = int64_t{256} << 20;  // several times the 50 MB of L2
+constexpr int64_t kRowBytesToVisit = int64_t{256} << 20;  // several times the 50 MB of L2
 constexpr int64_t kMaxCopies = 64;
 constexpr int64_t kPoolBytes = int64_t{2} << 30;
 
 // One op on the inputs that begin `copy` copies further on.
-struct Job {
+struct RowJob {
   double bytes = 0;  // read and written by one launch
   int64_t copies = 1;
   std::function<void(int64_t copy, const Stream& stream)> launch;
@@ -46,7 +46,7 @@ class RowBench {
     fmt::print("roof: copy {:.2f} TB/s\n", copy_roof_ / 1e12);
   }
 
-  Job AddNorm(int64_t rows) {
+  RowJob AddNorm(int64_t rows) {
     return Make(static_cast<double>(rows * kWidth) * (4 + 4 + 2 + 2), rows * kWidth * 4,
                 [this, rows](int64_t at, const Stream& stream) {
                   AddRmsNorm({.hidden = View<float>(in_, at, rows, kWidth),
@@ -56,21 +56,22 @@ class RowBench {
                              stream);
                 });
   }
-  Job Silu(int64_t rows) {
-    return Make(static_cast<double>(rows * kTopK * kExpertWidth) * 6,
-                rows * kTopK * kExpertWidth * 4, [this, rows](int64_t at, const Stream& stream) {
-                  SiluMul({.gate_up = View<Bf16>(in_, at, rows * kTopK, 2 * kExpertWidth),
-                           .y = View<Bf16>(out_, at, rows * kTopK, kExpertWidth)},
-                          stream);
-                });
-  }
-  Job RouteAndSort(int64_t rows) {
-    const auto choices = static_cast<size_t>(rows * kTopK);
+  RowJob Silu(int64_t rows) {
     return Make(
-        static_cast<double>(rows) * (4.0 * kNumExperts + 12.0 * kTopK), rows * kNumExperts * 4,
-        [this, rows, choices](int64_t at, const Stream& stream) {
+        static_cast<double>(rows * kExpertsPerToken * kExpertWidth) * 6,
+        rows * kExpertsPerToken * kExpertWidth * 4, [this, rows](int64_t at, const Stream& stream) {
+          SiluMul({.gate_up = View<Bf16>(in_, at, rows * kExpertsPerToken, 2 * kExpertWidth),
+                   .y = View<Bf16>(out_, at, rows * kExpertsPerToken, kExpertWidth)},
+                  stream);
+        });
+  }
+  RowJob RouteAndSort(int64_t rows) {
+    const auto choices = static_cast<size_t>(rows * kExpertsPerToken);
+    return Make(
+        static_cast<double>(rows) * (4.0 * kNumExperts + 12.0 * kExpertsPerToken),
+        rows * kNumExperts * 4, [this, rows, choices](int64_t at, const Stream& stream) {
           const RouteShape shape = {.num_experts = kNumExperts,
-                                    .top_k = kTopK,
+                                    .top_k = kExpertsPerToken,
                                     .num_groups = 8,
                                     .top_groups = 4,
                                     .score = ScoreFunction::kSigmoid,
@@ -82,7 +83,7 @@ class RowBench {
                  .weights = {reinterpret_cast<float*>(Ints(choices, choices).data()), choices}},
                 {}, stream);
           SortByExpert({.num_experts = kNumExperts,
-                        .top_k = kTopK,
+                        .top_k = kExpertsPerToken,
                         .experts = Ints(0, choices),
                         .offsets = Ints(2 * choices, kNumExperts + 1),
                         .row_of = RowOf(choices),
@@ -92,22 +93,23 @@ class RowBench {
         });
   }
   // Behind RouteAndSort, which leaves the rows.
-  Job CombineRows(int64_t rows) {
-    const auto choices = static_cast<size_t>(rows * kTopK);
+  RowJob CombineRows(int64_t rows) {
+    const auto choices = static_cast<size_t>(rows * kExpertsPerToken);
     RouteAndSort(rows).launch(0, stream_);
     return Make(
-        static_cast<double>(rows * kWidth) * (2 * kTopK + 4), rows * kTopK * kWidth * 2,
+        static_cast<double>(rows * kWidth) * (2 * kExpertsPerToken + 4),
+        rows * kExpertsPerToken * kWidth * 2,
         [this, rows, choices](int64_t at, const Stream& stream) {
           Combine(
-              {.rows = View<Bf16>(in_, at, rows * kTopK, kWidth),
+              {.rows = View<Bf16>(in_, at, rows * kExpertsPerToken, kWidth),
                .row_of = RowOf(choices),
                .weights = {reinterpret_cast<const float*>(Ints(choices, choices).data()), choices},
-               .y = View<float>(out_, at / kTopK, rows, kWidth)},
+               .y = View<float>(out_, at / kExpertsPerToken, rows, kWidth)},
               stream);
         });
   }
 
-  Job SampleRows(const SamplingParams& params, int32_t rows) {
+  RowJob SampleRows(const SamplingParams& params, int32_t rows) {
     const SampleCapacity capacity = {.vocab_size = kVocab, .rows = rows, .items = rows};
     Carver host(pinned_.bytes());
     SamplePacker packer(capacity, LayOutSampleInputs(capacity, host));
@@ -132,7 +134,7 @@ class RowBench {
                 });
   }
 
-  void Run(const Job& job, benchmark::State& state) {
+  void Run(const RowJob& job, benchmark::State& state) {
     const Graph graph = Graph::Capture(stream_, [&] {
       for (int64_t copy = 0; copy < job.copies; ++copy) job.launch(copy, stream_);
     });
@@ -146,14 +148,14 @@ class RowBench {
 
  private:
   // `step`: bytes of the largest array, by which the copies lie apart.
-  Job Make(double bytes, int64_t step,
-           std::function<void(int64_t at, const Stream& stream)> launch) {
+  RowJob Make(double bytes, int64_t step,
+              std::function<void(int64_t at, const Stream& stream)> launch) {
     step = (step + 255) / 256 * 256;
     // All arrays of a copy stay in their half of a pool.
     const int64_t most = std::max<int64_t>(1, kPoolBytes / 4 / step);
-    Job job;
+    RowJob job;
     job.bytes = bytes;
-    job.copies = std::min(std::clamp<int64_t>(kBytesToVisit / step, 1, kMaxCopies), most);
+    job.copies = std::min(std::clamp<int64_t>(kRowBytesToVisit / step, 1, kMaxCopies), most);
     job.launch = [step, launch](int64_t copy, const Stream& stream) {
       launch(copy * step, stream);
     };
@@ -216,10 +218,10 @@ class RowBench {
 };
 
 // The device's memory is taken when the first op is to be measured.
-using LazyBench = std::shared_ptr<std::unique_ptr<RowBench>>;
-using MakeJob = std::function<Job(RowBench& bench)>;
+using LazyRowBench = std::shared_ptr<std::unique_ptr<RowBench>>;
+using MakeRowJob = std::function<RowJob(RowBench& bench)>;
 
-void Register(const std::string& name, const LazyBench& lazy, const MakeJob& make) {
+void Register(const std::string& name, const LazyRowBench& lazy, const MakeRowJob& make) {
   benchmark::RegisterBenchmark(name.c_str(),
                                [lazy, make](benchmark::State& state) {
                                  if (*lazy == nullptr) *lazy = std::make_unique<RowBench>();
@@ -236,7 +238,7 @@ void RegisterCudaRows(Effort effort) {
   const auto lazy = std::make_shared<std::unique_ptr<RowBench>>();
   struct Op {
     const char* name;
-    Job (RowBench::*make)(int64_t rows);
+    RowJob (RowBench::*make)(int64_t rows);
   };
   constexpr Op kOps[] = {{"add_rms_norm", &RowBench::AddNorm},
                          {"silu_mul", &RowBench::Silu},

@@ -51,6 +51,7 @@ class StreamTest : public ::testing::Test {
 
 // Where rows begin and how far apart they are: so that kernels can use 16-byte accesses, or not.
 enum class Lie { kAligned, kCrooked };
+inline constexpr Lie kLies[] = {Lie::kAligned, Lie::kCrooked};
 
 // T is float or Bf16.
 template <class T>

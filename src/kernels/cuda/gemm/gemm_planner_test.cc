@@ -21,14 +21,14 @@ using testing::BitMismatch;
 using testing::Mismatch;
 
 // A product with everything it needs on the device.
-struct Product {
+struct PlannedProduct {
   MadeUpMatrix matrix;
   std::vector<float> values;
   DeviceWeights weights;
   DeviceRows x;
   DeviceOutput y;
 
-  Product(MatrixShape shape, int64_t rows, DType dtype, Spread spread = Spread::kAligned)
+  PlannedProduct(MatrixShape shape, int64_t rows, DType dtype, Spread spread = Spread::kAligned)
       : matrix({.format = WeightFormat::kBf16, .shape = shape}),
         values(MadeUpX(4, rows * shape.inputs)),
         weights(matrix, spread),
@@ -59,7 +59,7 @@ TEST_F(CudaGemmPlannerTest, ProductsEqualTheReferenceWithinTheBound) {
       for (DType dtype : {DType::kBf16, DType::kF32}) {
         SCOPED_TRACE(fmt::format("{} x {}, {} rows, {}", shape.outputs, shape.inputs, rows,
                                  DTypeName(dtype)));
-        const Product product(shape, rows, dtype);
+        const PlannedProduct product(shape, rows, dtype);
         planner.Plan(ShapeOf(product.args()));
         planner.Gemm(product.args(), *stream_);
         const GemmReference reference =
@@ -105,7 +105,8 @@ TEST_F(CudaGemmPlannerTest, HeadsEqualProductsOfTheirOwnWithinTheBound) {
 TEST_F(CudaGemmPlannerTest, AGraphHasTheBitsOfAnEagerStep) {
   GemmPlanner planner = Make(GemmBackend::kCublasLt);
   for (int64_t rows : {1, 16, 300}) {
-    const Product eager({576, 2048}, rows, DType::kBf16), recorded({576, 2048}, rows, DType::kBf16);
+    const PlannedProduct eager({576, 2048}, rows, DType::kBf16),
+        recorded({576, 2048}, rows, DType::kBf16);
     planner.Plan(ShapeOf(eager.args()));
     planner.Gemm(eager.args(), *stream_);
     const Graph graph = Graph::Capture(*stream_, [&] { planner.Gemm(recorded.args(), *stream_); });
@@ -119,13 +120,13 @@ TEST_F(CudaGemmPlannerTest, LanesSideBySideHaveTheBitsOfOneAfterTheOther) {
   const DeviceBuffer side("workspace", GemmPlanner::kWorkspaceBytes);
   GemmPlanner planner(GemmBackend::kCublasLt, memory_->bytes(), side.bytes());
   const MatrixShape shape{64, 8192};
-  const Product alone(shape, 16, DType::kBf16);
+  const PlannedProduct alone(shape, 16, DType::kBf16);
   planner.Plan(ShapeOf(alone.args()));
   planner.Gemm(alone.args(), *stream_);
   const std::vector<float> expected = alone.y.Values(*stream_);
   Branch branch;
   for (int round = 0; round < 20; ++round) {
-    const Product main(shape, 16, DType::kBf16), beside(shape, 16, DType::kBf16);
+    const PlannedProduct main(shape, 16, DType::kBf16), beside(shape, 16, DType::kBf16);
     branch.Fork(*stream_);
     for (int i = 0; i < 10; ++i) {
       planner.Gemm(beside.args(), branch.stream(), GemmLane::kSide);
@@ -143,7 +144,7 @@ TEST_F(CudaGemmPlannerTest, LanesSideBySideHaveTheBitsOfOneAfterTheOther) {
 
 TEST_F(CudaGemmPlannerTest, AShapeIsPlannedOnceAndAnUnplannedOneIsOurFault) {
   GemmPlanner planner = Make(GemmBackend::kCublasLt);
-  const Product product({128, 256}, 8, DType::kBf16), other({128, 256}, 9, DType::kBf16);
+  const PlannedProduct product({128, 256}, 8, DType::kBf16), other({128, 256}, 9, DType::kBf16);
   planner.Plan(ShapeOf(product.args()));
   planner.Plan(ShapeOf(product.args()));
   EXPECT_EQ(planner.num_plans(), 1);
@@ -152,14 +153,14 @@ TEST_F(CudaGemmPlannerTest, AShapeIsPlannedOnceAndAnUnplannedOneIsOurFault) {
 
 TEST_F(CudaGemmPlannerTest, WhatCublasLtDoesNotTakeGoesToTheTiles) {
   const GemmPlanner planner = Make(GemmBackend::kCublasLt);
-  const Product odd({33, 131}, 20, DType::kBf16, Spread::kOdd);
+  const PlannedProduct odd({33, 131}, 20, DType::kBf16, Spread::kOdd);
   EXPECT_EQ(planner.Choose(odd.args()), GemmKernel::kTiles);
-  const Product same({33, 131}, 20, DType::kBf16, Spread::kOdd);
+  const PlannedProduct same({33, 131}, 20, DType::kBf16, Spread::kOdd);
   planner.Gemm(odd.args(), *stream_);
   Gemm(same.args(), *stream_);
   EXPECT_EQ(BitMismatch(odd.y.Values(*stream_), same.y.Values(*stream_)), "");
   // A bias too.
-  const Product biased({128, 256}, 16, DType::kBf16);
+  const PlannedProduct biased({128, 256}, 16, DType::kBf16);
   const DeviceVector<float> bias(MadeUpValues(1, 128));
   GemmArgs args = biased.args();
   EXPECT_EQ(planner.Choose(args), GemmKernel::kCublasLt);
@@ -256,7 +257,7 @@ TEST_F(CudaGemmPlannerTest, FewRowsKeepNaNInTheirRow) {
 
 TEST_F(CudaGemmPlannerTest, WhatIsNotFewOrNotAlignedIsNotForGemv) {
   const auto takes = [](MatrixShape shape, int64_t rows, Spread spread = Spread::kAligned) {
-    return GemvTakes(Product(shape, rows, DType::kF32, spread).args());
+    return GemvTakes(PlannedProduct(shape, rows, DType::kF32, spread).args());
   };
   EXPECT_TRUE(takes({512, 64}, 8));
   EXPECT_FALSE(takes({513, 64}, 3));
@@ -265,7 +266,7 @@ TEST_F(CudaGemmPlannerTest, WhatIsNotFewOrNotAlignedIsNotForGemv) {
   EXPECT_FALSE(takes({512, 64}, 9));
   EXPECT_FALSE(takes({64, 60}, 1));
   EXPECT_FALSE(takes({64, 64}, 1, Spread::kOdd));
-  const Product many({64, 64}, 9, DType::kF32), few({64, 64}, 8, DType::kF32);
+  const PlannedProduct many({64, 64}, 9, DType::kF32), few({64, 64}, 8, DType::kF32);
   EXPECT_THROW(Gemv(many.args(), *stream_), Error);
 }
 
@@ -300,7 +301,7 @@ TEST(GemmKernelTest, ShapesTypesAndAddressesChooseTheKernel) {
 
 TEST_F(CudaGemmPlannerTest, TheTilesBackendNeedsNoPlanAndNoWorkspace) {
   const GemmPlanner planner(GemmBackend::kTiles, {});
-  const Product product({128, 256}, 8, DType::kF32), same({128, 256}, 8, DType::kF32);
+  const PlannedProduct product({128, 256}, 8, DType::kF32), same({128, 256}, 8, DType::kF32);
   planner.Gemm(product.args(), *stream_);
   Gemm(same.args(), *stream_);
   EXPECT_EQ(BitMismatch(product.y.Values(*stream_), same.y.Values(*stream_)), "");

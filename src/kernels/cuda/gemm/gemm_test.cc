@@ -22,11 +22,6 @@ using testing::Mismatch;
 
 // Of a product's magnitude.
 constexpr double kCodesBound = 0x1p-11;
-constexpr TileSize kTileSizes[] = {TileSize::kDecode, TileSize::kMedium, TileSize::kPrefill};
-
-// How x and w are given.
-enum class Form { kBf16, kFp8, kFp8KeepX };
-constexpr Form kForms[] = {Form::kBf16, Form::kFp8, Form::kFp8KeepX};
 
 WeightFormat FormatOf(Form form) {
   return form == Form::kBf16 ? WeightFormat::kBf16 : WeightFormat::kFp8Block;
@@ -272,7 +267,7 @@ TEST(CudaGemmTest, RowsAreQuantisedAsTheHostWould) {
   std::vector<float> x = MadeUpX(3, rows * inputs);
   for (int64_t k = 0; k < 128; ++k) x[static_cast<size_t>(k)] = 0;             // a block of zeros
   for (int64_t k = 128; k < 256; ++k) x[static_cast<size_t>(k)] *= 0x1p-130f;  // and of subnormals
-  x = Widened(Narrowed(x));
+  x = Widened(AsBf16(x));
   for (Spread spread : {Spread::kAligned, Spread::kOdd}) {
     const DeviceRows on_device(x, inputs, spread);
     const DeviceCodes made(on_device.view(), stream);

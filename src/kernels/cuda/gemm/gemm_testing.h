@@ -27,6 +27,12 @@ using testing::MadeUpValues;
 using testing::Order;
 using testing::SourceShape;
 
+inline constexpr TileSize kTileSizes[] = {TileSize::kDecode, TileSize::kMedium, TileSize::kPrefill};
+
+// How x and w are given.
+enum class Form { kBf16, kFp8, kFp8KeepX };
+inline constexpr Form kForms[] = {Form::kBf16, Form::kFp8, Form::kFp8KeepX};
+
 // Whether rows are apart so that all of them are aligned, or so that hardly one is.
 enum class Spread { kAligned, kOdd };
 
@@ -52,7 +58,7 @@ std::vector<T> Spaced(const std::vector<T>& values, int64_t width, Spread spread
   return spaced;
 }
 
-inline std::vector<Bf16> Narrowed(const std::vector<float>& values) {
+inline std::vector<Bf16> AsBf16(const std::vector<float>& values) {
   std::vector<Bf16> narrow;
   for (float value : values) narrow.push_back(ToBf16(value));
   return narrow;
@@ -64,7 +70,7 @@ inline std::vector<float> Widened(const std::vector<Bf16>& values) {
 }
 // Values that are bf16's already.
 inline std::vector<float> MadeUpX(uint64_t seed, int64_t n) {
-  return Widened(Narrowed(MadeUpValues(seed, n)));
+  return Widened(AsBf16(MadeUpValues(seed, n)));
 }
 
 // Rows of x on the device.
@@ -74,7 +80,7 @@ class DeviceRows {
       : rows_(std::ssize(values) / width),
         width_(width),
         spread_(spread),
-        memory_(Spaced(Narrowed(values), width, spread)) {}
+        memory_(Spaced(AsBf16(values), width, spread)) {}
 
   ConstTensorView view() const {
     return ConstTensorView(memory_.span().data() + Lead(spread_), {rows_, width_})

@@ -76,7 +76,7 @@ class MhaCase {
                             .expansion = expansion,
                             .store = store,
                             .shape = shape_,
-                            .q = {arrays.Put(ToBf16(q_)).data(), {tokens, heads, QDim()}},
+                            .q = {arrays.Put(AllToBf16(q_)).data(), {tokens, heads, QDim()}},
                             .key_up = Up(0, shape_.nope_dim, arrays),
                             .value_up = Up(shape_.nope_dim, shape_.value_dim, arrays),
                             .out = {out.data(), {tokens, heads, shape_.value_dim}},
@@ -146,7 +146,7 @@ class MhaCase {
       const auto begin = w_kv_b_.begin() + h * head + first * latent;
       part.insert(part.end(), begin, begin + dim * latent);
     }
-    const auto narrow = arrays.Put(ToBf16(part));
+    const auto narrow = arrays.Put(AllToBf16(part));
     return {.shape = {.outputs = dim, .inputs = latent},
             .count = shape_.num_heads,
             .format = WeightFormat::kBf16,

@@ -85,7 +85,7 @@ void NarrowToF16(std::span<const std::byte> stored, std::vector<double>& row) {
 }
 
 // The reference of what a kernel was given: kTensorCore reads queries as bf16, and fp8 rows as f16.
-ReferenceAttention Reference(const PagedBatch& batch, MlaKernel kernel) {
+ReferenceAttention ReferenceOf(const PagedBatch& batch, MlaKernel kernel) {
   const PagedBatchShape& shape = batch.shape();
   const bool narrow = kernel == MlaKernel::kTensorCore;
   const bool is_f16 = narrow && shape.format == KvFormat::kLatentFp8;
@@ -119,7 +119,7 @@ ReferenceAttention Reference(const PagedBatch& batch, MlaKernel kernel) {
 }
 
 void ExpectNearReference(const PagedBatch& batch, MlaKernel kernel, const AttentionResult& result) {
-  const ReferenceAttention reference = Reference(batch, kernel);
+  const ReferenceAttention reference = ReferenceOf(batch, kernel);
   EXPECT_EQ(testing::Mismatch(result.out, reference.out, reference.out_bound), "");
   EXPECT_EQ(testing::Mismatch(result.lse, reference.lse, reference.lse_bound), "");
 }
@@ -272,7 +272,7 @@ TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) 
                       MlaAttentionWorkspace(batch.Capacity(), work, {.num_heads = 16}).raw()));
       MlaAttention({.plan = copy.plan(),
                     .store = store,
-                    .q = {arrays.Put(ToBf16(batch.q())).data(), {2, 16, 576}},
+                    .q = {arrays.Put(AllToBf16(batch.q())).data(), {2, 16, 576}},
                     .out = {out.data(), {2, 16, 512}},
                     .workspace = workspace.span()},
                    kernel, stream, status.word());

@@ -124,7 +124,7 @@ inline KvStore StoreOnDevice(const testing::PagedBatch& batch, DeviceArrays& arr
                  batch.store().layout(), faults);
 }
 
-inline std::vector<Bf16> ToBf16(std::span<const float> values) {
+inline std::vector<Bf16> AllToBf16(std::span<const float> values) {
   std::vector<Bf16> narrow;
   for (float value : values) narrow.push_back(quire::ToBf16(value));
   return narrow;
@@ -176,7 +176,7 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
                         .workspace = workspace.span()};
   if (run.bf16_out) args.out = {narrow.data(), {tokens, heads, shape.dims.latent_dim}};
   if (run.kernel == MlaKernel::kTensorCore) {
-    args.q = {arrays.Put(ToBf16(batch.q())).data(), {tokens, heads, shape.dims.values()}};
+    args.q = {arrays.Put(AllToBf16(batch.q())).data(), {tokens, heads, shape.dims.values()}};
   } else {
     args.q = {arrays.Put(batch.q()).data(), {tokens, heads, shape.dims.values()}};
   }

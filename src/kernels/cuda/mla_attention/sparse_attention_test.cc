@@ -59,7 +59,7 @@ AttentionResult RunSparseOnDevice(const PagedBatch& batch, std::span<const int32
                            .scale = testing::kScale,
                            .workspace = workspace.span()};
   if (shape.format != KvFormat::kLatentF32) {
-    args.q = {arrays.Put(ToBf16(batch.q())).data(), {tokens, heads, shape.dims.values()}};
+    args.q = {arrays.Put(AllToBf16(batch.q())).data(), {tokens, heads, shape.dims.values()}};
   } else {
     args.q = {arrays.Put(batch.q()).data(), {tokens, heads, shape.dims.values()}};
   }
@@ -193,7 +193,7 @@ TEST_F(CudaSparseAttentionTest, WorkThatIsCutForAllKeysIsRefused) {
   const SparseAttentionArgs args{
       .plan = plan.plan(),
       .store = store,
-      .q = ConstTensorView(arrays.Put(ToBf16(batch.q())).data(), {1, 16, 576}),
+      .q = ConstTensorView(arrays.Put(AllToBf16(batch.q())).data(), {1, 16, 576}),
       .chosen = arrays.Take<int32_t>(100),
       .top_k = 100,
       .out = {out.data(), {1, 16, 512}},

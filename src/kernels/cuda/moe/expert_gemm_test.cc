@@ -21,9 +21,6 @@ using testing::BitMismatch;
 using testing::ErrorMessage;
 using testing::Mismatch;
 
-constexpr TileSize kTileSizes[] = {TileSize::kDecode, TileSize::kMedium, TileSize::kPrefill};
-enum class Form { kBf16, kFp8, kFp8KeepX };
-constexpr Form kForms[] = {Form::kBf16, Form::kFp8, Form::kFp8KeepX};
 enum class Op { kPlain, kGated };
 
 // Rows of each expert, and how many rows there is room for beyond them.

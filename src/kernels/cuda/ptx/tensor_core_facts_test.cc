@@ -154,11 +154,11 @@ class CudaTensorCoreFactsTest : public StreamTest {
       for (const float v : values) bits.push_back(IsF16(product) ? ToF16(v).bits : ToBf16(v).bits);
       return DeviceVector<uint16_t>(bits);
     };
-    constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+    constexpr float kUnset = std::numeric_limits<float>::quiet_NaN();
     const DeviceVector<uint16_t> a = narrow(chain.a), b = narrow(chain.b);
     const bool starts = !chain.start.empty();
     const DeviceVector<float> start(starts ? chain.start : std::vector<float>(1));
-    const DeviceVector<float> sums(std::vector<float>(kSide * kSide, kNaN));
+    const DeviceVector<float> sums(std::vector<float>(kSide * kSide, kUnset));
     MultiplyChain(product,
                   {.a = a.span().data(),
                    .b = b.span().data(),

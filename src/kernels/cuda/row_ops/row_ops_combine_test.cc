@@ -27,9 +27,8 @@ using testing::MadeUpValues;
 
 class CudaCombineNormTest : public StreamTest {};
 
-const Lie kLies[] = {Lie::kAligned, Lie::kCrooked};
 // With every number of threads and groups of a thread that rows have.
-const int64_t kNormWidths[] = {1, 7, 8, 64, 512, 576, 1536, 2048, 2049, 4096, 7168, 8192, 16384};
+const int64_t kCombineWidths[] = {1, 7, 8, 64, 512, 576, 1536, 2048, 2049, 4096, 7168, 8192, 16384};
 
 // What Combine, then AddRmsNorm do to hidden and normed, and what the one launch does: by the bit.
 // Rows past `live` (null: none) are as they were.
@@ -116,7 +115,7 @@ class CombineAndNorm {
 template <class TX, class TY>
 void TestCombineAndNorm(StatusWord status, const Stream& stream) {
   const DeviceVector<int32_t> three({3});
-  for (int64_t width : kNormWidths) {
+  for (int64_t width : kCombineWidths) {
     // One group of choices, one and a part of another, several.
     for (int64_t top_k : {1, 6, 8, 17}) {
       for (Lie lie : kLies) {

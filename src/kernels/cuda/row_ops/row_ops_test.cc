@@ -48,7 +48,6 @@ double SumRoundings(int64_t width) {
   return 8 * each + 5 + 5;
 }
 
-const Lie kLies[] = {Lie::kAligned, Lie::kCrooked};
 const int64_t kNormWidths[] = {1, 7, 8, 64, 512, 576, 1536, 2049, 7168, 16384};
 
 TEST_F(CudaRowOpsTest, EmbedIsTheTablesRowTimesTheScale) {

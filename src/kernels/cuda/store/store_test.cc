@@ -128,7 +128,7 @@ TEST(CudaStoreTest, WritesTheBytesThatTheCpuWritesAndReadsTheSameValues) {
     EXPECT_EQ(
         testing::BitMismatch(pools.GatherOnDevice<float>(slots), pools.GatherOnHost<float>(slots)),
         "");
-    pools.Write(slots, ToBf16(rows));
+    pools.Write(slots, AllToBf16(rows));
     ASSERT_EQ(pools.Difference(), "") << "from bf16";
     const std::vector<Bf16> narrow = pools.GatherOnDevice<Bf16>(slots);
     const std::vector<Bf16> expected = pools.GatherOnHost<Bf16>(slots);
@@ -241,7 +241,7 @@ TEST(CudaStoreTest, APoolBeyondTwoGibibytesIsAddressedInFull) {
   const DeviceBuffer memory("pool", KvStoreBytes(layout, num_pages));
   const KvStore store(memory.bytes(), num_pages, layout);
   const std::vector<Slot> slots = {PageSize(64).SlotOf(PageId(30000), 63)};
-  const std::vector<Bf16> row = ToBf16(MadeUpValues(1, 1, 576));
+  const std::vector<Bf16> row = AllToBf16(MadeUpValues(1, 1, 576));
   DeviceArrays arrays;
   const Stream stream;
   const std::span<Bf16> on_device = arrays.Put(row);
@@ -345,7 +345,7 @@ TEST(CudaRopeStoreTest, NormAndRotationAreNearTheReference) {
         ReferenceRopeRow(rows, dims, pairs, i, expected, bounds);
       }
       EXPECT_EQ(testing::Mismatch(f32, expected, bounds), "");
-      RunRopeStore(pools, rows, ToBf16(rows.kv), pairs);
+      RunRopeStore(pools, rows, AllToBf16(rows.kv), pairs);
       EXPECT_EQ(testing::BitMismatch(pools.GatherOnDevice<float>(rows.slots), f32), "")
           << "the same values as bf16";
     }
