@@ -11,7 +11,7 @@ namespace quire::cuda {
 
 // x / (1 + exp(-x)), within the error of the CPU's; 0 or x where exp(-|x|) is 0. The division is that of
 // a denominator in [1, 2], by its reciprocal and one correction, so there is no branch in it.
-__device__ inline float Silu(float x) {
+__device__ inline float SiluByReciprocal(float x) {
   const float e = expf(-fabsf(x));
   const float denominator = 1.0f + e;
   const float numerator = x < 0 ? x * e : x;

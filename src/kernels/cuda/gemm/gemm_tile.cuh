@@ -276,7 +276,7 @@ __device__ void StoreSums(const TileParams& p, const TilePlace& at, const WarpPl
         } else if (j % 2 == 0) {
           const float* up = sums[i][j + 1] + 2 * half;
           StorePair(p, batch, row, at.first_output + (warp.output + 8 * j) / 2 + column,
-                    Silu(s[0]) * up[0], Silu(s[1]) * up[1]);
+                    SiluByReciprocal(s[0]) * up[0], SiluByReciprocal(s[1]) * up[1]);
         }
       }
     }

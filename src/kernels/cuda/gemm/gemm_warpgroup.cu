@@ -360,7 +360,7 @@ class Consumer {
     const float2 pair{sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]};
     if constexpr (!kGated) return pair;
     const float* up = sums + kSums / 2 + 4 * j + 2 * half;
-    return {Silu(pair.x) * up[0], Silu(pair.y) * up[1]};
+    return {SiluByReciprocal(pair.x) * up[0], SiluByReciprocal(pair.y) * up[1]};
   }
 
   // Whether rows of y are bf16 in whole chunks of 16 bytes.

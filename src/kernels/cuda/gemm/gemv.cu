@@ -11,8 +11,8 @@
 namespace quire::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
+constexpr int kGemvThreads = 256;
+constexpr int kWarps = kGemvThreads / 32;
 
 struct GemvParams {
   Rows<const Bf16> x;
@@ -23,7 +23,7 @@ struct GemvParams {
 
 // kRows >= rows: those past the last one are computed like it and not written, and so are outputs.
 template <int kRows, int kOutputs, class TY>
-__global__ void __launch_bounds__(kThreads) GemvKernel(const GemvParams p, Rows<TY> y) {
+__global__ void __launch_bounds__(kGemvThreads) GemvKernel(const GemvParams p, Rows<TY> y) {
   __shared__ float parts[kWarps][kOutputs * kRows];
   const int first = static_cast<int>(blockIdx.x) * kOutputs;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) GemvKernel(const GemvParams p, Rows<
     float w[kOutputs][kGroup];
 #pragma unroll
     for (int n = 0; n < kOutputs; ++n) Widen(next[n], w[n]);
-    load_w(k + kThreads * kGroup);
+    load_w(k + kGemvThreads * kGroup);
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
       float x[kGroup];
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) GemvKernel(const GemvParams p, Rows<
         for (int i = 0; i < kGroup; ++i) sums[n][t] = __fmaf_rn(x[i], w[n][i], sums[n][t]);
       }
     }
-    k += kThreads * kGroup;
+    k += kGemvThreads * kGroup;
   }
 #pragma unroll
   for (int n = 0; n < kOutputs; ++n) {
@@ -85,10 +85,10 @@ template <int kRows, int kOutputs>
 void LaunchGemv(const GemvParams& p, const TensorView& y, const Stream& stream) {
   const auto grid = static_cast<unsigned>(CeilDiv(p.outputs, kOutputs));
   if (y.dtype() == DType::kF32) {
-    LaunchAhead("gemv", GemvKernel<kRows, kOutputs, float>, {grid, kThreads}, stream, p,
+    LaunchAhead("gemv", GemvKernel<kRows, kOutputs, float>, {grid, kGemvThreads}, stream, p,
                 RowsOf<float>(y));
   } else {
-    LaunchAhead("gemv", GemvKernel<kRows, kOutputs, Bf16>, {grid, kThreads}, stream, p,
+    LaunchAhead("gemv", GemvKernel<kRows, kOutputs, Bf16>, {grid, kGemvThreads}, stream, p,
                 RowsOf<Bf16>(y));
   }
 }

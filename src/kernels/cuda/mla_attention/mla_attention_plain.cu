@@ -8,9 +8,9 @@ namespace quire::cuda {
 namespace {
 
 constexpr int kRows = 8;  // their sums fit shared memory up to 4096 values a row
-constexpr int kThreads = 256;
-constexpr int kChunk = 32;                            // values of a key that are staged at once
-constexpr int kPairs = kRows * kTileKeys / kThreads;  // (row, key) pairs of a thread
+constexpr int kPlainThreads = 256;
+constexpr int kChunk = 32;  // values of a key that are staged at once
+constexpr int kPairs = kRows * kTileKeys / kPlainThreads;  // (row, key) pairs of a thread
 
 struct SharedPlain {
   float keys[kTileKeys][kChunk + 1];  // one more, so that a column's words lie in different banks
@@ -80,7 +80,7 @@ class PlainRun {
       shared_.m[thread_] = -INFINITY;
       shared_.l[thread_] = 0.0f;
     }
-    for (int32_t i = thread_; i < kRows * latent_dim_; i += kThreads) o_[i] = 0.0f;
+    for (int32_t i = thread_; i < kRows * latent_dim_; i += kPlainThreads) o_[i] = 0.0f;
     __syncthreads();
   }
 
@@ -108,13 +108,13 @@ class PlainRun {
   }
 
   __device__ void StageChunk(int32_t begin, int32_t n) {
-    for (int e = thread_; e < kTileKeys * kChunk; e += kThreads) {
+    for (int e = thread_; e < kTileKeys * kChunk; e += kPlainThreads) {
       const int key = e / kChunk, i = begin + e % kChunk;
       const int64_t slot = shared_.slots[key];
       shared_.keys[key][e % kChunk] =
           slot >= 0 && i < n ? ValueAt(args_.store, args_.store.LatentRow(slot), i) : 0.0f;
     }
-    for (int e = thread_; e < kRows * kChunk; e += kThreads) {
+    for (int e = thread_; e < kRows * kChunk; e += kPlainThreads) {
       const int row = e / kChunk, i = begin + e % kChunk;
       shared_.q[row][e % kChunk] = row < block_.num_rows && i < n ? QueryAt(row, i) : 0.0f;
     }
@@ -139,7 +139,7 @@ class PlainRun {
       for (int i = 0; i < kChunk; ++i) {
 #pragma unroll
         for (int pair = 0; pair < kPairs; ++pair) {
-          const int row = first_row + pair * (kThreads / kTileKeys);
+          const int row = first_row + pair * (kPlainThreads / kTileKeys);
           dot[pair] = __fmaf_rn(shared_.q[row][i], shared_.keys[key][i], dot[pair]);
         }
       }
@@ -147,7 +147,8 @@ class PlainRun {
     }
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
-      shared_.p[first_row + pair * (kThreads / kTileKeys)][key] = __fmul_rn(args_.scale, dot[pair]);
+      shared_.p[first_row + pair * (kPlainThreads / kTileKeys)][key] =
+          __fmul_rn(args_.scale, dot[pair]);
     }
     __syncthreads();
   }
@@ -162,7 +163,7 @@ class PlainRun {
       shared_.m[thread_] = top;
     }
     __syncthreads();
-    for (int e = thread_; e < kRows * kTileKeys; e += kThreads) {
+    for (int e = thread_; e < kRows * kTileKeys; e += kPlainThreads) {
       const int row = e / kTileKeys, key = e % kTileKeys;
       if (key >= shared_.count[row]) continue;
       shared_.p[row][key] = expf(shared_.p[row][key] - Anchor(shared_.m[row]));
@@ -179,7 +180,7 @@ class PlainRun {
   __device__ void AddValues() {
     int32_t most = 0;
     for (int row = 0; row < kRows; ++row) most = max(most, shared_.count[row]);
-    for (int32_t column = thread_; column < latent_dim_; column += kThreads) {
+    for (int32_t column = thread_; column < latent_dim_; column += kPlainThreads) {
       float sum[kRows];
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
@@ -199,7 +200,7 @@ class PlainRun {
   }
 
   __device__ void Store(const StateView& to) {
-    for (int32_t e = thread_; e < block_.num_rows * latent_dim_; e += kThreads) {
+    for (int32_t e = thread_; e < block_.num_rows * latent_dim_; e += kPlainThreads) {
       const int32_t row = e / latent_dim_;
       to.o[(block_.row_begin + row) * to.o_stride + e % latent_dim_] = o_[e];
     }
@@ -222,7 +223,7 @@ class PlainRun {
   // The state at hand becomes `earlier` and itself folded; rows that do not reach the split, which
   // begins at `begin`, keep the earlier one as it is.
   __device__ void FoldInto(const StateView& earlier, int32_t begin) {
-    for (int32_t e = thread_; e < block_.num_rows * latent_dim_; e += kThreads) {
+    for (int32_t e = thread_; e < block_.num_rows * latent_dim_; e += kPlainThreads) {
       const int32_t row = e / latent_dim_, at = block_.row_begin + row;
       const float before = earlier.o[at * earlier.o_stride + e % latent_dim_];
       const Fold fold =
@@ -242,7 +243,7 @@ class PlainRun {
   }
 
   __device__ void Write() {
-    for (int32_t e = thread_; e < block_.num_rows * latent_dim_; e += kThreads) {
+    for (int32_t e = thread_; e < block_.num_rows * latent_dim_; e += kPlainThreads) {
       const int32_t row = e / latent_dim_, column = e % latent_dim_;
       const int64_t token = piece_.tile.q_begin.raw() + block_.TokenOf(row);
       const float value = o_[e] * ShareOfOne(shared_.l[row]);
@@ -270,7 +271,8 @@ class PlainRun {
 };
 
 // CTA x, y: worker x, rows [kRows y, kRows (y + 1)) of every tile.
-__global__ void __launch_bounds__(kThreads) MlaPlain(const __grid_constant__ MlaKernelArgs args) {
+__global__ void __launch_bounds__(kPlainThreads)
+    MlaPlain(const __grid_constant__ MlaKernelArgs args) {
   TakeTurn();
   __shared__ SharedPlain shared;
   extern __shared__ float o[];
@@ -294,7 +296,7 @@ void LaunchMlaPlain(const MlaAttentionArgs& args, const KeyLists& lists, const S
         "MlaPlain: shared memory");
   const dim3 grid(static_cast<unsigned>(args.plan.work.num_workers),
                   static_cast<unsigned>(CeilDiv(kernel_args.tile_rows, kRows)));
-  LaunchAhead("MlaPlain", MlaPlain, {grid, kThreads, static_cast<size_t>(bytes)}, stream,
+  LaunchAhead("MlaPlain", MlaPlain, {grid, kPlainThreads, static_cast<size_t>(bytes)}, stream,
               kernel_args);
 }
 

@@ -9,9 +9,9 @@ namespace quire::cuda {
 namespace select {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kPlainThreads = 256;
 constexpr int kSlices =
-    kThreads / kTileKeys;        // of heads: a thread has one key and every fourth head
+    kPlainThreads / kTileKeys;   // of heads: a thread has one key and every fourth head
 constexpr int kGroupHeads = 64;  // heads at once
 constexpr int kOwnHeads = kGroupHeads / kSlices;
 constexpr int kChunk = 32;  // values of a key that are staged at once
@@ -87,7 +87,7 @@ class PlainTile {
   __device__ void Stage(int32_t head, int32_t begin) {
     const int32_t n = args_.shape.head_dim;
     __syncthreads();  // slots are written
-    for (int e = thread_; e < kTileKeys * kChunk / 4; e += kThreads) {
+    for (int e = thread_; e < kTileKeys * kChunk / 4; e += kPlainThreads) {
       const int key = e / (kChunk / 4), at = e % (kChunk / 4) * 4;
       const int64_t slot = shared_.slots[key];
       float4 v{};
@@ -95,7 +95,7 @@ class PlainTile {
       float* to = shared_.keys[key] + at;
       to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
     }
-    for (int e = thread_; e < kGroupHeads * kChunk; e += kThreads) {
+    for (int e = thread_; e < kGroupHeads * kChunk; e += kPlainThreads) {
       const int row = e / kChunk, i = begin + e % kChunk;
       shared_.q[row][e % kChunk] =
           head + row < args_.shape.num_heads && i < n ? args_.q.At(Token(), head + row, i) : 0.0f;
@@ -113,13 +113,13 @@ class PlainTile {
   const int key_, slice_;
 };
 
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kPlainThreads, 1)
     SelectPlain(const __grid_constant__ SelectKernelArgs args) {
   extern __shared__ __align__(16) std::byte memory[];
   SharedPlain& shared = *reinterpret_cast<SharedPlain*>(memory);
   const auto worker = static_cast<int32_t>(blockIdx.x);
   const int thread = static_cast<int>(threadIdx.x);
-  Search<kThreads, 1> search(
+  Search<kPlainThreads, 1> search(
       shared.search,
       CandidatesOf(args, worker, reinterpret_cast<uint64_t*>(memory + sizeof(SharedPlain))),
       CandidateRoom(args.shape.top_k), args.shape.top_k, thread);
@@ -155,8 +155,8 @@ void LaunchSelectPlain(const SelectKeysArgs& args, const SelectScratch& scratch,
                              static_cast<int>(bytes)),
         "SelectPlain: shared memory");
   LaunchAhead("SelectPlain", select::SelectPlain,
-              {static_cast<unsigned>(args.plan.work.num_workers), select::kThreads, bytes}, stream,
-              select::KernelArgsOf(args, scratch, status));
+              {static_cast<unsigned>(args.plan.work.num_workers), select::kPlainThreads, bytes},
+              stream, select::KernelArgsOf(args, scratch, status));
 }
 
 }  // namespace quire::cuda

@@ -20,7 +20,7 @@ constexpr int kStages = 6;
 constexpr int kScorers = 3;
 constexpr int kProducerWarps = 3;  // of a warpgroup, the last of whose warps has nothing to do
 constexpr int kSearchThreads = kScorers * kWarpgroup;
-constexpr int kThreads = kSearchThreads + kWarpgroup;
+constexpr int kChooseThreads = kSearchThreads + kWarpgroup;
 // Registers of a thread. They begin with 128 each: what scorers take, producers have given back.
 constexpr int kScorerRegisters = 144, kProducerRegisters = 72;
 static_assert(kScorers * kScorerRegisters + kProducerRegisters <= (kScorers + 1) * 128);
@@ -400,7 +400,7 @@ class Scorer {
 };
 
 template <int kHeads, int kWord>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kChooseThreads, 1)
     SelectWarpgroup(const __grid_constant__ SelectKernelArgs args,
                     const __grid_constant__ KeyBoxes boxes) {
   extern __shared__ __align__(1024) std::byte memory[];
@@ -455,7 +455,7 @@ void Launch(const SelectKeysArgs& args, const SelectKernelArgs& kernel_args, con
                              cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
         "SelectWarpgroup: shared memory");
   LaunchAhead("SelectWarpgroup", SelectWarpgroup<kHeads, kWord>,
-              {static_cast<unsigned>(args.plan.work.num_workers), kThreads, bytes}, stream,
+              {static_cast<unsigned>(args.plan.work.num_workers), kChooseThreads, bytes}, stream,
               kernel_args, KeyBoxesOf(kernel_args));
 }
 
