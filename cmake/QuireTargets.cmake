@@ -1,8 +1,8 @@
 # quire_library(FOLDER SOURCES...)   one library per folder of src/, linking what src/LAYERS allows
 # quire_test(NAME [COST seconds] [LABELS ...] SOURCES...)   a GoogleTest binary with Quire's test main;
 #   the costly ones, by what they take under a sanitizer, are started first
-# quire_sanitized_share(PARTS NAMES...)   in a sanitized build each of the tests runs one in PARTS of its
-#   cases, spread over all of them: the other builds run every one
+# quire_sanitized_share(PARTS NAMES... [FIRST case])   in a sanitized build each of the tests runs one in
+#   PARTS of its cases, spread over all of them from case 0 or that one on: the other builds run every one
 # quire_without_leak_check(NAMES...)   where looking for leaks takes seconds, the tests do not: those of
 #   arithmetic and of text, whose objects live no longer than a case. The others always do
 # quire_seed(FAULT BINARY FILTER MESSAGE)   the fault, put back, makes the tests fail with the message
@@ -81,9 +81,13 @@ function(quire_test name)
 endfunction()
 
 function(quire_sanitized_share parts)
+  cmake_parse_arguments(arg "" "FIRST" "" ${ARGN})
+  if(NOT arg_FIRST)
+    set(arg_FIRST 0)
+  endif()
   if(QUIRE_TESTS AND QUIRE_SANITIZE)
-    set_tests_properties(${ARGN} PROPERTIES
-      ENVIRONMENT "GTEST_TOTAL_SHARDS=${parts};GTEST_SHARD_INDEX=0")
+    set_tests_properties(${arg_UNPARSED_ARGUMENTS} PROPERTIES
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${parts};GTEST_SHARD_INDEX=${arg_FIRST}")
   endif()
 endfunction()
 
