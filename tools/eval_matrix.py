@@ -164,12 +164,11 @@ def cells(matrix, sizes):
 
 def crowded(matrix, sizes):
     """The same texts where all answers together do not fit, and are preempted and computed again."""
-    count = max(sizes.short, 24)  # enough that some must be preempted
-    matrix.ask("short", count, page=64)
+    matrix.ask("short", sizes.crowd, page=64)
     yield "| page size | room for tokens | preemptions | short |"
     yield "|--:|--:|--:|--:|"
     for page in (1, 16):
-        run = matrix.ask("short", count, page=page, mode="graph", context=256, pool=256)
+        run = matrix.ask("short", sizes.crowd, page=page, mode="graph", context=256, pool=256)
         if run["preemptions"] == 0:
             sys.exit(f"page size {page}: no answer was preempted")
         yield f"| {page} | 256 | {run['preemptions']} | {run['accuracy']:.3f} |"
@@ -192,9 +191,8 @@ def ranked(matrix, sizes):
     """The same texts of several ranks, behind whole(): all questions, and what the engine does besides."""
     yield "| ranks | experts of each | page size | besides | questions of heldout.jsonl | solved | decode tokens/s |"
     yield "|--:|---|--:|---|--:|--:|--:|"
-    crowd = max(sizes.short, 24)
     asked = [((2, 1), 64, "", sizes.all, {}), ((4, 4), 1, "", sizes.all, {}), ((8, 1), 64, "", sizes.all, {}),
-             ((4, 1), 16, "preemptions", crowd, dict(mode="graph", context=256, pool=256)),
+             ((4, 1), 16, "preemptions", sizes.crowd, dict(mode="graph", context=256, pool=256)),
              ((2, 2), 64, "sparse attention", sizes.all, dict(model=SPARSE_MODEL))]
     if matrix.options.device == "cpu":
         asked.append(((4, 4), 64, f"drafts {tree_name(TREES[1])}", sizes.short, dict(tree=TREES[1])))
@@ -333,6 +331,7 @@ class Sizes:
     def __init__(self, quick):
         self.pages = (1, 64) if quick else PAGE_SIZES
         self.short = 3 if quick else 100
+        self.crowd = 12 if quick else 100  # enough that some must be preempted
         self.long = 0 if quick else 10
         self.all = 6 if quick else None
         self.narrow = 2 if quick else 100  # with few keys, answers are long
