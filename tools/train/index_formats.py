@@ -28,6 +28,13 @@ def to_fp8(x, is_power_of_two):
     return (x / scale).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).float() * scale
 
 
+def to_two_codes(x):
+    """Twice e4m3 with one plain scale a row: what the first code leaves out in the second."""
+    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-4) / E4M3_MAX
+    first = (x / scale).to(torch.float8_e4m3fn).float()
+    return (first + (x / scale - first).to(torch.float8_e4m3fn).float()) * scale
+
+
 def hadamard(dim, device):
     """Sylvester's matrix, orthonormal: a scalar product of two vectors that both went through it stays as it was."""
     matrix = torch.ones(1, 1, device=device)
@@ -47,7 +54,7 @@ def fp8_format(is_power_of_two, is_rotated, with_queries):
 
 
 def formats():
-    """{name: (of keys, of queries)}; queries are in f32 or, as fp8 tensor cores want them, as the keys are."""
+    """{name: (of keys, of queries)}; queries are in f32 or, as fp8 tensor cores want them, as the keys are or two codes."""
     def same(x):
         return x
 
@@ -58,6 +65,7 @@ def formats():
                 name = (f"fp8, {'powers of two' if is_power_of_two else 'plain scales'}{', Hadamard' if is_rotated else ''}"
                         f"{', queries too' if with_queries else ''}")
                 named[name] = fp8_format(is_power_of_two, is_rotated, with_queries)
+    named["fp8, plain scales, queries as two codes"] = (fp8_format(False, False, False)[0], to_two_codes)
     return named
 
 
