@@ -3,8 +3,9 @@
 
 usage: tools/simulate_ranks.py [--latency US,US] [--link GBPS,GBPS] [--check FILE]
 
-Prints the table of docs/many-gpus.md, or fails if FILE has another one. Times of one H200 are those of docs/results/cuda.md (five layers of
-V3's shape, 1024 tokens of context), taken apart by layer and put together for all 61. A part that ranks share
+Prints the table of docs/many-gpus.md, or fails if FILE has another one. Times of one H200 are those of
+docs/results/cuda.md (five layers of V3's shape, 1024 tokens of context), taken apart by layer and put together
+for all 61. A part that ranks share
 out takes as much less as it reads fewer bytes of weights, but no less than a launch takes for each of its
 kernels. Attention reads all keys at every rank, so it gains by fewer heads only as far as 16 heads against 128
 did. What ranks say to each other has a latency for each call, and the link's time for the bytes; nothing

@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "runner/runner_cases.h"
 #include "runner/runner_options.h"
 #include "testing/step_jobs.h"
@@ -51,6 +53,17 @@ inline void ExpectSame(const std::vector<testing::JobReport>& reports,
   for (size_t i = 0; i < reports.size(); ++i) {
     EXPECT_EQ(testing::Difference(reports[i], expected[i]), "") << what << ", sequence " << i;
   }
+}
+
+// The message of the error that loses the device, which fn() is to throw; "" if it throws none.
+inline std::string DeviceErrorOf(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const DeviceError& error) {
+    EXPECT_TRUE(error.is_sticky());
+    return error.what();
+  }
+  return "";
 }
 
 }  // namespace quire

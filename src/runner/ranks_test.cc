@@ -152,16 +152,6 @@ class BreakingRank final : public Collective {
   int left_;
 };
 
-std::string DeviceErrorOf(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const DeviceError& error) {
-    EXPECT_TRUE(error.is_sticky());
-    return error.what();
-  }
-  return "";
-}
-
 TEST(Ranks, OneThatBreaksWithinAStepEndsTheRunnerByItsName) {
   const ModelConfig config = ReadModelConfig(kHfFixtures / "v3_groups");
   const auto source = OpenWeightFiles(kHfFixtures / "v3_groups", config);

@@ -20,9 +20,14 @@ import model as model_lib
 E4M3_MAX = 448.0
 
 
+def scale_of(x):
+    """Of each row: its largest value becomes e4m3's."""
+    return x.abs().amax(-1, keepdim=True).clamp(min=1e-4) / E4M3_MAX
+
+
 def to_fp8(x, is_power_of_two):
     """Rounded to e4m3 with one scale a row, plain or the next higher power of two."""
-    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-4) / E4M3_MAX
+    scale = scale_of(x)
     if is_power_of_two:
         scale = torch.exp2(torch.ceil(torch.log2(scale)))
     return (x / scale).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).float() * scale
@@ -30,7 +35,7 @@ def to_fp8(x, is_power_of_two):
 
 def to_two_codes(x):
     """Twice e4m3 with one plain scale a row: what the first code leaves out in the second."""
-    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-4) / E4M3_MAX
+    scale = scale_of(x)
     first = (x / scale).to(torch.float8_e4m3fn).float()
     return (first + (x / scale - first).to(torch.float8_e4m3fn).float()) * scale
 

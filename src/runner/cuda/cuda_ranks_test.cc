@@ -275,16 +275,6 @@ class BreakingDeviceRank final : public DeviceRank {
   const std::function<void()> breaks_;
 };
 
-std::string MessageOf(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const DeviceError& error) {
-    EXPECT_TRUE(error.is_sticky());
-    return error.what();
-  }
-  return "";
-}
-
 // While buckets are prepared, in a recording, and within a step.
 TEST_F(CudaRanks, OneThatBreaksOrIsLateEndsTheRunnerByItsName) {
   const ModelConfig config = ReadModelConfig(kHfFixtures / "v3_groups");
@@ -313,8 +303,8 @@ TEST_F(CudaRanks, OneThatBreaksOrIsLateEndsTheRunnerByItsName) {
           plan);
       for (int round = 0; round < 20; ++round) RunTwo(runner);
     };
-    EXPECT_EQ(MessageOf(run), is_late ? "rank 2 of 4: did not come to a gather within 1000 ms"
-                                      : "rank 2 of 4: a memory error")
+    EXPECT_EQ(DeviceErrorOf(run), is_late ? "rank 2 of 4: did not come to a gather within 1000 ms"
+                                          : "rank 2 of 4: a memory error")
         << gathers;
   }
 }
