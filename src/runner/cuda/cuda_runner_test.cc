@@ -12,7 +12,7 @@
 #include "device/arena.h"
 #include "device/cuda/cuda.h"
 #include "model/config.h"
-#include "runner/cuda/cuda_step_device.h"
+#include "runner/cuda/cuda_step_layout.h"
 #include "runner/cuda/test_call_count.h"
 #include "runner/cuda/test_runner.h"
 #include "runner/plan_parts.h"

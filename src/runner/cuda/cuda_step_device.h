@@ -34,6 +34,7 @@
 #include "model/config.h"
 #include "model/forward.h"
 #include "model/weight_source.h"
+#include "runner/cuda/cuda_step_layout.h"
 #include "runner/memory_plan.h"
 #include "runner/runner_options.h"
 #include "runner/step_device.h"
@@ -41,32 +42,6 @@
 #include "runner/step_orders.h"
 
 namespace quire::cuda {
-
-// New pages that one step brings; more come in steps before it (attn/step_pack.h). Of 64 tokens
-// each, that is a prompt of 256k tokens that was found in the prefix tree.
-inline constexpr PageCount kNewPages{4096};
-
-// The model as the options have it run on a device: prompts attend in multi-head form where there is a
-// kernel for it, unless rows are to have the same bits in every batch.
-ModelConfig CudaConfigFor(const ModelConfig& model, const RunnerOptions& options);
-
-// What a device's steps have besides StepMemory.
-struct CudaStepParts {
-  struct BucketParts {
-    std::unique_ptr<PlanStorage> plan;
-    OpScratch scratch = {};
-  };
-  std::vector<BucketParts> buckets;
-  SampleScratch sampling = {};
-  std::span<std::byte> gemm = {};
-  std::span<std::byte> side_gemm = {};  // of products beside others
-  std::span<std::byte> gathers = {};    // of several ranks: DeviceRank::TakeStaging
-};
-
-// Sizes, or takes, the memory of steps on a device of num_sms multiprocessors.
-StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits,
-                           const RunnerOptions& options, int32_t num_sms, CudaStepParts& parts,
-                           Carver& device, Carver& pinned);
 
 // One rank's ends of its group: of the hosts, and of the devices. Both or none.
 struct CudaRank {

@@ -4,7 +4,7 @@
 #include "device/arena.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/weight_packer.h"
-#include "runner/cuda/cuda_step_device.h"
+#include "runner/cuda/cuda_step_layout.h"
 #include "runner/plan_parts.h"
 
 namespace quire::cuda {
