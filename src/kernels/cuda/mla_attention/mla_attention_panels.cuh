@@ -20,6 +20,8 @@ inline constexpr uint32_t kPanelBytes = kMlaRows * 2 * kPanelValues;
 inline constexpr uint32_t kParts = 3, kPartPanels = kPanels / kParts;
 
 inline constexpr int kStages = 2;  // tiles of keys that there is room for
+// Tiles whose rows are looked up at once, where they are converted, and tiles whose rows are listed.
+inline constexpr int kTilesAtOnce = 4, kListedTiles = 2 * kTilesAtOnce;
 
 struct alignas(1024) PanelRows {
   std::byte panels[kPanels][kPanelBytes];
@@ -59,6 +61,8 @@ struct SharedTiles {
   PhaseBarrier ended, taken;                   // stats are written; are read
   PhaseBarrier given[kOrders], done[kOrders];  // an order is written; nobody reads it any more
   int64_t slots[2][kTileKeys];  // of the tile at hand and the one before; -1: no key, zeros
+  const std::byte* rows[kListedTiles]
+                       [kTileKeys];  // of tiles that are converted one behind the other
 };
 static_assert(sizeof(SharedTiles) <= 232448, "227 KiB a CTA");
 
@@ -136,85 +140,58 @@ struct Bf16Keys {
 // values, queries' latent part and weights meet as f16, which has more digits and less range: queries are
 // counted in a power of two of their row's (q_units), and weights are lifted (kLift).
 
-// Four threads a row, 64 codes at a time, which are a panel's; each of 128 threads has two rows, an even
-// and an odd one beside each other, so that what eight threads store lies in different banks.
-struct Fp8Keys {
-  static constexpr uint32_t kRowBytes = 656, kScales = 512, kRope = 528;
-  static constexpr bool kAreCopied = false;
-  static constexpr bool kAreF16 = true;
+// A thread's two rows. Four threads have a row, 16 codes of a panel each: rows `thread / 4` and 32 below, so
+// that what eight threads store lies in different banks.
+struct Fp8Rows {
+  SourceRow rows[2];
 
-  // Calls copied(part) behind each part that is whole.
-  template <class Source, class Copied>
-  static __device__ void Copy(uint32_t tile, int thread, Source source, Copied copied) {
-    Convert(tile, thread, source, copied, [](const uint32_t(&)[4]) {});
-  }
-  // Whether this thread copied a latent value that is not finite.
   template <class Source>
-  static __device__ bool CopyAndLook(uint32_t tile, int thread, Source source) {
-    bool found = false;
-    Convert(
-        tile, thread, source, [](uint32_t) {},
-        [&](const uint32_t(&v)[4]) {
-          found |= HasNonFinite<kF16Exponents>({v[0], v[1], v[2], v[3]});
-        });
-    return found;
+  static __device__ __forceinline__ Fp8Rows Of(int thread, Source source) {
+    return {{source(thread / 4), source(thread / 4 + 32)}};
+  }
+};
+
+// 128 codes of a row have one scale, and are two panels' values.
+class Fp8Block {
+ public:
+  // Begins to load block `block`.
+  __device__ __forceinline__ void Load(int thread, const Fp8Rows& from, uint32_t block) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const SourceRow& row = from.rows[i];
+      const std::byte* codes = row.from + block * 128 + static_cast<uint32_t>(thread) % 4 * 16;
+#pragma unroll
+      for (int panel = 0; panel < 2; ++panel) {
+        codes_[panel][i] = row.is_row ? LoadHere16(codes + panel * kPanelValues) : uint4{};
+      }
+      scales_[i] = row.is_row ? LoadHere<float>(row.from + kScales + block * 4) : 0.0f;
+    }
   }
 
- private:
-  static constexpr uint32_t kAhead = 4;  // panels whose codes are under way
-
-  template <class Source, class Copied, class Look>
-  static __device__ void Convert(uint32_t tile, int thread, Source source, Copied copied,
-                                 Look look) {
+  // Stores what was loaded as f16, and calls look(eight values) for all of it.
+  template <class Look>
+  __device__ __forceinline__ void Store(uint32_t tile, int thread, uint32_t block,
+                                        Look look) const {
     const uint32_t lane = static_cast<uint32_t>(thread) % 4;
     const uint32_t swap = static_cast<uint32_t>(thread) / 4 % 8;  // both rows', modulo 8
-    const uint32_t at = tile + static_cast<uint32_t>(thread) / 4 * 128;
-    SourceRow rows[2];
-    float4 scales[2];
+    const uint32_t at = tile + static_cast<uint32_t>(thread) / 4 * 128 + block * 2 * kPanelBytes;
 #pragma unroll
-    for (uint32_t i = 0; i < 2; ++i) {
-      rows[i] = source(thread / 4 + 32 * static_cast<int>(i));
-      scales[i] =
-          rows[i].is_row ? *reinterpret_cast<const float4*>(rows[i].from + kScales) : float4{};
-#pragma unroll
-      for (uint32_t j = 0; j < 2; ++j) {  // the rope's chunks
-        CopyAsync16(at + i * 32 * 128 + (kPanels - 1) * kPanelBytes + ((lane + 4 * j) ^ swap) * 16,
-                    rows[i].from + kRope + (lane + 4 * j) * 16, rows[i].is_row ? 16 : 0);
-      }
-      rows[i].from += lane * 16;
-    }
-    CommitCopies();
-    uint4 codes[kAhead][2];
-    const auto load = [&](uint32_t panel) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        codes[panel % kAhead][i] =
-            rows[i].is_row ? *reinterpret_cast<const uint4*>(rows[i].from + panel * kPanelValues)
-                           : uint4{};
-      }
-    };
-#pragma unroll
-    for (uint32_t panel = 0; panel < kAhead; ++panel) load(panel);
-#pragma unroll
-    for (uint32_t panel = 0; panel < kPanels - 1; ++panel) {
+    for (uint32_t panel = 0; panel < 2; ++panel) {
 #pragma unroll
       for (uint32_t i = 0; i < 2; ++i) {
-        const float4& four = scales[i];
-        const float scale = panel < 2 ? four.x : panel < 4 ? four.y : panel < 6 ? four.z : four.w;
         uint32_t low[4], high[4];
-        Dequantise(codes[panel % kAhead][i], scale, low, high);
+        Dequantise(codes_[panel][i], scales_[i], low, high);
         look(low);
         look(high);
         const uint32_t row = at + i * 32 * 128 + panel * kPanelBytes;
         StoreShared16(row + (2 * lane ^ swap) * 16, low);
         StoreShared16(row + ((2 * lane + 1) ^ swap) * 16, high);
       }
-      if (panel + kAhead < kPanels - 1) load(panel + kAhead);
-      if (panel % kPartPanels == kPartPanels - 1) copied(panel / kPartPanels);
     }
-    WaitForCopies<0>();
-    copied(kParts - 1);
   }
+
+ private:
+  static constexpr uint32_t kScales = 512;
 
   // Sixteen codes times their scale, rounded to f16: `low` the first eight, `high` the rest.
   static __device__ void Dequantise(uint4 codes, float scale, uint32_t (&low)[4],
@@ -244,6 +221,100 @@ struct Fp8Keys {
         high[i] = MultiplyF16Pairs(high[i], powers);
       }
     }
+  }
+
+  uint4 codes_[2][2];  // of a panel and row
+  float scales_[2];
+};
+
+struct Fp8Keys {
+  static constexpr uint32_t kRowBytes = 656, kRope = 528, kBlocks = 4;
+  static constexpr bool kAreCopied = false;
+  static constexpr bool kAreF16 = true;
+
+  // Calls copied(part) behind each part that is whole.
+  template <class Source, class Copied>
+  static __device__ void Copy(uint32_t tile, int thread, Source source, Copied copied) {
+    Convert(tile, thread, source, copied, [](const uint32_t(&)[4]) {});
+  }
+  // Whether this thread copied a latent value that is not finite.
+  template <class Source>
+  static __device__ bool CopyAndLook(uint32_t tile, int thread, Source source) {
+    bool found = false;
+    Convert(
+        tile, thread, source, [](uint32_t) {},
+        [&](const uint32_t(&v)[4]) {
+          found |= HasNonFinite<kF16Exponents>({v[0], v[1], v[2], v[3]});
+        });
+    return found;
+  }
+
+  // Tile behind tile: kAhead blocks are always under way, at a tile's end those of the next one.
+  class Run {
+   public:
+    // Begins with the tile whose rows `source` says.
+    template <class Source>
+    __device__ __forceinline__ void Begin(int thread, Source source) {
+      const Fp8Rows from = Fp8Rows::Of(thread, source);
+#pragma unroll
+      for (uint32_t block = 0; block < kAhead; ++block) blocks_[block].Load(thread, from, block);
+    }
+    // Converts it, and begins with the next one. Calls copied(part) behind each part that is whole.
+    template <class Source, class Next, class Copied>
+    __device__ __forceinline__ void Copy(uint32_t tile, int thread, Source source, Next next,
+                                         Copied copied) {
+      const auto look = [](const uint32_t(&)[4]) {};
+      Fp8Rows from = Fp8Rows::Of(thread, source);
+      CopyRope(tile, thread, from);
+#pragma unroll
+      for (uint32_t block = 0; block < kBlocks; ++block) {
+        blocks_[block % kAhead].Store(tile, thread, block, look);
+        if (block == kBlocks - kAhead) from = Fp8Rows::Of(thread, next);
+        blocks_[block % kAhead].Load(thread, from, (block + kAhead) % kBlocks);
+        if (block == kBlocks - 1) WaitForCopies<0>();
+        if (block > 0) copied(block - 1);
+      }
+    }
+
+   private:
+    static constexpr uint32_t kAhead = 2;  // four would be a tile, and leave no registers
+    static_assert(kBlocks % kAhead == 0);
+
+    Fp8Block blocks_[kAhead];
+  };
+
+ private:
+  template <class Source, class Copied, class Look>
+  static __device__ void Convert(uint32_t tile, int thread, Source source, Copied copied,
+                                 Look look) {
+    const Fp8Rows from = Fp8Rows::Of(thread, source);
+    Fp8Block blocks[2];  // under way
+    blocks[0].Load(thread, from, 0);
+    blocks[1].Load(thread, from, 1);
+    CopyRope(tile, thread, from);
+#pragma unroll
+    for (uint32_t block = 0; block < kBlocks; ++block) {
+      blocks[block % 2].Store(tile, thread, block, look);
+      if (block + 2 < kBlocks) blocks[block % 2].Load(thread, from, block + 2);
+      if (block + 1 == kBlocks) WaitForCopies<0>();
+      if (block > 0) copied(block - 1);
+    }
+  }
+
+  // Begins to copy this thread's part of the rope's values.
+  static __device__ __forceinline__ void CopyRope(uint32_t tile, int thread, const Fp8Rows& from) {
+    const uint32_t lane = static_cast<uint32_t>(thread) % 4;
+#pragma unroll
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint32_t row = static_cast<uint32_t>(thread) / 4 + 32 * i;
+#pragma unroll
+      for (uint32_t j = 0; j < 2; ++j) {
+        const uint32_t chunk = lane + 4 * j;
+        CopyAsync16(tile + (kPanels - 1) * kPanelBytes + PanelChunk(row, chunk),
+                    from.rows[i].from + kRope + chunk * 16, from.rows[i].is_row ? 16 : 0);
+      }
+    }
+    CommitCopies();
   }
 };
 

@@ -49,29 +49,63 @@ class Producer : Participant {
     // The least that a row sees: queries ascend, and trees' nodes see every committed key.
     least_visible_ = ThisOrder().visible[0];
     const int32_t kv_end = Block().kv_end;
-    const int32_t end = min(ThisPiece().last * SplitKeys(), kv_end);
     Pass pass = Block().PassAt(ThisPiece().first * SplitKeys());
-    if (pass.key < end) slot_ = LookUp(pass);
-    ForEachSplit([&](int32_t, int32_t last, bool) {
-      const int32_t split_end = min(last * SplitKeys(), kv_end);
-      while (pass.key < split_end) {
-        const Pass next = Block().Next(pass);
-        const int64_t slot = slot_;
-        // The page row takes its time to answer, so it is asked before its turn comes.
-        if (next.key < end) slot_ = LookUp(next);
-        const bool ends_split = next.key >= split_end;
-        if (ComesInBoxes(pass)) {
-          CopyBoxes(pass, slot, ends_split);
-        } else {
-          CopyKeys(pass, slot, ends_split);
+    piece_end_ = min(ThisPiece().last * SplitKeys(), kv_end);
+    plain_end_ = min(min(kv_end, least_visible_), Block().own_keys_begin);
+    split_keys_ = ThisPiece().Step(args_.plan.work) * SplitKeys();
+    split_end_ = pass.key + split_keys_;
+    if (Keys::kAreCopied || !IsSeenByAll(pass)) LookAheadFrom(pass);
+    while (pass.key < piece_end_) {
+      if constexpr (!Keys::kAreCopied) {
+        if (IsSeenByAll(pass)) {
+          pass = Block().PassAt(ConvertRun(pass.key));
+          if (pass.key < piece_end_) LookAheadFrom(pass);
+          continue;
         }
-        if constexpr (!Keys::kAreCopied) {
-          if (next.key < end) Prefetch();
-        }
-        pass = next;
       }
-    });
+      const Pass next = Next(pass);
+      const int64_t slot = slot_;
+      LookAhead();
+      const bool ends_split = EndsSplit(next.key);
+      if (ComesInBoxes(pass)) {
+        CopyBoxes(pass, slot, ends_split);
+      } else {
+        CopyKeys(pass, slot, ends_split);
+      }
+      pass = next;
+    }
   }
+
+  // A split ends before `key`, or the piece does.
+  __device__ bool EndsSplit(int32_t key) {
+    if (key < min(split_end_, piece_end_)) return false;
+    split_end_ += split_keys_;
+    return true;
+  }
+
+  __device__ void LookAheadFrom(Pass pass) {
+    ahead_ = pass;
+    listed_ = RowBlock::kNoKey;
+    key_ = {.page = 0, .offset = RowBlock::kNoKey};
+#pragma unroll 1
+    for (int i = 0; i < 3; ++i) LookAhead();
+  }
+  // Takes the look-ups of the three passes that come next a step further each: page rows take their time to
+  // answer.
+  __device__ void LookAhead() {
+    slot_ = Block().SlotOf(args_, key_);
+    key_ = Block().PageOf(args_, listed_);
+    listed_ = ahead_.key < piece_end_ ? ListedAt(ahead_) : RowBlock::kNoKey;
+    ahead_ = Next(ahead_);
+  }
+
+  __device__ Pass Next(Pass pass) const {
+    // As the block says, which lies in shared memory: that is asked only where it matters.
+    if (IsPlain(pass.key + kTileKeys)) return {.key = pass.key + kTileKeys, .token = kAllTokens};
+    return Block().Next(pass);
+  }
+  // The pass of all tokens at `key` is one, and every row sees every key of its tile.
+  __device__ bool IsPlain(int32_t key) const { return key + kTileKeys <= plain_end_; }
 
   __device__ uint32_t To() const { return KeysAt(ring_.stage); }
 
@@ -82,27 +116,23 @@ class Producer : Participant {
   }
   // Every row sees every key of this tile.
   __device__ bool IsSeenByAll(Pass pass) const {
-    return pass.token == kAllTokens && pass.key + kTileKeys <= min(Block().kv_end, least_visible_);
+    return pass.token == kAllTokens && IsPlain(pass.key);
   }
   __device__ bool ComesInBoxes(Pass pass) const {
     return Keys::kAreCopied && boxes_.rows > 0 && IsSeenByAll(pass);
   }
 
-  // This thread's slot of a pass: of a key, or of a box's first key.
-  __device__ int64_t LookUp(Pass pass) const {
-    const int32_t keys = ComesInBoxes(pass) ? boxes_.rows : 1;
-    if (thread_ * keys >= kTileKeys) return -1;
-    const int32_t limit =
-        pass.token == kAllTokens ? Block().kv_end : ThisOrder().visible[Block().FirstRow(pass)];
-    return Block().SlotOf(args_, pass, thread_ * keys, limit);
+  // The key of a pass that this thread looks up, or the first one of its box.
+  __device__ int32_t ListedAt(Pass pass) const {
+    const int32_t key = thread_ * (ComesInBoxes(pass) ? boxes_.rows : 1);
+    if (key >= kTileKeys) return RowBlock::kNoKey;
+    const int32_t limit = IsSeenByAll(pass)          ? plain_end_
+                          : pass.token == kAllTokens ? Block().kv_end
+                                                     : ThisOrder().visible[Block().FirstRow(pass)];
+    return Block().ListedAt(args_, pass, key, limit);
   }
-  // Brings the row of slot_ into L2: rows that are converted are waited for, and memory is far.
-  __device__ void Prefetch() const {
-    if (slot_ < 0) return;
-    const auto* row = reinterpret_cast<const std::byte*>(args_.store.LatentRow(slot_));
-#pragma unroll
-    for (uint32_t at = 0; at < Keys::kRowBytes; at += 128) PrefetchLine(row + at);
-    PrefetchLine(row + Keys::kRowBytes - 1);
+  __device__ int64_t LookUp(Pass pass) const {
+    return Block().SlotOf(args_, Block().PageOf(args_, ListedAt(pass)));
   }
 
   // ---- Whole tiles, by the copy engine ----
@@ -165,6 +195,72 @@ class Producer : Participant {
     }
   }
 
+  // ---- Whole tiles, converted one behind the other ----
+
+  // Those from `key` on; returns where they end. Each warp looks up the rows that it loads, so that none waits
+  // for another, and keeps little else in registers.
+  __device__ int32_t ConvertRun(int32_t key) {
+    const int32_t end = min(plain_end_, piece_end_) / kTileKeys * kTileKeys;
+    run_begin_ = key;
+    ListRows(key, end);
+    PrefetchRows(key + kTileKeys, end);
+    typename Keys::Run run;
+    run.Begin(thread_, RowsOf(key));
+    while (key < end) {
+      // Here and not in the loop over tiles, which would wait before a branch for all that is under way.
+      ListRows(key + kTilesAtOnce * kTileKeys, end);
+      const int32_t batch_end = min(key + kTilesAtOnce * kTileKeys, end);
+#pragma unroll 1
+      for (; key < batch_end; key += kTileKeys) {
+        PrefetchRows(key + 2 * kTileKeys, end);
+        WaitForRoom();
+        Announce({.pass = {.key = key, .token = kAllTokens},
+                  .is_seen_by_all = true,
+                  .ends_split = EndsSplit(key + kTileKeys)});
+        // Behind the last tile it is loaded again, and not used.
+        const int32_t next = min(key + kTileKeys, end - kTileKeys);
+        run.Copy(To(), thread_, RowsOf(key), RowsOf(next), [&](uint32_t part) {
+          FenceForProducts();
+          shared_.full[ring_.stage][part].Arrive();
+        });
+        ring_.Advance();
+      }
+    }
+    return end;
+  }
+  // Where the rows of the run's tile at `key` are listed.
+  __device__ int ListOf(int32_t key) const { return (key - run_begin_) / kTileKeys % kListedTiles; }
+  __device__ auto RowsOf(int32_t key) const {
+    return [rows = shared_.rows[ListOf(key)]](int row) { return SourceRow{rows[row], true}; };
+  }
+  // The row that a lane looks up, of those that its warp loads: 8, and 8 more 32 below.
+  __device__ int32_t LaneRow() const {
+    return thread_ / 32 * 8 + thread_ % 8 + thread_ / 8 % 2 * 32;
+  }
+  // Lists the warp's rows of kTilesAtOnce tiles.
+  __device__ void ListRows(int32_t key, int32_t end) {
+#pragma unroll
+    for (int32_t i = 0; i < kTilesAtOnce; i += 2) {
+      const int32_t tile = key + (i + thread_ / 16 % 2) * kTileKeys;
+      if (tile >= end) continue;
+      const Pass pass{.key = tile, .token = kAllTokens};
+      const int64_t slot = Block().SlotOf(args_, pass, LaneRow(), end);
+      shared_.rows[ListOf(tile)][LaneRow()] =
+          reinterpret_cast<const std::byte*>(args_.store.LatentRow(slot));
+    }
+    __syncwarp();
+  }
+  // Brings the warp's rows of a tile into L2: memory is far.
+  __device__ void PrefetchRows(int32_t key, int32_t end) const {
+    if (key >= end) return;
+    // Half of the lanes begin in the middle of the row.
+    const uint32_t begin = static_cast<uint32_t>(thread_) / 16 % 2 * 3 * 128;
+    const std::byte* row = shared_.rows[ListOf(key)][LaneRow()] + begin;
+    PrefetchLine(row);
+    PrefetchLine(row + 128);
+    PrefetchLine(row + min(256, Keys::kRowBytes - 1 - begin));
+  }
+
   // The tile again for each token by itself, with the keys that it sees. Rare: a value is not finite,
   // and not every row sees it. The stage at hand is free.
   __device__ void CopyKeysOfTokens(Pass pass, bool ends_split) {
@@ -218,7 +314,15 @@ class Producer : Participant {
 
   const KeyBoxes& boxes_;
   int32_t least_visible_ = 0;
-  int64_t slot_ = -1;  // of the next pass
+  int32_t piece_end_ = 0;                   // keys
+  int32_t plain_end_ = 0;                   // every row sees the keys before it, in passes of all
+  int32_t split_end_ = 0, split_keys_ = 0;  // of the split at hand
+  int32_t run_begin_ = 0;                   // of tiles that are converted one behind the other
+  // Of the three passes that come next, and the one behind them.
+  int64_t slot_ = -1;
+  PagedKey key_ = {.page = 0, .offset = RowBlock::kNoKey};
+  int32_t listed_ = RowBlock::kNoKey;
+  Pass ahead_ = {};
   RingPosition<kStages> ring_;
   uint32_t slots_parity_ = 0;
 };

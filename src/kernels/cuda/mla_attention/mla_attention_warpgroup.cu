@@ -18,9 +18,13 @@ namespace quire::cuda {
 namespace mla {
 namespace {
 
-// Registers of a thread. They begin with 128 each: what adders take, the others have given back.
-constexpr int kScorerRegisters = 80, kAdderRegisters = 168, kProducerRegisters = 96;
-static_assert(kScorerRegisters + 2 * kAdderRegisters + kProducerRegisters <= kRoles * 128);
+// Registers of a thread. They begin with 128 each: what adders take, the others have given back. A producer
+// that converts has codes under way in its own; a register that it has to store away would wait for them.
+template <class Keys>
+struct Registers {
+  static constexpr int kScorer = 80, kAdder = Keys::kAreCopied ? 168 : 160;
+  static constexpr int kProducer = kRoles * 128 - kScorer - 2 * kAdder;
+};
 
 // Every thread arrives: one for its warp would be as fast, but racecheck does not see that __syncwarp
 // before it speaks for the others.
@@ -51,13 +55,13 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
   const int32_t row_begin = static_cast<int32_t>(blockIdx.x) % ctas_per_worker * kMlaRows;
   const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (role == kScorer) {
-    GiveRegistersBack<kScorerRegisters>();
+    GiveRegistersBack<Registers<Keys>::kScorer>();
     Scorer<Keys>(args, shared).Run();
   } else if (role == kProducer) {
-    GiveRegistersBack<kProducerRegisters>();
+    GiveRegistersBack<Registers<Keys>::kProducer>();
     Producer<Keys>(args, boxes, shared).Run(worker, row_begin);
   } else {
-    TakeRegisters<kAdderRegisters>();
+    TakeRegisters<Registers<Keys>::kAdder>();
     Adder<Keys>(args, shared, worker, role).Run();
   }
 }

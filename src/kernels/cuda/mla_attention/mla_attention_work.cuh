@@ -154,8 +154,8 @@ struct RowBlock {
   int32_t num_rows;
   int32_t own_keys_begin;           // from here on every query sums keys of its own
   int32_t first_token, last_token;  // of the tile, that have rows here
-  int32_t kv_end;
-  const PageId* pages;  // of the sequence
+  int32_t kv_end, kv_len;           // the last is the sequence's
+  const PageId* pages;              // of the sequence
 
   static __device__ RowBlock Of(const MlaKernelArgs& args, const QueryTile& tile, int32_t row_begin,
                                 int32_t max_rows) {
@@ -173,6 +173,7 @@ struct RowBlock {
             .first_token = row_begin / args.num_heads,
             .last_token = (row_begin + num_rows - 1) / args.num_heads,
             .kv_end = static_cast<int32_t>(tile.kv_end.raw()),
+            .kv_len = static_cast<int32_t>(args.plan.kv_len[tile.seq].raw()),
             .pages = args.plan.Row(tile.seq)};
   }
 
@@ -205,27 +206,43 @@ struct RowBlock {
 
   // Where in the store key `pass.key + j` of the pass lies, or -1 at and past `limit`.
   __device__ int64_t SlotOf(const MlaKernelArgs& args, Pass pass, int32_t j, int32_t limit) const {
-    const int32_t p = pass.key + j;
-    if (p >= limit) return -1;
-    int32_t position = p;
-    if (args.lists.chosen != nullptr) {
-      position = ChosenPosition(args, p);
-    } else if (pass.token != kAllTokens) {
-      position = PathPosition(args, tile.q_begin + TokenCount(pass.token), p);
-    }
-    return SlotOfKey(args.plan, args.store, tile.seq, pages, position, Launch::kMlaAttention,
-                     args.status);
+    return SlotOf(args, PageOf(args, ListedAt(args, pass, j, limit)));
   }
+
+  // The same in three steps, each of which asks memory for what the next one needs. So nobody waits who takes
+  // them one by one, with other work in between.
+
+  // What the pass' list of keys has there: a position, or of chosen keys what the list says.
+  __device__ int32_t ListedAt(const MlaKernelArgs& args, Pass pass, int32_t j,
+                              int32_t limit) const {
+    const int32_t p = pass.key + j;
+    if (p >= limit) return kNoKey;
+    if (args.lists.chosen != nullptr) {
+      const int32_t* chosen = args.lists.chosen + tile.q_begin.raw() * args.lists.top_k + p;
+      return LoadHere<int32_t>(reinterpret_cast<const std::byte*>(chosen));
+    }
+    if (pass.token == kAllTokens) return p;
+    return PathPosition(args, tile.q_begin + TokenCount(pass.token), p);
+  }
+  __device__ PagedKey PageOf(const MlaKernelArgs& args, int32_t listed) const {
+    if (listed == kNoKey) return {.page = 0, .offset = kNoKey};
+    const int32_t position = args.lists.chosen != nullptr ? ChosenPosition(args, listed) : listed;
+    return PagedKeyOf(args.plan, args.store, pages, position);
+  }
+  __device__ int64_t SlotOf(const MlaKernelArgs& args, PagedKey key) const {
+    if (key.offset == kNoKey) return -1;
+    return cuda::SlotOf(args.store, key, tile.seq, Launch::kMlaAttention, args.status);
+  }
+  static constexpr int32_t kNoKey = INT32_MIN;
 
   // The row position of the p-th key that `query` sees.
   __device__ int32_t PathPosition(const MlaKernelArgs& args, TokenCount query, int32_t p) const {
     return static_cast<int32_t>(args.plan.KeyPosition(tile.seq, query, TokenCount(p)).raw());
   }
-  // The same of the p-th that the tile's one query chose. One that the sequence does not have is
-  // reported, and its first key stands in.
-  __device__ int32_t ChosenPosition(const MlaKernelArgs& args, int32_t p) const {
-    const int32_t chosen = args.lists.chosen[tile.q_begin.raw() * args.lists.top_k + p];
-    if (static_cast<uint32_t>(chosen) >= static_cast<uint32_t>(args.plan.kv_len[tile.seq].raw())) {
+  // The same of the key that the tile's one query chose. One that the sequence does not have is reported, and
+  // its first key stands in.
+  __device__ int32_t ChosenPosition(const MlaKernelArgs& args, int32_t chosen) const {
+    if (static_cast<uint32_t>(chosen) >= static_cast<uint32_t>(kv_len)) {
       Report(args.status, DeviceFault::kChoice, Launch::kMlaAttention,
              static_cast<uint32_t>(tile.seq));
       return 0;

@@ -27,6 +27,25 @@ __device__ inline void CopyAsync4(uint32_t to, const std::byte* from, int bytes)
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
+// 16 or 4 bytes of memory, loaded where it stands: the compiler moves other loads to where they are used, behind
+// whatever is waited for before that.
+__device__ inline uint4 LoadHere16(const std::byte* from) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+template <class T>
+__device__ inline T LoadHere(const std::byte* from) {
+  static_assert(sizeof(T) == 4);
+  uint32_t bits;
+  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(bits) : "l"(from) : "memory");
+  T value;
+  memcpy(&value, &bits, sizeof(value));
+  return value;
+}
 // Begins to bring the line of an address into L2.
 __device__ inline void PrefetchLine(const std::byte* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
