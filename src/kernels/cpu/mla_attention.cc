@@ -143,7 +143,7 @@ class TileRun {
     }
     if (most == begin) return;
     if (last - first == tile_.q_count && least >= most) {
-      AttendBlocks(shape_, 0, SeeAll(), KeyCount(begin, most));
+      AttendAll(KeyCount(begin, most));
       return;
     }
     const int64_t end_row = last * num_heads_;
@@ -151,6 +151,25 @@ class TileRun {
          row += kBlockRows) {
       AttendBlock(row, first * num_heads_, end_row, begin, most);
     }
+  }
+
+  // All rows, which see all of the decoded keys.
+  void AttendAll(int32_t num_keys) const {
+    const int64_t num_rows = tile_.q_count * num_heads_;
+    const int64_t whole = num_rows / kBlockRows * kBlockRows;
+    if (num_rows == whole || !FitsHalf(0, num_rows - whole)) {
+      AttendBlocks(shape_, 0, SeeAll(), num_keys);
+      return;
+    }
+    TileShape blocks = shape_;
+    blocks.rows = whole;
+    if (whole > 0) AttendBlocks(blocks, 0, SeeAll(), num_keys);
+    AttendHalf(whole, SeeAll(), num_keys);
+  }
+
+  // Whether rows [first, end) of a block are all in one half of it.
+  static bool FitsHalf(int64_t first, int64_t end) {
+    return kHasHalves && first / kHalfRows == (end - 1) / kHalfRows;
   }
 
   // One block, of which the rows in [first_row, end_row) attend; the others see nothing and stay
@@ -161,9 +180,17 @@ class TileRun {
     for (int64_t r = std::max(row, first_row); r < std::min(row + kBlockRows, end_row); ++r) {
       counts[r - row] = KeyCount(begin, Min(end, VisibleTo(static_cast<int32_t>(r / num_heads_))));
     }
-    const auto [least, most] = std::minmax_element(counts, counts + kBlockRows);
+    const int64_t first = std::max<int64_t>(first_row - row, 0);
+    const bool fits_half = FitsHalf(first, std::min(end_row - row, kBlockRows));
+    const int32_t* const seen = counts + (fits_half ? first / kHalfRows * kHalfRows : 0);
+    const auto [least, most] =
+        std::minmax_element(seen, seen + (fits_half ? kHalfRows : kBlockRows));
     if (*most == 0) return;
-    if (*least == *most) {
+    if (fits_half && *least == *most) {
+      AttendHalf(row + (seen - counts), SeeAll(), *most);
+    } else if (fits_half) {
+      AttendHalf(row + (seen - counts), SeeFirst{seen}, *most);
+    } else if (*least == *most) {
       AttendBlocks(shape_.OneBlock(), row, SeeAll(), *most);
     } else {
       AttendBlocks(shape_.OneBlock(), row, SeeFirst{counts}, *most);
@@ -178,6 +205,21 @@ class TileRun {
               scratch_.p, kBlockRows * kTileKeys);
     SoftmaxTile(shape, see, args_.scale, num_keys, scratch_.p, state.m, state.l, scratch_.alpha);
     ValueTile(shape, see, scratch_.p, scratch_.keys, num_keys, scratch_.alpha, state.o);
+  }
+
+  // The same for half a block, which begins at `row`.
+  template <class See>
+  void AttendHalf(int64_t row, See see, int32_t num_keys) const {
+    const int64_t lane = row % kBlockRows;
+    const SoftmaxState state = scratch_.split.From(row, shape_);
+    const TileShape block = shape_.OneBlock();
+    TileShape half = block;
+    half.rows = kHalfRows;
+    float* const p = scratch_.p + lane;
+    ScoreTile<kHalfVecs>(scratch_.q + (row - lane) * block.dim + lane, 1, block.dim, scratch_.keys,
+                         num_keys, p, 0);
+    SoftmaxTile<kHalfVecs>(block, see, args_.scale, num_keys, p, state.m, state.l, scratch_.alpha);
+    ValueTile(half, see, p, scratch_.keys, num_keys, scratch_.alpha, state.o);
   }
 
   static int32_t KeyCount(TokenCount begin, TokenCount end) {

@@ -49,7 +49,14 @@ inline constexpr int kAccumulators = 8;
 inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 static_assert(kBlockRows % kLanes == 0, "a block of rows is a whole number of vectors");
 inline constexpr int kRowVecs = static_cast<int>(kBlockRows) / kLanes;
-inline constexpr int kScoreKeys = kAccumulators > kRowVecs ? kAccumulators / kRowVecs : 1;
+// Keys that kVecs vectors of rows are multiplied with at once.
+template <int kVecs>
+inline constexpr int kScoreKeys = kAccumulators > kVecs ? kAccumulators / kVecs : 1;
+
+// Half a block, where that is a whole number of vectors: of a model of eight heads a token has no more.
+inline constexpr int64_t kHalfRows = kBlockRows / 2;
+inline constexpr bool kHasHalves = kHalfRows % kLanes == 0;
+inline constexpr int kHalfVecs = kHasHalves ? kRowVecs / 2 : kRowVecs;
 
 // scalar * v + acc. On AArch64 a lane of a loaded vector multiplies directly (fmla by element), so
 // scalars are loaded four at a time; elsewhere a broadcast load costs no more than a plain one.
@@ -75,61 +82,66 @@ struct Scalars {
 inline constexpr int kQuad = 4;
 
 // acc[k] += q[i + kLane] * keys[k][i + kLane], where quads[k] holds keys[k][i .. i + 4).
-template <int kLane>
-HWY_INLINE void ScoreStep(const float* q, const Scalars (&quads)[kScoreKeys],
-                          VF (&acc)[kScoreKeys][kRowVecs]) {
+template <int kLane, int kVecs>
+HWY_INLINE void ScoreStep(const float* q, const Scalars (&quads)[kScoreKeys<kVecs>],
+                          VF (&acc)[kScoreKeys<kVecs>][kVecs]) {
   const DF d;
-  VF qv[kRowVecs];
-  for (int r = 0; r < kRowVecs; ++r) qv[r] = hn::LoadU(d, q + kLane * kBlockRows + r * kLanes);
-  for (int k = 0; k < kScoreKeys; ++k) {
-    for (int r = 0; r < kRowVecs; ++r) {
+  VF qv[kVecs];
+  for (int r = 0; r < kVecs; ++r) qv[r] = hn::LoadU(d, q + kLane * kBlockRows + r * kLanes);
+  for (int k = 0; k < kScoreKeys<kVecs>; ++k) {
+    for (int r = 0; r < kVecs; ++r) {
       acc[k][r] = quads[k].template MulAdd<kLane>(qv[r], acc[k][r]);
     }
   }
 }
 
-template <size_t... kKeys>
-HWY_INLINE void ScoreQuad(const float* q, const float* keys, VF (&acc)[kScoreKeys][kRowVecs],
+template <int kVecs, size_t... kKeys>
+HWY_INLINE void ScoreQuad(const float* q, const float* keys, VF (&acc)[sizeof...(kKeys)][kVecs],
                           std::index_sequence<kKeys...>) {
-  const Scalars quads[kScoreKeys] = {Scalars(keys + kKeys * kBlockColumns)...};
-  ScoreStep<0>(q, quads, acc);
-  ScoreStep<1>(q, quads, acc);
-  ScoreStep<2>(q, quads, acc);
-  ScoreStep<3>(q, quads, acc);
+  const Scalars quads[sizeof...(kKeys)] = {Scalars(keys + kKeys * kBlockColumns)...};
+  ScoreStep<0, kVecs>(q, quads, acc);
+  ScoreStep<1, kVecs>(q, quads, acc);
+  ScoreStep<2, kVecs>(q, quads, acc);
+  ScoreStep<3, kVecs>(q, quads, acc);
 }
 
-// p[k][row] = dot(q[:][row], keys[k]) for one block of rows and kScoreKeys keys. dim is a multiple
+// p[k][row] = dot(q[:][row], keys[k]) for kVecs vectors of one block's rows and kScoreKeys keys. dim is a multiple
 // of kBlockColumns: keys and queries are padded with zeros.
 // A copy with dim fixed at 576 (512 + 64) was tried and gained nothing: 100.4 against 100.9 GFLOP/s at
 // 16 heads, 121 against 122 at 128, on two Neoverse V1 cores.
+template <int kVecs>
 HWY_INLINE void ScoreBlock(const float* HWY_RESTRICT q, const float* HWY_RESTRICT keys, int64_t dim,
                            float* HWY_RESTRICT p) {
   const DF d;
-  VF acc[kScoreKeys][kRowVecs];
-  for (int k = 0; k < kScoreKeys; ++k) {
-    for (int r = 0; r < kRowVecs; ++r) acc[k][r] = hn::Zero(d);
+  constexpr int kKeys = kScoreKeys<kVecs>;
+  VF acc[kKeys][kVecs];
+  for (int k = 0; k < kKeys; ++k) {
+    for (int r = 0; r < kVecs; ++r) acc[k][r] = hn::Zero(d);
   }
   for (int64_t i = 0; i < dim; i += kBlockColumns) {
     for (int64_t j = 0; j < kBlockColumns; j += kQuad) {
-      ScoreQuad(q + (i + j) * kBlockRows, keys + ColumnOffset(i) + j, acc,
-                std::make_index_sequence<kScoreKeys>());
+      ScoreQuad<kVecs>(q + (i + j) * kBlockRows, keys + ColumnOffset(i) + j, acc,
+                       std::make_index_sequence<kKeys>());
     }
   }
-  for (int k = 0; k < kScoreKeys; ++k) {
-    for (int r = 0; r < kRowVecs; ++r) {
+  for (int k = 0; k < kKeys; ++k) {
+    for (int r = 0; r < kVecs; ++r) {
       hn::StoreU(acc[k][r], d, p + k * kBlockRows + r * kLanes);
     }
   }
 }
 
 // p[block][key][row] = dot(q, key) for num_blocks blocks of rows, p_stride floats apart. Keys come
-// in whole groups: the buffers have kTileKeys of them, and what is past num_keys is never read.
+// in whole groups: the buffers have kTileKeys of them, and what is past num_keys is never read. Of every
+// block the first kVecs vectors of rows are computed.
+template <int kVecs = kRowVecs>
 HWY_INLINE void ScoreTile(const float* q, int64_t num_blocks, int64_t dim, const float* keys,
                           int32_t num_keys, float* p, int64_t p_stride) {
   for (int64_t block = 0; block < num_blocks; ++block) {
-    for (int32_t k = 0; k < num_keys; k += kScoreKeys) {
-      ScoreBlock(q + block * dim * kBlockRows, keys + k * kBlockColumns, dim,
-                 p + block * p_stride + k * kBlockRows);
+    static_assert(kTileKeys % kScoreKeys<kVecs> == 0, "a tile's keys are whole groups");
+    for (int32_t k = 0; k < num_keys; k += kScoreKeys<kVecs>) {
+      ScoreBlock<kVecs>(q + block * dim * kBlockRows, keys + k * kBlockColumns, dim,
+                        p + block * p_stride + k * kBlockRows);
     }
   }
 }
@@ -165,8 +177,8 @@ struct SeeFirst {
 
 // Turns scores into weights exp(scale * score - m), with m raised to the tile's maximum, and 0
 // where a row does not see the key; updates m and l, and leaves in alpha what older sums must be
-// multiplied with.
-template <class See>
+// multiplied with. Of every block, the first kVecs vectors of rows.
+template <int kVecs = kRowVecs, class See>
 HWY_INLINE void SoftmaxTile(const TileShape& shape, See see, float scale, int32_t num_keys,
                             float* p, float* HWY_RESTRICT m, float* HWY_RESTRICT l,
                             float* HWY_RESTRICT alpha) {
@@ -176,17 +188,17 @@ HWY_INLINE void SoftmaxTile(const TileShape& shape, See see, float scale, int32_
   // A block's vectors side by side: one alone would wait for its own exp at every key.
   for (int64_t row = 0; row < shape.rows; row += kBlockRows) {
     float* HWY_RESTRICT block = p + row * kTileKeys;
-    VF top[kRowVecs], anchor[kRowVecs], sum[kRowVecs];
-    for (int r = 0; r < kRowVecs; ++r) top[r] = hn::LoadU(d, m + row + r * kLanes);
+    VF top[kVecs], anchor[kVecs], sum[kVecs];
+    for (int r = 0; r < kVecs; ++r) top[r] = hn::LoadU(d, m + row + r * kLanes);
     for (int32_t k = 0; k < num_keys; ++k) {
-      for (int r = 0; r < kRowVecs; ++r) {
+      for (int r = 0; r < kVecs; ++r) {
         float* at = block + k * kBlockRows + r * kLanes;
         const VF score = hn::Mul(scale_v, hn::LoadU(d, at));
         hn::StoreU(score, d, at);
         top[r] = MaxOf(top[r], see.Keep(row + r * kLanes, k, score, lowest));
       }
     }
-    for (int r = 0; r < kRowVecs; ++r) {
+    for (int r = 0; r < kVecs; ++r) {
       const int64_t at = row + r * kLanes;
       anchor[r] = Anchor(top[r]);
       const VF factor = ExpKeepNaN(hn::Sub(hn::LoadU(d, m + at), anchor[r]));
@@ -195,7 +207,7 @@ HWY_INLINE void SoftmaxTile(const TileShape& shape, See see, float scale, int32_
       hn::StoreU(top[r], d, m + at);
     }
     for (int32_t k = 0; k < num_keys; ++k) {
-      for (int r = 0; r < kRowVecs; ++r) {
+      for (int r = 0; r < kVecs; ++r) {
         float* at = block + k * kBlockRows + r * kLanes;
         const VF weight = see.Keep(row + r * kLanes, k,
                                    ExpKeepNaN(hn::Sub(hn::LoadU(d, at), anchor[r])), hn::Zero(d));
@@ -203,7 +215,7 @@ HWY_INLINE void SoftmaxTile(const TileShape& shape, See see, float scale, int32_
         sum[r] = hn::Add(sum[r], weight);
       }
     }
-    for (int r = 0; r < kRowVecs; ++r) hn::StoreU(sum[r], d, l + row + r * kLanes);
+    for (int r = 0; r < kVecs; ++r) hn::StoreU(sum[r], d, l + row + r * kLanes);
   }
 }
 
