@@ -46,6 +46,9 @@ StepWork StepReader::Read(MessageReader& message, StepMemory& memory) {
                 .num_moves = message.Take<size_t>(),
                 .num_copies = message.Take<size_t>()};
   ForEachInput(work, memory, [&](auto values) { message.TakeAll(values); });
+  // Rank 0 alone draws tokens. What the bucket says of that may be bytes of another one, in whose place
+  // it lies.
+  memory.buckets[work.bucket].next->packer.Begin(0);
   const auto num_seqs = message.Take<size_t>();
   const std::span<SequenceStep> seqs = memory.seqs.first(num_seqs);
   const std::span<RowUse> uses = memory.uses.first(num_seqs);

@@ -127,6 +127,22 @@ TEST_F(CudaRanks, ChangeNoBitOfMatricesWhoseSumsAreCut) {
   ExpectNoBitChanges(config, *MakeDummyWeights(config));
 }
 
+// Inputs of all buckets lie in one place: where a rank that follows reads a decode's, a prompt's tokens were.
+TEST_F(CudaRanks, TakeNoPromptForADecode) {
+  const ModelConfig config = ReadModelConfig(kTrueGeometry);
+  const auto source = MakeDummyWeights(config);
+  const auto run = [&](int32_t tp_size) {
+    RunnerOptions options = ExactOptions(tp_size, 1, StepMode::kGraph);
+    options.page_size = PageSize(64);
+    options.context = TokenCount(2048);
+    options.max_step_tokens = TokenCount(2048);
+    const std::unique_ptr<ModelRunner> runner = RunnerOf(config, *source, options);
+    std::vector<testing::Job> jobs = {MakeJob(*runner, 1, 1900, kWholePrompt)};
+    return testing::RunJobs(*runner, jobs, 3);
+  };
+  ExpectSame(run(2), run(1), "2 ranks");
+}
+
 TEST_F(CudaRanks, ChangeNoBitOfE4m3Weights) {
   ModelConfig config = WideConfig();
   config.fp8_blocks.emplace();
