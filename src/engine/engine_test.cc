@@ -295,14 +295,16 @@ TEST(EngineTest, AStoppedAnswerHasNoTokenOfTheStepThatRuns) {
 }
 
 TEST(EngineTest, AListenerThatThrowsWhileAStepRunsEndsTheEngineOnceTheStepHasEnded) {
-  FakeRunner runner(SmallLimits());
-  Engine engine(runner, {});
+  GatedRunner runner(SmallLimits());
+  // They outlive the engine, which may tell of an end once more when its failure is known.
   Ear other;
   std::atomic<int> num_heard = 0;
+  Engine engine(runner, {});
   engine.Submit(MakeRequest(Prompt(6), 50), [&](const TokenEvent&) {
     if (++num_heard == 2) throw std::runtime_error("a bug");
   });
   engine.Submit(MakeRequest(Prompt(6, 1), 50), other.listener());
+  runner.Open();  // not before both are there: an engine that has failed takes nothing
   ExpectFinish(other.Wait().back(), FinishReason::kFailed);
   while (!engine.failure()) std::this_thread::yield();
   EXPECT_EQ(engine.failure(), "a bug");
