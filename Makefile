@@ -6,6 +6,8 @@ JOBS ?= $(shell nproc)
 TEST_JOBS ?= $(shell expr $(JOBS) + 1)
 CLANG_FORMAT ?= clang-format-14
 BENCH_FLAGS ?=
+# Which of the benchmarks run: --benchmark_filter=..., quoted for the shell.
+BENCH_FILTER ?=
 # The tree that `bench` and `install` use: release; cuda, which is the same with more targets; or dev, to
 # see that they work.
 TREE ?= release
@@ -13,6 +15,8 @@ MODEL ?=
 SERVE_FLAGS ?=
 # Those of Google Benchmark are for quire_bench alone.
 MODEL_BENCH_FLAGS = $(filter-out --benchmark_%,$(BENCH_FLAGS))
+# Tokens of a prompt of `make bench`.
+BENCH_LENGTH ?= 128
 # At which a sparse model is measured beside a dense one.
 CONTEXTS = 1024,2048,4096,8192,16384,32768,65536,131072
 SOURCES = $(shell find src bench examples -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
@@ -63,16 +67,18 @@ test-vllm-bench: build/dev/.configured build/clients-vllm/.installed  ## vLLM's 
 	cmake --build --preset dev -j $(JOBS) --target quire
 	build/clients-vllm/bin/python src/serve/vllm_bench_test.py build/dev/quire models/quire-grade-school
 
-# Without those that are about the build, or put faults back.
+# Without those that are about the build, or put faults back; where CI samples, without those that start the
+# program again and again, whose ways through it the other tests take too, and load, which `make load` has.
+SAMPLED = $(filter ON,$(QUIRE_SAMPLE))
 asan: built-asan  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	ctest --preset asan -j $(TEST_JOBS) -LE 'seeds|compile_fail|repo'
+	ctest --preset asan -j $(TEST_JOBS) -LE 'seeds|compile_fail|repo$(if $(SAMPLED),|commands|client|slow)'
 
 # What runs loops on threads, or threads of its own; the server as a whole runs under `make load`.
-THREADED = device_test attn_test interop_test kernels_test engine_test model_test draft_test \
-  runner_test runner_invariants_test hf_test invariants_test engine_invariants_test http_test \
-  textgen_test server_test allocation_count_test
+THREADED = device_test attn_test interop_test kernels_test engine_test runner_test \
+  runner_invariants_test engine_invariants_test allocation_count_test \
+  $(if $(SAMPLED),,model_test draft_test hf_test invariants_test http_test textgen_test server_test)
 EMPTY :=
-THREADED_REGEX = ^($(subst $(EMPTY) $(EMPTY),|,$(THREADED)))$$
+THREADED_REGEX = ^($(subst $(EMPTY) $(EMPTY),|,$(strip $(THREADED))))$$
 # setarch -R: some kernels place mappings where ThreadSanitizer's shadow has to be.
 tsan: built-tsan  ## the tests of what runs on threads, under ThreadSanitizer
 	if setarch -R true 2>/dev/null; then run="setarch -R"; fi; \
@@ -95,10 +101,10 @@ fuzz: build/fuzz/.configured  ## the fuzz targets, for a while each
 
 bench: build/$(TREE)/.configured  ## the benchmarks (BENCH_FLAGS=--quick for a short run)
 	cmake --build --preset $(TREE) -j $(JOBS) --target quire_bench quire_grammar_bench quire
-	build/$(TREE)/bench/quire_bench $(BENCH_FLAGS)
-	build/$(TREE)/bench/quire_grammar_bench $(filter --benchmark_%,$(BENCH_FLAGS))
-	build/$(TREE)/quire bench bench/models/dense_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
-	build/$(TREE)/quire bench bench/models/moe_1b --load-format dummy --input-len 128 $(MODEL_BENCH_FLAGS)
+	build/$(TREE)/bench/quire_bench $(BENCH_FLAGS) $(BENCH_FILTER)
+	build/$(TREE)/bench/quire_grammar_bench $(filter --benchmark_%,$(BENCH_FLAGS)) $(BENCH_FILTER)
+	build/$(TREE)/quire bench bench/models/dense_1b --load-format dummy --input-len $(BENCH_LENGTH) $(MODEL_BENCH_FLAGS)
+	build/$(TREE)/quire bench bench/models/moe_1b --load-format dummy --input-len $(BENCH_LENGTH) $(MODEL_BENCH_FLAGS)
 
 bench-contexts: quire  ## time per token over the context, with sparse attention and dense: build/release/contexts.svg
 	build/release/quire bench bench/models/v32_slice --load-format dummy --quick --contexts $(CONTEXTS) --compare bench/models/v32_slice_dense --plot build/release/contexts.svg

@@ -1,8 +1,11 @@
 # quire_library(FOLDER SOURCES...)   one library per folder of src/, linking what src/LAYERS allows
-# quire_test(NAME [COST seconds] [LABELS ...] SOURCES...)   a GoogleTest binary with Quire's test main;
-#   the costly ones, by what they take under a sanitizer, are started first
-# quire_sanitized_share(PARTS NAMES... [FIRST case])   in a sanitized build each of the tests runs one in
-#   PARTS of its cases, spread over all of them from case 0 or that one on: the other builds run every one
+# quire_test(NAME [PLAIN] [COST seconds] [LABELS ...] SOURCES...)   a GoogleTest binary with Quire's test main;
+#   the costly ones, by what they take under a sanitizer, are started first. PLAIN says that the libraries
+#   take it, and not the test's own code
+# quire_sanitized_share(PARTS SAMPLED_PARTS NAMES...)   in a sanitized build each of the tests runs one in
+#   PARTS of the cases of each property, and at least one; with QUIRE_SAMPLE, one in SAMPLED_PARTS. The other
+#   builds run every one. testing/test_main.cc and serve/serve_client.py read it
+# quire_sampled_share(PARTS NAMES...)   the same for the other builds, with QUIRE_SAMPLE alone
 # quire_without_leak_check(NAMES...)   where looking for leaks takes seconds, the tests do not: those of
 #   arithmetic and of text, whose objects live no longer than a case. The others always do
 # quire_seed(FAULT BINARY FILTER MESSAGE)   the fault, put back, makes the tests fail with the message
@@ -66,7 +69,7 @@ function(quire_test name)
   if(NOT QUIRE_TESTS)
     return()
   endif()
-  cmake_parse_arguments(arg "" "COST" "LABELS;SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "PLAIN" "COST" "LABELS;SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE quire_flags quire_testing quire_test_main ${arg_LIBRARIES})
   if(QUIRE_UNITY_TESTS)
@@ -75,19 +78,27 @@ function(quire_test name)
       target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
     endif()
   endif()
-  quire_optimise_test(${name} "${arg_COST}")
+  if(arg_PLAIN)
+    quire_optimise_test(${name} 0)
+  else()
+    quire_optimise_test(${name} "${arg_COST}")
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" COST "${arg_COST}")
 endfunction()
 
-function(quire_sanitized_share parts)
-  cmake_parse_arguments(arg "" "FIRST" "" ${ARGN})
-  if(NOT arg_FIRST)
-    set(arg_FIRST 0)
+function(quire_sampled_share parts)
+  if(QUIRE_TESTS AND QUIRE_SAMPLE AND NOT QUIRE_SANITIZE)
+    set_property(TEST ${ARGN} APPEND PROPERTY ENVIRONMENT QUIRE_TEST_PARTS=${parts})
+  endif()
+endfunction()
+
+function(quire_sanitized_share parts sampled_parts)
+  if(QUIRE_SAMPLE)
+    set(parts ${sampled_parts})
   endif()
   if(QUIRE_TESTS AND QUIRE_SANITIZE)
-    set_tests_properties(${arg_UNPARSED_ARGUMENTS} PROPERTIES
-      ENVIRONMENT "GTEST_TOTAL_SHARDS=${parts};GTEST_SHARD_INDEX=${arg_FIRST}")
+    set_property(TEST ${ARGN} APPEND PROPERTY ENVIRONMENT QUIRE_TEST_PARTS=${parts})
   endif()
 endfunction()
 
@@ -113,6 +124,10 @@ endfunction()
 
 function(quire_fuzz name)
   if(NOT QUIRE_FUZZ AND NOT QUIRE_TESTS)
+    return()
+  endif()
+  # Of two builds, the one with a sanitizer replays the corpus: it sees all that the other would.
+  if(QUIRE_SAMPLE AND NOT QUIRE_SANITIZE)
     return()
   endif()
   cmake_parse_arguments(arg "" "CORPUS" "SOURCES;LIBRARIES" ${ARGN})

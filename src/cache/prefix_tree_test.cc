@@ -22,6 +22,7 @@
 #include "cache/page_pool.h"
 #include "cache/test_leases.h"
 #include "testing/error_message.h"
+#include "testing/sanitized_share.h"
 
 namespace quire {
 namespace {
@@ -758,7 +759,7 @@ class Simulation {
 
 TEST(PrefixTreeRandomTest, RandomUseAgreesWithAModelOfSinglePages) {
   for (int page_size : {1, 2, 3, 16, 64}) {
-    for (uint32_t seed = 0; seed < 15; ++seed) {
+    for (uint32_t seed = 0; seed < testing::SampledShare(uint32_t{15}); ++seed) {
       Simulation simulation(PageSize(page_size), PageCount(24), seed);
       for (int step = 0; step < 500; ++step) {
         SCOPED_TRACE(::testing::Message()

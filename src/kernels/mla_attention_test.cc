@@ -23,6 +23,7 @@
 #include "testing/error_message.h"
 #include "testing/paged_batch.h"
 #include "testing/reference.h"
+#include "testing/sanitized_share.h"
 
 namespace quire {
 namespace {
@@ -70,7 +71,7 @@ void ExpectNearReference(const PagedBatch& batch, const AttentionResult& result)
 TEST(MlaAttentionTest, IsNearTheReference) {
   ThreadPool executor(2);
   for (const AttentionCase& c : kAttentionCases) {
-    for (int page_size : c.page_sizes) {
+    for (int page_size : testing::SampledOf(c.page_sizes)) {
       SCOPED_TRACE(std::string(c.name) + ", page size " + std::to_string(page_size));
       const PagedBatch batch(c.seqs, {.page_size = PageSize(page_size),
                                       .format = c.format,
@@ -101,7 +102,7 @@ TEST(MlaAttentionTest, PageSizesChangeNoBit) {
     const PagedBatch one(MixedSequences(),
                          {.page_size = PageSize(1), .format = format, .num_heads = 4});
     const AttentionResult expected = Attend(one, executor, 3);
-    for (int page_size : {2, 3, 16, 61, 64, 128, 256}) {
+    for (int page_size : testing::SampledOf<int>({2, 3, 16, 61, 64, 128, 256})) {
       const PagedBatch batch(
           MixedSequences(),
           {.page_size = PageSize(page_size), .format = format, .num_heads = 4, .page_seed = 77});
@@ -118,7 +119,7 @@ TEST(MlaAttentionTest, ThreadsAndWorkersChangeNoBit) {
   const AttentionResult expected = Attend(batch, serial, 1);
   for (int threads : {1, 2, 5}) {
     ThreadPool executor(threads);
-    for (int workers : {1, 2, 3, 7, 32}) {
+    for (int workers : testing::SampledOf<int>({1, 2, 3, 7, 32})) {
       EXPECT_EQ(BitMismatch(Attend(batch, executor, workers), expected), "")
           << threads << " threads, " << workers << " workers";
     }
@@ -129,7 +130,8 @@ TEST(MlaAttentionTest, RepeatsChangeNoBit) {
   const PagedBatch batch(MixedSequences(), {.num_heads = 8});
   ThreadPool executor(3);
   const AttentionResult expected = Attend(batch, executor, 5);
-  for (int i = 0; i < 20; ++i) ASSERT_EQ(BitMismatch(Attend(batch, executor, 5), expected), "");
+  for (int i = 0; i < 20 / testing::kSampledParts; ++i)
+    ASSERT_EQ(BitMismatch(Attend(batch, executor, 5), expected), "");
 }
 
 TEST(MlaAttentionTest, TheRestOfTheBatchChangesNoBit) {
@@ -170,7 +172,7 @@ TEST(MlaAttentionTest, TheRestOfTheBatchChangesNoBit) {
 TEST(MlaAttentionTest, ChunkingTheQueriesChangesNoBit) {
   ThreadPool executor(2);
   const int64_t length = 1100;
-  for (int32_t num_heads : {2, 5, 8, 20}) {
+  for (int32_t num_heads : testing::SampledOf<int32_t>({2, 5, 8, 20})) {
     const PagedBatchShape shape{.dims = {64, 16}, .num_heads = num_heads};
     const PagedBatch whole({{length, length, {}, 3}}, shape);
     const AttentionResult expected = Attend(whole, executor, 2);
@@ -244,7 +246,7 @@ TEST(MlaAttentionTest, ATreeRowEqualsPlainDecodeOverItsPath) {
   std::vector<int32_t> comb = {-1};
   for (int32_t i = 1; i < 24; ++i) comb.push_back(i % 2 == 1 ? i - 1 : std::max(0, i - 2));
   for (int page_size : {1, 16, 61, 64}) {
-    for (int64_t committed : {0, 1, 63, 64, 100}) {
+    for (int64_t committed : testing::SampledOf<int64_t>({0, 1, 63, 64, 100})) {
       ExpectTreeRowsEqualDecode(committed, kTree, page_size);
     }
   }

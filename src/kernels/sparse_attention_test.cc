@@ -15,6 +15,7 @@
 #include "testing/compare.h"
 #include "testing/error_message.h"
 #include "testing/paged_batch.h"
+#include "testing/sanitized_share.h"
 #include "testing/sparse_batch.h"
 #include "testing/sparse_reference.h"
 
@@ -55,7 +56,7 @@ std::vector<int32_t> DrawChoices(const PagedBatch& batch, int32_t top_k, uint64_
 TEST(SparseAttentionTest, IsNearTheReference) {
   ThreadPool executor(2);
   for (const AttentionCase& c : kAttentionCases) {
-    for (int page_size : c.page_sizes) {
+    for (int page_size : testing::SampledOf(c.page_sizes)) {
       SCOPED_TRACE(std::string(c.name) + ", page size " + std::to_string(page_size));
       const PagedBatch batch(c.seqs, {.page_size = PageSize(page_size),
                                       .format = c.format,

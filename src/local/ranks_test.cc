@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 #include "local/local_model.h"
 #include "testing/error_message.h"
+#include "testing/sanitized_share.h"
 
 namespace quire {
 namespace {
@@ -81,7 +82,8 @@ TEST(LocalRanksModel, AnswersAreThoseOfOneRankWithPrefixHitsPreemptionAndSpecula
   LocalModel one = OpenLocalModel(QUIRE_BUNDLED_MODEL, tight);
   const Said expected = AskAll(one);
   EXPECT_GT(one.engine->counters().preemptions, 0);
-  for (const auto& [tp_size, ep_size] : {std::pair{2, 1}, {4, 4}, {8, 1}, {8, 8}}) {
+  for (const auto& [tp_size, ep_size] :
+       testing::SampledOf<std::pair<int, int>>({{2, 1}, {4, 4}, {8, 1}, {8, 8}})) {
     LocalOptions options = OptionsOfRanks(tp_size, ep_size);
     options.pool_tokens = tight.pool_tokens;
     LocalModel model = OpenLocalModel(QUIRE_BUNDLED_MODEL, options);

@@ -12,6 +12,7 @@
 
 #include "runner/runner_cases.h"
 #include "runner/test_models.h"
+#include "testing/sanitized_share.h"
 #include "testing/step_jobs.h"
 
 namespace quire {
@@ -43,7 +44,7 @@ class RunnerInvariants : public ::testing::TestWithParam<ModelCase> {
 
 TEST_P(RunnerInvariants, PageSizesAndChunksChangeNoBit) {
   JobReport first;
-  for (const int32_t page_size : {1, 16, 61, 64, 128}) {
+  for (const int32_t page_size : testing::SampledOf<int32_t>({1, 16, 61, 64, 128})) {
     RunnerOptions options = Options();
     options.page_size = PageSize(page_size);
     const auto runner = Make(options);
@@ -241,7 +242,7 @@ class TreeInvariants : public RunnerInvariants {
 TEST_P(TreeInvariants, ANodeSaysWhatPlainStepsOverItsPathSay) {
   // Two roots; branches that part at different depths; a leaf before the others go on.
   const std::vector<int32_t> parents = {-1, 0, 0, 1, -1, 2, 4, 5, 3, 0};
-  for (const int32_t page_size : {1, 16, 64}) {
+  for (const int32_t page_size : testing::SampledOf<int32_t>({1, 16, 64})) {
     for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
       const auto runner = Make(TreeOptions(page_size, mode));
       const int64_t vocab_size = runner->limits().vocab_size;

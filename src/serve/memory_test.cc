@@ -10,11 +10,12 @@
 #include "serve/openai_response.h"
 #include "serve/text_requests.h"
 #include "testing/allocation_count.h"
+#include "testing/sanitized_share.h"
 
 namespace quire {
 namespace {
 
-constexpr size_t kTextBytes = 300'000;
+constexpr size_t kTextBytes = testing::SampledShare(300'000);
 
 std::unique_ptr<const Tokenizer> DeepSeekTokenizer() {
   return OpenTokenizer(QUIRE_TOKENIZERS "/deepseek_v3");

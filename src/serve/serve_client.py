@@ -26,6 +26,8 @@ MODEL = pathlib.Path(sys.argv[2]).resolve()
 # a busy machine are slow.
 WAIT_S = 240
 LOOK_S = 0.01
+# Under a sanitizer one in so many random cases: CMake's quire_sanitized_share says it.
+TEST_PARTS = int(os.environ.get("QUIRE_TEST_PARTS", 1))
 
 
 def main(num_arguments=2):

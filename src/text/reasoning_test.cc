@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "testing/sanitized_share.h"
+
 namespace quire {
 namespace {
 
@@ -57,7 +59,7 @@ std::string RandomText(std::mt19937& random) {
 // White space before the text is kept back however long it is. A look at all of it with every piece
 // would take hours here.
 TEST(ReasoningTest, MuchWhiteSpaceIsLookedAtOnce) {
-  constexpr size_t kMuch = 3 << 20;
+  constexpr size_t kMuch = testing::SampledShare(size_t{3} << 20);
   ReasoningSplitter splitter(ReasoningStart::kContent);
   ReasoningPieces all;
   for (size_t i = 0; i < kMuch; ++i) Append(splitter.Put("\n"), &all);

@@ -61,7 +61,7 @@ OrderedJson FirstTools(const OrderedJson& tools, const OrderedJson& count) {
   return first;
 }
 
-class TemplateGoldenTest : public testing::TestWithParam<fs::path> {};
+class TemplateGoldenTest : public ::testing::TestWithParam<fs::path> {};
 
 TEST_P(TemplateGoldenTest, GivesWhatTransformersGives) {
   const ChatTemplate chat =
@@ -80,7 +80,7 @@ TEST_P(TemplateGoldenTest, GivesWhatTransformersGives) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TemplateGoldenTest, testing::ValuesIn(TemplateFiles()),
+INSTANTIATE_TEST_SUITE_P(All, TemplateGoldenTest, ::testing::ValuesIn(TemplateFiles()),
                          [](const auto& param_info) { return param_info.param.stem().string(); });
 
 TEST(ExpressionGoldenTest, RandomTemplatesGiveWhatJinjaGives) {
