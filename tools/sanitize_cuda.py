@@ -53,6 +53,7 @@ SUITES = (
           "*/SampleItemsTest/*.TheHighestAnd*:*/SampleItemsTest/*.Bias*:*/SampleItemsTest/*.ALarge*:"
           "*/SampleItemsTest/*.Logprobs*:*/SampleItemsTest/*.RowsThat*", 5),
     Suite("runner", "runner/cuda_runner_test", "*", 1, "CudaRunnerTest.CopiedPages*", 1),
+    Suite("drafts", "runner/cuda_drafts_test", "*", 6, "LayerDrafterTest.RowsOfATree*", 1),
     Suite("runner: bits, parity", "runner/cuda_runner_invariants_test", "*", 6, "", 0),
     # Page sizes differ in the engine's bookkeeping, and have no kernels of their own.
     Suite("engine", "testing/cuda_engine_invariants_test",
@@ -64,7 +65,7 @@ OURS = ("--kernel-name", "kernel_substring=quire")
 RACES = (*OURS, "--racecheck-indirect-barrier-dependency")
 TOOLS = {"memcheck": (), "synccheck": (), "racecheck": RACES, "initcheck": OURS}
 # A whole step ends with an error of the tool's own: "failed to handle a hardware exception".
-NOT_POSSIBLE = (("racecheck", "runner"),)
+NOT_POSSIBLE = (("racecheck", "runner"), ("racecheck", "drafts"))
 
 Job = collections.namedtuple("Job", "suite tool part parts")
 Outcome = collections.namedtuple("Outcome", "job verdict seconds log")

@@ -8,6 +8,17 @@
 
 namespace quire {
 
+OpenedHead OpenEagleHead(const std::filesystem::path& folder, const ModelConfig& trunk) {
+  Require(std::filesystem::is_directory(folder),
+          "draft model: expected a folder with config.json, got {}{}",
+          QuoteForMessage(folder.string()),
+          std::filesystem::exists(folder) ? "" : ", which does not exist");
+  OpenedHead head{.config = std::make_unique<const EagleConfig>(ReadEagleConfig(folder, trunk)),
+                  .weights = nullptr};
+  head.weights = OpenWeightFiles(folder, head.config->layer);
+  return head;
+}
+
 EagleHead::EagleHead(EagleConfig config, EagleWeights weights, RopeAngles rope)
     : config_(std::move(config)),
       weights_(std::move(weights)),
@@ -60,8 +71,9 @@ void EagleHead::Logits(const LogitsArgs& args, TensorView states, Ops& ops) cons
             .weight = weights_.head_norm,
             .eps = static_cast<float>(config_.layer.norm_eps),
             .y = args.normed});
-  ops.CopyRows({.x = config_.norm_output ? args.normed : args.picked, .y = states});
   ops.Matmul({.x = args.normed, .w = weights_.head, .y = args.logits});
+  const TensorView& own = config_.norm_output ? args.normed : args.picked;
+  if (own.data() != states.data()) ops.CopyRows({.x = own, .y = states});
   ops.Mark(ForwardPart::kHead);
 }
 

@@ -9,6 +9,8 @@
 #define QUIRE_MODEL_EAGLE_H_
 
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <span>
 
 #include "base/tensor_view.h"
@@ -17,9 +19,20 @@
 #include "model/eagle_config.h"
 #include "model/forward.h"
 #include "model/rope_table.h"
+#include "model/weight_source.h"
 #include "model/weights.h"
 
 namespace quire {
+
+// A head's folder, of which nothing has been read but the config and the headers of the weight files.
+struct OpenedHead {
+  std::unique_ptr<const EagleConfig> config;  // on its own, because the weights refer to it
+  std::unique_ptr<WeightSource> weights;
+};
+
+// Throws Error(kInvalidArgument) if the folder or a file is missing or cannot be right, or the head is not
+// `trunk`'s.
+OpenedHead OpenEagleHead(const std::filesystem::path& folder, const ModelConfig& trunk);
 
 // The trunk's states, of what ForwardArgs::layer_inputs holds.
 struct FuseArgs {
@@ -43,8 +56,8 @@ class EagleHead {
   // one of its geometry.
   void Forward(const DraftArgs& args, Ops& ops) const;
 
-  // args.logits are of the draft vocabulary. `states` [num_rows, hidden] act: what rows behind take; not
-  // args.normed.
+  // args.logits are of the draft vocabulary. `states` [num_rows, hidden] act: what rows behind take; it may
+  // be args.normed.
   void Logits(const LogitsArgs& args, TensorView states, Ops& ops) const;
 
  private:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "model/eagle.h"
 #include "model/forward.h"
 
 namespace quire {
@@ -32,14 +33,18 @@ KvFormat IndexKeyFormat(const ModelConfig& config, const RunnerOptions& options)
 std::vector<KvLayout> StoreLayouts(const ModelConfig& config, const RunnerOptions& options) {
   const KvLayout latent(options.kv_format, AttentionShape(config).dims, options.page_size);
   std::vector<KvLayout> layouts(static_cast<size_t>(config.num_layers()), latent);
-  if (!config.indexer) {
-    if (config.drafts) layouts.push_back(latent);
-    return layouts;
+  std::vector<KvLayout> of_draft(config.drafts ? 1 : 0, latent);
+  if (config.indexer) {
+    const KvLayout keys(IndexKeyFormat(config, options),
+                        {.latent_dim = config.indexer->head_dim, .rope_dim = 0}, options.page_size);
+    layouts.insert(layouts.end(), static_cast<size_t>(config.indexer->num_full()), keys);
+    if (config.drafts) of_draft.push_back(keys);
   }
-  const KvLayout keys(IndexKeyFormat(config, options),
-                      {.latent_dim = config.indexer->head_dim, .rope_dim = 0}, options.page_size);
-  layouts.insert(layouts.end(), static_cast<size_t>(config.indexer->num_full()), keys);
-  if (config.drafts) layouts.insert(layouts.end(), {latent, keys});
+  if (options.head != nullptr) {
+    of_draft.emplace_back(options.kv_format, AttentionShape(options.head->config->layer).dims,
+                          options.page_size);
+  }
+  layouts.insert(layouts.end(), of_draft.begin(), of_draft.end());
   return layouts;
 }
 

@@ -19,7 +19,8 @@ namespace quire {
 KvFormat IndexKeyFormat(const ModelConfig& config, const RunnerOptions& options);
 
 // The layouts of a model's stores: of every layer, and behind them of each layer that has index keys:
-// NumTrunkStores. Then those of the draft layer, in the same order, where the model drafts.
+// NumTrunkStores. Then those of the draft layer, in the same order, where the model drafts; or that of an
+// EAGLE-3 head, whose rows have a geometry of their own.
 std::vector<KvLayout> StoreLayouts(const ModelConfig& config, const RunnerOptions& options);
 
 // Sizes, or takes, the KV stores of all layers, in that order.

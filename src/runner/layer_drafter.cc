@@ -54,6 +54,7 @@ LayerDrafter::LayerDrafter(DraftRunner& runner, const RunnerLimits& limits, cons
                            Faults faults)
     : runner_(runner),
       limits_(limits),
+      room_(shape),
       shape_(shape),
       faults_(faults),
       first_kept_(runner.num_step_states()),
@@ -75,6 +76,14 @@ LayerDrafter::LayerDrafter(DraftRunner& runner, const RunnerLimits& limits, cons
   row_parents_.resize(max_seqs * level_rows);
   order_.resize(num_branches() * num_branches());
   tree_.Reserve(SizeOf(shape.candidates()));
+}
+
+void LayerDrafter::UseShape(const TreeShape& shape) {
+  QUIRE_CHECK(
+      shape.steps <= room_.steps && shape.branches <= room_.branches && shape.nodes <= room_.nodes,
+      "{}-{}-{} in room for {}-{}-{}", shape.steps, shape.branches, shape.nodes, room_.steps,
+      room_.branches, room_.nodes);
+  shape_ = shape;
 }
 
 LayerDrafter::Place* LayerDrafter::Find(uint64_t id) {
@@ -147,14 +156,14 @@ void LayerDrafter::Extend(const StepOutcome& outcome) {
   place.token = outcome.next_token;
 }
 
-// A kept state is read by the pass, and written behind it.
+// A kept state is read by the pass, and written behind it. The next draft may have any shape.
 void LayerDrafter::RunExtension() {
   std::span<const TokenLogprob> top;
   if (!sequences_.empty()) {
     top = runner_.Draft({.sequences = sequences_,
                          .state_of = state_of_,
                          .wanted = wanted_,
-                         .num_top = static_cast<int32_t>(shape_.branches),
+                         .num_top = static_cast<int32_t>(room_.branches),
                          .first_state = first_row_});
   }
   for (const Waiting& waiting : waiting_) {
@@ -162,7 +171,7 @@ void LayerDrafter::RunExtension() {
     const bool is_draft = waiting.wanted >= 0;
     runner_.CopyState(is_draft ? first_row_ + waiting.wanted : waiting.state, KeptState(place));
     if (!is_draft) continue;
-    std::ranges::copy(top.subspan(SizeOf(waiting.wanted) * kMaxTopLogprobs, num_branches()),
+    std::ranges::copy(top.subspan(SizeOf(waiting.wanted) * kMaxTopLogprobs, SizeOf(room_.branches)),
                       place.best.begin());
   }
   sequences_.clear();
@@ -260,7 +269,7 @@ void LayerDrafter::AddRows(const StepSequence& seq, Growth& growth) {
   const size_t branches = num_branches();
   const size_t num_rows = branches * (growth.num_levels - 1);  // that it has
   const std::span<int32_t> best =
-      std::span(order_).first(growth.num_levels == 1 ? branches : order_.size());
+      std::span(order_).first(growth.num_levels == 1 ? branches : branches * branches);
   std::iota(best.begin(), best.end(),
             static_cast<int32_t>(NumCandidates(growth.num_levels) - best.size()));
   if (growth.num_levels > 1) {

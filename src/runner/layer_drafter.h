@@ -58,6 +58,9 @@ class LayerDrafter final : public Drafter {
   LayerDrafter(DraftRunner& runner, const RunnerLimits& limits, const TreeShape& shape,
                Faults faults = {});
 
+  // From the next AddNodes on, where no number is greater than that of the shape it was made with.
+  void UseShape(const TreeShape& shape);
+
   // Sequences whose id is 0 get no drafts.
   void AddNodes(const StepBatch& batch, std::span<Draft> drafts) override;
   void Take(std::span<const StepOutcome> outcomes) override;
@@ -112,7 +115,8 @@ class LayerDrafter final : public Drafter {
 
   DraftRunner& runner_;
   const RunnerLimits limits_;
-  const TreeShape shape_;
+  const TreeShape room_;
+  TreeShape shape_;  // in use
   [[no_unique_address]] const Faults faults_;
   const int32_t first_kept_;  // states: one for each place
   const int32_t first_row_;   // and those of a pass

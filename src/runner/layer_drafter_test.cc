@@ -1,287 +1,91 @@
+// The drafts of draft layers, on the CPU and on a device.
 #include "runner/layer_drafter.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "io/json.h"
-#include "runner/cpu_runner.h"
+#include "runner/draft_cases.h"
 #include "runner/runner_cases.h"
+#include "runner/test_backend.h"
 #include "runner/test_models.h"
-#include "testing/active_faults.h"
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
-#include "testing/mixed_drafter.h"
-#include "testing/scripted_drafter.h"
 #include "testing/step_jobs.h"
 
 namespace quire {
 namespace {
 
-using testing::DraftStyle;
 using testing::ErrorMessage;
-using testing::MixedDrafter;
+using testing::MakeBackendRunner;
 using testing::RandomTokens;
-using testing::ScriptedDrafter;
-
-std::filesystem::path Fixture(const std::string& name) {
-  return std::filesystem::path(QUIRE_RUNNER_TESTDATA) / "hf" / name;
-}
-
-RunnerOptions DraftOptions(int32_t page_size) {
-  return {.page_size = PageSize(page_size),
-          .context = TokenCount(160),
-          .max_seqs = 3,
-          .max_step_tokens = TokenCount(128),
-          .kv_format = KvFormat::kLatentF32,
-          .index_type = IndexKeyType::kF32,
-          .checks = StepChecks::kPoison,
-          .num_threads = 2,
-          .faults = testing::ActiveFaults()};
-}
-
-std::vector<int32_t> TextOf(const StepSequence& seq) {
-  std::vector<int32_t> text(seq.prompt.begin(), seq.prompt.end());
-  text.insert(text.end(), seq.output.begin(), seq.output.end());
-  return text;
-}
-
-// What was drafted, for which text.
-struct SeenDraft {
-  std::vector<int32_t> text, tokens, parents;
-};
-
-std::unique_ptr<SpeculativeRunner> MakeDrafting(const std::filesystem::path& folder,
-                                                int32_t page_size, const TreeShape& shape,
-                                                std::vector<SeenDraft>& seen,
-                                                std::unique_ptr<Drafter> scripted = {}) {
-  auto target = testing::MakeRunner(folder, LayerTargetOptions(DraftOptions(page_size), shape));
-  auto layer = std::make_unique<LayerDrafter>(*target->draft_runner(), target->limits(), shape,
-                                              testing::ActiveFaults());
-  const auto observe = [&seen](const StepBatch& batch, std::span<const Draft> drafts) {
-    for (const Draft& draft : drafts) {
-      seen.push_back({.text = TextOf(batch.sequences[draft.sequence]),
-                      .tokens = {draft.tokens.begin(), draft.tokens.begin() + draft.num_nodes},
-                      .parents = {draft.parents.begin(), draft.parents.begin() + draft.num_nodes}});
-    }
-  };
-  return std::make_unique<SpeculativeRunner>(
-      std::move(target),
-      std::make_unique<MixedDrafter>(std::move(layer), std::move(scripted), observe), shape.Room());
-}
-
-// ---- Parity ----
-
-class LayerDraftParity : public ::testing::TestWithParam<const char*> {};
-
-TEST_P(LayerDraftParity, AChainIsThatOfThePublishedLayerHoweverThePromptIsCut) {
-  const Json expected = ReadJsonFile(Fixture(GetParam()) / "expected.json");
-  const auto prompt = expected.at("tokens").get<std::vector<int32_t>>();
-  std::vector<int32_t> chain = {expected.at("greedy").at(0).get<int32_t>()};
-  for (const Json& token : expected.at("draft").at("chain")) chain.push_back(token.get<int32_t>());
-  for (const size_t chunk : {size_t{1}, size_t{13}, size_t{64}}) {
-    std::vector<SeenDraft> seen;
-    const auto runner = MakeDrafting(Fixture(GetParam()), 16, {.steps = 4, .nodes = 5}, seen);
-    const std::vector<PageId> pages = FirstPages(8);
-    std::vector<int32_t> text = prompt;
-    for (size_t begin = 0; begin < prompt.size(); begin += chunk) {
-      const size_t count = std::min(chunk, prompt.size() - begin);
-      const StepSequence seq{
-          .id = 1,
-          .tokens = std::span(prompt).subspan(begin, count),
-          .position = TokenCount(begin),
-          .pages = pages,
-          .want = begin + count == prompt.size() ? Want::kNextToken : Want::kNothing,
-          .sampling = {.temperature = 0}};
-      const StepResult& result = runner->Step({.sequences = {&seq, 1}});
-      if (seq.want == Want::kNextToken) {
-        text.push_back(result.sequences[0].answers[0].tokens[0].chosen.token);
-      }
-    }
-    const std::span<const int32_t> all = text;
-    const StepSequence next{.id = 1,
-                            .tokens = all.last(1),
-                            .position = TokenCount(prompt.size()),
-                            .pages = pages,
-                            .lookahead = TokenCount(4),
-                            .want = Want::kNextToken,
-                            .sampling = {.temperature = 0},
-                            .prompt = prompt,
-                            .output = all.last(1)};
-    runner->Step({.sequences = {&next, 1}});
-    ASSERT_EQ(seen.size(), 1u);
-    EXPECT_EQ(seen[0].tokens, chain) << "chunks of " << chunk;
-    EXPECT_EQ(seen[0].parents, (std::vector<int32_t>{-1, 0, 1, 2, 3}));
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Models, LayerDraftParity,
-                         ::testing::Values("v3_mtp", "glm_flash_mtp", "v32_mtp"),
-                         [](const auto& test) { return std::string(test.param); });
 
 // ---- History ----
 
-// One sequence on its way.
-struct Draftee {
-  std::vector<int32_t> prompt;
-  size_t chunk = 1;
-  std::vector<PageId> pages = {};
-  uint64_t id = 0;
-  SamplingParams sampling = {};
-  std::vector<int32_t> text = {};
-  size_t computed = 0;
-
-  bool is_prefill() const { return computed < prompt.size(); }
-  StepSequence Next(TokenCount lookahead) const {
-    const std::span<const int32_t> all = text;
-    const size_t count = is_prefill() ? std::min(chunk, prompt.size() - computed) : 1;
-    return {.id = id,
-            .tokens = all.subspan(computed, count),
-            .position = TokenCount(computed),
-            .pages = pages,
-            .lookahead = is_prefill() ? TokenCount(0) : lookahead,
-            .want = computed + count >= prompt.size() ? Want::kNextToken : Want::kNothing,
-            .sampling = sampling,
-            .prompt = all.first(prompt.size()),
-            .output = all.subspan(prompt.size())};
-  }
-  void Take(const StepSequence& step, const StepSequenceResult& result) {
-    computed += step.tokens.size();
-    if (result.answers.empty()) return;
-    for (const StepToken& token : result.answers[0].tokens) text.push_back(token.chosen.token);
-    computed = text.size() - 1;
-  }
-};
-
-std::vector<Draftee> MakeDraftees(const RunnerLimits& limits) {
-  std::vector<PageId> pages;
-  for (int32_t i = 1; i < limits.pool_pages.raw(); ++i) pages.push_back(PageId(i));
-  std::shuffle(pages.begin(), pages.end(), std::mt19937_64(3));
-  const auto each = static_cast<size_t>(limits.page_size.PagesFor(TokenCount(110)).raw());
-  std::vector<Draftee> draftees;
-  for (size_t i = 0; i < 3; ++i) {
-    Draftee draftee{.prompt = RandomTokens(17 + 20 * static_cast<int64_t>(i), limits.vocab_size, i),
-                    .chunk = 5 + 8 * i,
-                    .id = i + 1,
-                    .sampling = {.temperature = i == 0 ? 0.0f : 0.8f, .seed = i}};
-    for (size_t k = 0; k < each; ++k) {
-      draftee.pages.push_back(pages.back());
-      pages.pop_back();
-    }
-    draftee.text = draftee.prompt;
-    draftees.push_back(std::move(draftee));
-  }
-  return draftees;
-}
-
-// Until each has so many tokens of output. With lookahead, some steps have less of it.
-std::vector<std::vector<int32_t>> Answer(Runner& runner, size_t num_output) {
-  std::vector<Draftee> draftees = MakeDraftees(runner.limits());
-  const auto left = [&](const Draftee& each) {
-    return each.text.size() < each.prompt.size() + num_output;
-  };
-  for (int64_t turn = 0; std::ranges::any_of(draftees, left); ++turn) {
-    std::vector<StepSequence> batch;
-    std::vector<Draftee*> in_batch;
-    for (Draftee& each : draftees) {
-      if (!left(each)) continue;
-      const TokenCount most = runner.limits().lookahead;
-      batch.push_back(each.Next(turn % 4 == 3 ? TokenCount(most.raw() / 2) : most));
-      in_batch.push_back(&each);
-    }
-    const StepResult& result = runner.Step({.sequences = batch});
-    for (size_t i = 0; i < batch.size(); ++i) in_batch[i]->Take(batch[i], result.sequences[i]);
-  }
-  std::vector<std::vector<int32_t>> texts;
-  for (Draftee& each : draftees) {
-    each.text.resize(each.prompt.size() + num_output);
-    texts.push_back(std::move(each.text));
-  }
-  return texts;
-}
-
-// What a runner that has seen nothing of the text before drafts for it.
-SeenDraft DraftAnew(Runner& runner, const SeenDraft& old, std::vector<SeenDraft>& seen) {
-  static uint64_t next_id = 100;
-  const std::vector<PageId> pages =
-      FirstPages(runner.limits().page_size.PagesFor(TokenCount(150)).raw());
-  const std::span<const int32_t> text = old.text;
-  const StepSequence prefill{.id = ++next_id,
-                             .tokens = text.first(text.size() - 1),
-                             .pages = pages,
-                             .want = Want::kScores,
-                             .next_token = text.back()};
-  runner.Step({.sequences = {&prefill, 1}});
-  const StepSequence next{.id = next_id,
-                          .tokens = text.last(1),
-                          .position = TokenCount(text.size() - 1),
-                          .pages = pages,
-                          .lookahead = runner.limits().lookahead,
-                          .want = Want::kNextToken,
-                          .sampling = {.temperature = 0},
-                          .prompt = text.first(text.size() - 1),
-                          .output = text.last(1)};
-  seen.clear();
-  runner.Step({.sequences = {&next, 1}});
-  return seen.at(0);
-}
-
 struct HistoryCase {
-  const char* folder;
+  const char* name;  // of a fixture, or null: the true geometry with a draft layer of dummy weights
+  KvFormat kv_format;
   int32_t page_size;
+  StepMode mode;
   TreeShape shape;
+
+  RunnerOptions Options(int32_t pages_of) const {
+    RunnerOptions options = DraftOptions(pages_of, mode);
+    options.kv_format = kv_format;
+    return options;
+  }
+  std::unique_ptr<MeteredRunner> Make(const RunnerOptions& options) const {
+    if (name != nullptr) return MakeBackendRunner(DraftFixture(name), options);
+    ModelConfig config = ReadModelConfig(kTrueGeometry);
+    config.num_draft_layers = 1;
+    return MakeBackendRunner(config, *MakeDummyWeights(config), options);
+  }
 };
 
 class DraftHistory : public ::testing::TestWithParam<HistoryCase> {};
 
 // Paths of trees are accepted, rows move, chunks end anywhere, others run beside it.
 TEST_P(DraftHistory, DraftsDependOnTheTextAloneAndChangeNone) {
-  const auto& [name, page_size, shape] = GetParam();
-  constexpr size_t kOutput = 24;
-  const auto plain = testing::MakeRunner(Fixture(name), DraftOptions(page_size));
-  const auto texts = Answer(*plain, kOutput);
-  std::vector<SeenDraft> seen;
-  auto scripted = std::make_unique<ScriptedDrafter>(
-      [&texts](const StepSequence& seq) { return testing::NextOf(texts, seq); },
-      shape.branches > 1 ? DraftStyle::kLastSibling : DraftStyle::kRight,
-      plain->limits().vocab_size, 5);
-  const auto runner = MakeDrafting(Fixture(name), page_size, shape, seen, std::move(scripted));
-  EXPECT_EQ(Answer(*runner, kOutput), texts);
-
-  std::vector<SeenDraft> anew;
-  const auto fresh = MakeDrafting(Fixture(name), 64, shape, anew);
-  int64_t num_whole = 0;
-  for (const SeenDraft& each : seen) {
-    ASSERT_GT(each.tokens.size(), 1u) << "nothing was drafted behind " << each.text.size();
-    if (std::ssize(each.tokens) < shape.nodes) continue;  // with less lookahead
-    ++num_whole;
-    const SeenDraft expected = DraftAnew(*fresh, each, anew);
-    ASSERT_EQ(each.tokens, expected.tokens) << "behind " << each.text.size() << " tokens";
-    ASSERT_EQ(each.parents, expected.parents) << "behind " << each.text.size() << " tokens";
-  }
-  EXPECT_GT(num_whole, 10);
+  const HistoryCase& given = GetParam();
+  ExpectDraftsDependOnTheTextAlone(
+      given.shape,
+      [&](int32_t page_size, const TreeShape* drafting) {
+        const RunnerOptions options = given.Options(page_size);
+        return given.Make(drafting == nullptr ? options : LayerTargetOptions(options, *drafting));
+      },
+      given.page_size);
 }
 
 const HistoryCase kHistoryCases[] = {
-    {"v3_mtp", 1, {.steps = 3, .branches = 1, .nodes = 4}},
-    {"v3_mtp", 16, {.steps = 3, .branches = 4, .nodes = 8}},
-    {"v3_mtp", 61, {.steps = 2, .branches = 8, .nodes = 5}},
-    {"v32_mtp", 16, {.steps = 4, .branches = 3, .nodes = 17}},
-    {"glm_flash_mtp", 64, {.steps = 8, .branches = 2, .nodes = 9}}};
+    {"v3_mtp", KvFormat::kLatentF32, 1, StepMode::kEager, {.steps = 3, .branches = 1, .nodes = 4}},
+    {"v3_mtp", KvFormat::kLatentF32, 16, StepMode::kGraph, {.steps = 3, .branches = 4, .nodes = 8}},
+    {"v3_mtp", KvFormat::kLatentF32, 61, StepMode::kEager, {.steps = 2, .branches = 8, .nodes = 5}},
+    {"v3_mtp", KvFormat::kLatentF32, 64, StepMode::kGraph, {.steps = 4, .branches = 1, .nodes = 5}},
+    {"v32_mtp",
+     KvFormat::kLatentF32,
+     16,
+     StepMode::kGraph,
+     {.steps = 4, .branches = 3, .nodes = 17}},
+    {"glm_flash_mtp",
+     KvFormat::kLatentF32,
+     64,
+     StepMode::kEager,
+     {.steps = 8, .branches = 2, .nodes = 9}},
+    // On a device, by tensor cores.
+    {nullptr, KvFormat::kLatentBf16, 61, StepMode::kGraph, {.steps = 3, .branches = 1, .nodes = 4}},
+    {nullptr, KvFormat::kLatentFp8, 16, StepMode::kGraph, {.steps = 3, .branches = 4, .nodes = 8}}};
 
 std::string HistoryName(const ::testing::TestParamInfo<HistoryCase>& info) {
-  const auto& [name, page_size, shape] = info.param;
-  return std::string(name) + "_page" + std::to_string(page_size) + "_" +
-         std::to_string(shape.steps) + "_" + std::to_string(shape.branches) + "_" +
-         std::to_string(shape.nodes);
+  const auto& [name, kv_format, page_size, mode, shape] = info.param;
+  return std::string(name != nullptr ? name : "true_geometry") + "_" + KvFormatName(kv_format) +
+         "_page" + std::to_string(page_size) + "_" + std::to_string(shape.steps) + "_" +
+         std::to_string(shape.branches) + "_" + std::to_string(shape.nodes) +
+         (mode == StepMode::kGraph ? "_graph" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DraftHistory, ::testing::ValuesIn(kHistoryCases), HistoryName);
@@ -322,8 +126,8 @@ class PathDrafts {
 };
 
 TEST(LayerDrafterTest, RowsOfATreeSeeTheirOwnPathAndNoOther) {
-  const auto target = testing::MakeRunner(
-      Fixture("v3_mtp"),
+  const auto target = MakeBackendRunner(
+      DraftFixture("v3_mtp"),
       LayerTargetOptions(DraftOptions(16), {.steps = 3, .branches = 2, .nodes = 5}));
   DraftRunner& runner = *target->draft_runner();
   const std::vector<PageId> pages = FirstPages(4);
@@ -385,7 +189,8 @@ TEST(LayerDrafterTest, RowsOfATreeSeeTheirOwnPathAndNoOther) {
 
 TEST(LayerDrafterTest, AStepAllocatesNothing) {
   const TreeShape shape{.steps = 3, .branches = 4, .nodes = 8};
-  auto target = testing::MakeRunner(Fixture("v3_mtp"), LayerTargetOptions(DraftOptions(16), shape));
+  auto target =
+      MakeBackendRunner(DraftFixture("v3_mtp"), LayerTargetOptions(DraftOptions(16), shape));
   auto layer = std::make_unique<LayerDrafter>(*target->draft_runner(), target->limits(), shape);
   SpeculativeRunner runner(std::move(target), std::move(layer), shape.Room());
   std::vector<Draftee> draftees = MakeDraftees(runner.limits());

@@ -71,7 +71,11 @@ std::string ToTable(const MemoryPlan& plan) {
   const RunnerLimits& limits = plan.limits;
   const std::string of =
       plan.num_ranks > 1 ? fmt::format(" of each of {} ranks", plan.num_ranks) : "";
-  return "memory plan" + of + "\n" + row("weights", FormatBytes(plan.weights), "") +
+  return "memory plan" + of + "\n" +
+         row("weights", FormatBytes(plan.weights),
+             plan.draft_weights > ByteOffset(0)
+                 ? fmt::format("{} of them are the draft model's", FormatBytes(plan.draft_weights))
+                 : "") +
          row("KV cache", FormatBytes(plan.kv),
              fmt::format("{} per token, {} pages of {} tokens = {} tokens",
                          FormatBytes(plan.kv_per_token), plan.usable_pages(),
@@ -83,6 +87,11 @@ std::string ToTable(const MemoryPlan& plan) {
               ? row("", "",
                     fmt::format("{} of each token's are index keys",
                                 FormatBytes(plan.index_per_token)))
+              : "") +
+         (plan.draft_per_token > ByteOffset(0)
+              ? row("", "",
+                    fmt::format("{} of each token's are of the layer that drafts",
+                                FormatBytes(plan.draft_per_token)))
               : "") +
          row("workspace", FormatBytes(plan.workspace),
              fmt::format("steps of up to {} tokens of {} sequences", limits.max_step_tokens,

@@ -18,11 +18,13 @@ struct MemoryPlan {
   RunnerLimits limits = {};  // with every default resolved
   int32_t num_ranks = 1;     // each of which takes about this much; the KV cache exactly
   ByteOffset weights = {};
-  ByteOffset kv_per_token = {};  // of all layers
+  ByteOffset draft_weights = {};  // of these, an EAGLE-3 head's
+  ByteOffset kv_per_token = {};   // of all layers
   ByteOffset kv_per_page = {};
   ByteOffset kv = {};               // of limits.pool_pages pages
   ByteOffset workspace = {};        // activations, logits, sampling, results
-  ByteOffset index_per_token = {};  // of that, index keys of a sparse model
+  ByteOffset index_per_token = {};  // of kv_per_token, index keys of a sparse model
+  ByteOffset draft_per_token = {};  // of kv_per_token, what a draft layer or an EAGLE-3 head keeps
   ByteOffset attention = {};        // of the workspace, partial results of attention
   // Of the workspace of a sparse model, chosen keys and the search for them: the same for every context.
   ByteOffset selection = {};

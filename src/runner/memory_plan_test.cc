@@ -3,14 +3,17 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "model/eagle.h"
 #include "runner/bucket.h"
 #include "runner/cpu_runner.h"
 #include "runner/test_models.h"
 #include "testing/error_message.h"
+#include "testing/random_head.h"
 #include "testing/step_jobs.h"
 
 namespace quire {
@@ -119,6 +122,28 @@ TEST(MemoryPlanTest, TheDraftLayerOfASparseModelHasIndexKeysToo) {
   const MemoryPlan drafting = MakeMemoryPlan(config, *MakeDummyWeights(config), options);
   EXPECT_EQ(drafting.kv_per_token, plain.kv_per_token + ByteOffset(576 * 2 + 132));
   EXPECT_EQ(drafting.index_per_token, plain.index_per_token + ByteOffset(132));
+}
+
+TEST(MemoryPlanTest, AHeadHasRowsOfItsOwnGeometryAndWeightsThatAreNamed) {
+  const ModelConfig config = ReadModelConfig(kSparse);
+  const OpenedHead head =
+      OpenEagleHead(testing::WriteRandomHead(
+                        std::filesystem::path(::testing::TempDir()) / "planned_head", config),
+                    config);
+  RunnerOptions options{.page_size = PageSize(64), .context = TokenCount(1000)};
+  const MemoryPlan plain = MakeMemoryPlan(config, *MakeDummyWeights(config), options);
+  options.draft_layer = true;
+  options.head = &head;
+  const MemoryPlan drafting = MakeMemoryPlan(config, *MakeDummyWeights(config), options);
+  EXPECT_EQ(drafting.draft_per_token, ByteOffset((16 + 8) * 2));
+  EXPECT_EQ(drafting.kv_per_token, plain.kv_per_token + drafting.draft_per_token);
+  EXPECT_EQ(drafting.index_per_token, plain.index_per_token);
+  EXPECT_GT(drafting.draft_weights, ByteOffset(0));
+  EXPECT_EQ(drafting.weights, plain.weights + drafting.draft_weights);
+  EXPECT_NE(ToTable(drafting).find("48 B of each token's are of the layer that drafts"),
+            std::string::npos);
+  EXPECT_NE(ToTable(drafting).find("of them are the draft model's"), std::string::npos);
+  EXPECT_EQ(ToTable(plain).find("draft"), std::string::npos);
 }
 
 TEST(MemoryPlanTest, AModelThatCannotDraftIsRefusedByName) {

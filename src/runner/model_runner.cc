@@ -104,18 +104,25 @@ void ModelRunner::SampleMasked() {
   device_->Sample(work_);
 }
 
-// The batch's inputs, padded, and what is wanted of its rows.
+// The batch's inputs, and what is wanted of its rows.
 void ModelRunner::PackBucket(size_t number) {
   Bucket& bucket = memory_.buckets[number];
-  const StepInputs inputs = Inputs(bucket);
   memory_.results.Pick(batch_, *bucket.next, memory_.scores);
+  PackRows(number);
+  work_.num_score_blocks = memory_.results.num_score_blocks();
+  if (bucket.size.expands()) PackExpansion(bucket);
+}
+
+// The batch's tokens and sequences, padded where the device pads.
+void ModelRunner::PackRows(size_t number) {
+  const Bucket& bucket = memory_.buckets[number];
+  const StepInputs inputs = Inputs(bucket);
   Pack(batch_, plan_.limits.page_size, inputs);
   const TokenCount num_tokens = NumTokens(batch_);
   bucket.host.live_tokens[0] = static_cast<int32_t>(num_tokens.raw());
-  work_ = {.bucket = number, .num_score_blocks = memory_.results.num_score_blocks()};
+  work_ = {.bucket = number};
   if (device_->pads()) {
     PadTo(bucket.size, plan_.limits.page_size, batch_.sequences.size(), num_tokens, inputs);
-    if (bucket.size.expands()) PackExpansion(bucket);
     work_.num_tokens = ToSize(bucket.size.num_tokens.raw());
     work_.seqs = memory_.seqs.first(ToSize(bucket.size.num_seqs));
   } else {
@@ -230,8 +237,7 @@ void ModelRunner::BringMany(std::span<const SequenceStep> seqs, std::span<RowUse
 
 // ---- Drafting ----
 
-// As a step of its own, without padding, in the smallest bucket: results of the last one stay as they
-// are.
+// As a step of its own, in the smallest bucket: results of the last one stay as they are.
 std::span<const TokenLogprob> ModelRunner::Draft(const DraftPass& pass) {
   device_->ThrowIfLost();
   QUIRE_CHECK(!is_running_, "a step is still to be collected");
@@ -240,20 +246,53 @@ std::span<const TokenLogprob> ModelRunner::Draft(const DraftPass& pass) {
   const size_t num_seqs = pass.sequences.size();
   const size_t number =
       ChooseBucket(bucket_sizes_, static_cast<int32_t>(num_seqs), num_tokens, num_tokens);
-  Pack(batch_, plan_.limits.page_size, Inputs(memory_.buckets[number]));
-  work_ = {.bucket = number,
-           .num_tokens = ToSize(num_tokens.raw()),
-           .seqs = memory_.seqs.first(num_seqs)};
+  PackRows(number);
+  const DraftWork draft = PackDraft(pass);
   try {
     AssignRows();
-    const std::span<const TokenLogprob> top = device_->Draft(work_, pass);
+    device_->Draft(work_, draft);
     NoteRows();
-    return top;
   } catch (...) {
     book_.ForgetPages();
     device_->Abandon(std::current_exception());
     throw;
   }
+  const std::span<TokenLogprob> tops =
+      memory_.host_tops.top.first(draft.num_wanted * kMaxTopLogprobs);
+  if (!device_->draft_token_ids().empty()) TranslateTops(tops, ToSize(pass.num_top));
+  return tops;
+}
+
+// To the model's tokens: the first num_top of every row.
+void ModelRunner::TranslateTops(std::span<TokenLogprob> tops, size_t num_top) const {
+  const std::span<const int32_t> ids = device_->draft_token_ids();
+  for (size_t i = 0; i < tops.size(); i += kMaxTopLogprobs) {
+    for (TokenLogprob& top : tops.subspan(i, num_top)) top.token = ids[ToSize(top.token)];
+  }
+}
+
+// Rows of padding take state 0, and what is wanted of them is row 0: nobody reads what comes of it.
+DraftWork ModelRunner::PackDraft(const DraftPass& pass) {
+  const auto most_rows = ToSize(memory_.buckets[work_.bucket].draft_rows);
+  const DraftWork draft{.num_rows = device_->pads() ? most_rows : pass.wanted.size(),
+                        .num_wanted = pass.wanted.size(),
+                        .first_state = pass.first_state};
+  const auto num_states = ToSize(memory_.states.dim(0));
+  QUIRE_CHECK(draft.num_wanted <= most_rows, "{} rows are wanted of {}", draft.num_wanted,
+              most_rows);
+  QUIRE_CHECK(ToSize(pass.first_state) + draft.num_wanted <= num_states,
+              "{} states from {} on, of {}", draft.num_wanted, pass.first_state, num_states);
+  const DraftInputs& inputs = memory_.host_draft;
+  const auto put = [](std::span<const int32_t> values, std::span<int32_t> to) {
+    std::fill(std::ranges::copy(values, to.begin()).out, to.end(), 0);
+  };
+  put(pass.state_of, inputs.state_of.first(work_.num_tokens));
+  put(pass.wanted, inputs.wanted.first(draft.num_rows));
+  memory_.draft_tops->Begin(static_cast<int32_t>(draft.num_wanted));
+  for (int32_t i = 0; i < std::ssize(pass.wanted); ++i) {
+    memory_.draft_tops->AddScore(i, kNoToken, pass.num_top);
+  }
+  return draft;
 }
 
 // ---- Results ----

@@ -56,6 +56,9 @@ class ModelRunner : public MeteredRunner, private DraftRunner {
   void PrepareBuckets();
   void Start(const StepBatch& batch);
   void PackBucket(size_t number);
+  void PackRows(size_t number);
+  DraftWork PackDraft(const DraftPass& pass);
+  void TranslateTops(std::span<TokenLogprob> tops, size_t num_top) const;
   void PackExpansion(const Bucket& bucket);
   StepInputs Inputs(const Bucket& bucket) const;
   void PackCopies();

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "model/eagle.h"
 #include "model/forward.h"
 #include "model/rope_table.h"
 #include "model/shard.h"
@@ -52,6 +55,16 @@ ByteOffset IndexPageBytes(const ModelConfig& config, const RunnerOptions& option
   return bytes;
 }
 
+// And what rows of a draft layer are, its index keys among them.
+ByteOffset DraftPageBytes(const ModelConfig& config, const RunnerOptions& options) {
+  const std::vector<KvLayout> layouts = StoreLayouts(config, options);
+  ByteOffset bytes{0};
+  for (const KvLayout& layout : std::span(layouts).subspan(NumTrunkStores(config))) {
+    bytes += layout.page_bytes();
+  }
+  return bytes;
+}
+
 // As many of the wanted pages as the memory limit leaves room for; page ids are 32-bit.
 PageCount PagesThatFit(const MemoryPlan& plan, const RunnerOptions& options, PageCount wanted) {
   const ByteOffset fixed = plan.total();  // without KV: there is none yet
@@ -80,7 +93,8 @@ PageCount PagesThatFit(const MemoryPlan& plan, const RunnerOptions& options, Pag
 }  // namespace
 
 ModelConfig ConfigFor(const ModelConfig& model, const RunnerOptions& options) {
-  ModelConfig config = options.draft_layer ? WithDraftLayer(model) : model;
+  const bool has_own_layer = options.draft_layer && options.head == nullptr;
+  ModelConfig config = has_own_layer ? WithDraftLayer(model) : model;
   if (options.tp_size != 1 || options.ep_size != 1) {
     config = WithShard(std::move(config), options.rank, options.tp_size, options.ep_size);
   }
@@ -116,6 +130,12 @@ void CheckOptions(const ModelConfig& config, const RunnerOptions& options) {
           "tree nodes: expected 0..{}, got {}", kMaxTreeNodes, options.tree_nodes);
   Require(options.pool_tokens >= TokenCount(0), "KV tokens: expected >= 0, got {}",
           options.pool_tokens);
+  if (options.head == nullptr) return;
+  QUIRE_CHECK(options.draft_layer && options.tp_size == 1, "a head of {} ranks", options.tp_size);
+  const int64_t tokens = options.head->config->draft_vocab_size;
+  Require(options.draft_branches <= tokens,
+          "speculation: branches: expected up to the draft model's {} tokens, got {}", tokens,
+          options.draft_branches);
 }
 
 RunnerLimits LimitsWithoutPool(const ModelConfig& config, const RunnerOptions& options) {
@@ -141,8 +161,18 @@ MemoryPlan PlanMemory(const ModelConfig& config, WeightSource& source, const Run
   backend.load(weights, [&](WeightPacker& packer) { LoadWeights(config, source, packer); });
   backend.load(angles,
                [&](WeightPacker& packer) { MakeRopeAngles(config, plan.limits.context, packer); });
+  if (options.head != nullptr) {
+    const OpenedHead& head = *options.head;
+    Carver draft;
+    backend.load(draft,
+                 [&](WeightPacker& packer) { LoadWeights(*head.config, *head.weights, packer); });
+    backend.load(angles, [&](WeightPacker& packer) {
+      MakeRopeAngles(head.config->layer, plan.limits.context, packer);
+    });
+    plan.draft_weights = draft.used();
+  }
   const StepMemory steps = backend.steps(plan.limits);
-  plan.weights = weights.used();
+  plan.weights = weights.used() + plan.draft_weights;
   plan.workspace = angles.used() + steps.workspace_bytes;
   plan.attention = steps.attention_bytes;
   plan.selection = steps.selection_bytes;
@@ -159,6 +189,8 @@ void ChoosePool(const ModelConfig& config, const RunnerOptions& options, MemoryP
   plan.kv_per_token = ByteOffset(plan.kv_per_page.raw() / options.page_size.raw());
   plan.index_per_token =
       ByteOffset(IndexPageBytes(config, options).raw() / options.page_size.raw());
+  plan.draft_per_token =
+      ByteOffset(DraftPageBytes(config, options).raw() / options.page_size.raw());
   plan.limits.pool_pages = PagesThatFit(plan, options, WantedPages(options, plan));
   Carver kv;
   LayOutStores(config, plan.limits, options, kv);

@@ -11,6 +11,8 @@
 
 namespace quire {
 
+struct OpenedHead;  // model/eagle.h
+
 // kEager runs every step at its own size. kGraph pads every step to one of a fixed list of buckets,
 // whose buffers have constant addresses: what a captured graph needs, and bit for bit the same.
 enum class StepMode { kEager, kGraph };
@@ -45,6 +47,9 @@ struct RunnerOptions {
   int32_t index_top_k = 0;  // what queries of a sparse model choose; 0: the model's own, else less
   // The model's draft layer is loaded, and keeps its rows in the pages too.
   bool draft_layer = false;
+  // With draft_layer: an EAGLE-3 head, which drafts in place of the model's own layer, or null. It outlives
+  // the making of the runner. Of one rank, on the CPU.
+  const OpenedHead* head = nullptr;
   int32_t draft_branches =
       0;  // rows of each sequence that a pass of it wants tokens of; 0: none runs
   // Ranks that compute the model together, with the same bits as one, and which of them this is

@@ -1,3 +1,4 @@
+// Speculation over a runner of the CPU or of a device.
 #include "runner/speculative_runner.h"
 
 #include <gtest/gtest.h>
@@ -10,12 +11,13 @@
 #include <vector>
 
 #include "decode/ngram_drafter.h"
-#include "runner/cpu_runner.h"
 #include "runner/runner_cases.h"
+#include "runner/test_backend.h"
 #include "runner/test_models.h"
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
 #include "testing/faulty_weights.h"
+#include "testing/sanitized_share.h"
 #include "testing/scripted_drafter.h"
 #include "testing/step_jobs.h"
 
@@ -24,6 +26,7 @@ namespace {
 
 using testing::DraftStyle;
 using testing::ErrorMessage;
+using testing::MakeBackendRunner;
 using testing::RandomTokens;
 using testing::ScriptedDrafter;
 using testing::TokenReport;
@@ -170,9 +173,9 @@ void ExpectSame(const std::vector<Speaker>& plain, const std::vector<Speaker>& s
 
 class SpeculativeRunnerTest : public ::testing::TestWithParam<std::filesystem::path> {
  protected:
-  static std::unique_ptr<CpuRunner> MakeTarget(int32_t page_size) {
-    return testing::MakeRunner(GetParam(), TargetOptions(OptionsOf(page_size), kRoom),
-                               Weights::kDummy);
+  static std::unique_ptr<MeteredRunner> MakeTarget(int32_t page_size) {
+    return MakeBackendRunner(GetParam(), TargetOptions(OptionsOf(page_size), kRoom),
+                             Weights::kDummy);
   }
 };
 
@@ -180,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Models, SpeculativeRunnerTest, ::testing::Values(kTrueG
                          [](const auto& model) { return model.param.filename().string(); });
 
 TEST_P(SpeculativeRunnerTest, AnswersAreThoseOfPlainSteps) {
-  for (const int32_t page_size : {1, 16, 61}) {
+  for (const int32_t page_size : testing::SampledOf<int32_t>({1, 16, 61, 64})) {
     const std::vector<Speaker> plain = SpeakPlainly(*MakeTarget(page_size));
     for (const DraftStyle style : testing::kDraftStyles) {
       auto target = MakeTarget(page_size);
@@ -222,13 +225,11 @@ TEST_P(SpeculativeRunnerTest, ARightDraftIsAcceptedWhole) {
 }
 
 constexpr int32_t kPoisonId = 7;
-std::unique_ptr<CpuRunner> MakeFaultyTarget() {
+std::unique_ptr<MeteredRunner> MakeFaultyTarget() {
   const ModelConfig config = ReadModelConfig(kTrueGeometry);
   const std::unique_ptr<WeightSource> dummy = MakeDummyWeights(config);
   testing::FaultyWeights source(*dummy, kPoisonId);
-  const RunnerOptions options = TargetOptions(OptionsOf(16), kRoom);
-  const MemoryPlan plan = MakeMemoryPlan(config, source, options);
-  return std::make_unique<CpuRunner>(config, source, options, plan);
+  return MakeBackendRunner(config, source, TargetOptions(OptionsOf(16), kRoom));
 }
 
 // The second answer comes to the token whose embedding is NaN, and ends there, with the same tokens
@@ -269,7 +270,7 @@ TEST(SpeculativeNaNTest, LogitsThatAreNotFiniteEndAnAnswerWhereTheyWould) {
 
 TEST(SpeculativeRunnerStepTest, AStepAllocatesNothing) {
   auto target =
-      testing::MakeRunner(kTrueGeometry, TargetOptions(OptionsOf(16), kRoom), Weights::kDummy);
+      MakeBackendRunner(kTrueGeometry, TargetOptions(OptionsOf(16), kRoom), Weights::kDummy);
   const TokenCount context = target->limits().context;
   SpeculativeRunner runner(std::move(target), std::make_unique<NgramDrafter>(3, context), kRoom);
   const std::vector<PageId> pages = FirstPages(5);

@@ -12,10 +12,8 @@
 
 #include "attn/sequence_step.h"
 #include "attn/step_pack.h"
-#include "base/error.h"
 #include "base/units.h"
 #include "model/forward.h"
-#include "runner/draft_runner.h"
 #include "runner/memory_plan.h"
 #include "runner/metered_runner.h"
 #include "runner/step_memory.h"
@@ -31,6 +29,14 @@ struct StepWork {
   size_t num_moves = 0;                     // rows to move first, of RareInputs
   size_t num_copies = 0;                    // rows to copy then, of RareInputs
   size_t num_score_blocks = 0;
+};
+
+// A pass of the draft layer as the runner has packed it: its rows are those of a StepWork, and the rest
+// is in the host's DraftInputs.
+struct DraftWork {
+  size_t num_rows = 0;      // wanted, padding included
+  size_t num_wanted = 0;    // of those, the first ones: whose states and tokens are kept
+  int32_t first_state = 0;  // where the states of these go
 };
 
 class StepDevice {
@@ -63,13 +69,13 @@ class StepDevice {
   virtual void Sample(const StepWork& work) = 0;
   // Returns when all is done and memory().host_outputs hold what came of it. Throws what stopped it.
   virtual void Wait() = 0;
-  // A pass of the draft layer, done when it returns; `work` is packed as a step's, which no Wait is left
-  // of. Returns what DraftRunner::Draft does.
-  virtual std::span<const TokenLogprob> Draft(const StepWork&, const DraftPass&) {
-    QUIRE_CHECK(false, "the device runs no draft layer");
-    return {};
-  }
-  virtual void CopyState(int32_t, int32_t) { QUIRE_CHECK(false, "the device runs no draft layer"); }
+  // A pass of the draft layer, between steps. When it returns, it is done, and memory().host_tops hold
+  // what came of it.
+  virtual void Draft(const StepWork& work, const DraftWork& draft) = 0;
+  // Which of the model's tokens each of the layer's is, where these are others: an EAGLE-3 head's.
+  virtual std::span<const int32_t> draft_token_ids() const { return {}; }
+  // Of memory().states; behind the passes before it.
+  virtual void CopyState(int32_t from, int32_t to) = 0;
   // After any of the above has thrown `why`: returns when nothing is under way any more.
   virtual void Abandon(const std::exception_ptr& why) noexcept = 0;
 

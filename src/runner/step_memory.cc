@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "kernels/store.h"
+#include "model/eagle.h"
 #include "runner/kv_stores.h"
 #include "runner/logit_rows.h"
 
@@ -26,16 +27,16 @@ std::span<std::byte> TakeLaidOut(Carver& carver, LayOut lay_out) {
 
 // The buckets use one region in turn, each from its beginning, so a bucket's addresses never change.
 template <class LayOut>
-std::span<std::byte> TakeShared(Carver& carver, std::span<Bucket> buckets, LayOut lay_out) {
+std::span<std::byte> TakeShared(Carver& carver, size_t num_buckets, LayOut lay_out) {
   ByteOffset largest{0};
-  for (size_t i = 0; i < buckets.size(); ++i) {
+  for (size_t i = 0; i < num_buckets; ++i) {
     Carver counter;
     lay_out(i, counter);
     largest = Max(largest, counter.used());
   }
   const std::span<std::byte> bytes = carver.TakeBytes(largest);
   if (carver.counting()) return {};
-  for (size_t i = 0; i < buckets.size(); ++i) {
+  for (size_t i = 0; i < num_buckets; ++i) {
     Carver region(bytes, carver.side());
     lay_out(i, region);
   }
@@ -49,7 +50,13 @@ int32_t HeadRows(const BucketSize& size, const RunnerLimits& limits) {
       std::min<int64_t>(has_trees ? size.num_tokens.raw() : size.num_seqs, MaxNextRows(limits)));
 }
 
-std::vector<Bucket> MakeBucketList(const RunnerLimits& limits, const StepLayout& layout) {
+// Prompts of a draft layer attend in latent form. Every sequence wants tokens of a row or of a level.
+int32_t DraftRows(const Bucket& bucket, int32_t num_draft_rows) {
+  return bucket.size.expands() ? 0 : std::min(bucket.head_rows, num_draft_rows);
+}
+
+std::vector<Bucket> MakeBucketList(const RunnerLimits& limits, const StepLayout& layout,
+                                   int32_t num_draft_rows) {
   std::vector<Bucket> buckets;
   for (const BucketSize& size : MakeBuckets(layout.buckets, limits.max_seqs, limits.max_step_tokens,
                                             layout.expanded_keys > TokenCount(0))) {
@@ -58,10 +65,30 @@ std::vector<Bucket> MakeBucketList(const RunnerLimits& limits, const StepLayout&
     bucket.capacity = CapacityOfBucket(size, limits);
     bucket.work = layout.work(size);
     bucket.head_rows = HeadRows(size, limits);
+    bucket.draft_rows = DraftRows(bucket, num_draft_rows);
     if (size.expands()) bucket.expanded_keys = layout.expanded_keys;
     buckets.push_back(std::move(bucket));
   }
   return buckets;
+}
+
+int32_t MostTokens(std::span<const Bucket> buckets) {
+  int64_t most = 0;
+  for (const Bucket& bucket : buckets) most = std::max(most, bucket.size.num_tokens.raw());
+  return static_cast<int32_t>(most);
+}
+
+// For passes over as many rows as the largest bucket has.
+Bucket MakeHeadBucket(std::span<const Bucket> buckets, const RunnerLimits& limits,
+                      const StepLayout& layout) {
+  Bucket head;
+  for (const Bucket& bucket : buckets) {
+    head.size.num_seqs = std::max(head.size.num_seqs, bucket.size.num_seqs);
+    head.size.num_tokens = Max(head.size.num_tokens, bucket.size.num_tokens);
+  }
+  head.capacity = CapacityOfBucket(head.size, limits);
+  head.work = layout.head_work;
+  return head;
 }
 
 // ---- Inputs and outputs: the same on both sides ----
@@ -88,10 +115,11 @@ BucketInputs LayOutInputs(const Bucket& bucket, const RunnerLimits& limits, cons
 void LayOutInputs(const RunnerLimits& limits, const RareInputs& rare, BucketInputs Bucket::*where,
                   Carver& carver, std::span<Bucket> buckets) {
   std::vector<ByteOffset> used(buckets.size());
-  const std::span<std::byte> bytes = TakeShared(carver, buckets, [&](size_t i, Carver& region) {
+  const auto lay_out = [&](size_t i, Carver& region) {
     buckets[i].*where = LayOutInputs(buckets[i], limits, rare, region);
     used[i] = region.used();
-  });
+  };
+  const std::span<std::byte> bytes = TakeShared(carver, buckets.size(), lay_out);
   if (carver.counting()) return;
   for (size_t i = 0; i < buckets.size(); ++i) {
     (buckets[i].*where).bytes = bytes.first(static_cast<size_t>(used[i].raw()));
@@ -135,6 +163,27 @@ StepOutputs LayOutOutputs(const RunnerLimits& limits, int64_t num_layers, Carver
   return outputs;
 }
 
+DraftInputs LayOutDraftInputs(const SampleCapacity& capacity, int32_t num_states, Carver& carver) {
+  DraftInputs inputs;
+  inputs.bytes = TakeLaidOut(carver, [&](Carver& region) {
+    inputs.sampling = LayOutSampleInputs(capacity, region);
+    inputs.wanted = region.Take<int32_t>(capacity.rows);
+    inputs.state_of = region.Take<int32_t>(num_states);
+  });
+  return inputs;
+}
+
+void LayOutDrafts(const RunnerLimits& limits, Carver& device, Carver& host, StepMemory& memory) {
+  if (memory.num_draft_rows == 0) return;
+  const SampleCapacity capacity = DraftCapacity(limits, memory.num_draft_rows);
+  const bool is_apart = &device != &host;
+  memory.device_draft = LayOutDraftInputs(capacity, memory.num_step_states, device);
+  memory.device_tops = LayOutSampleResults(capacity, device);
+  memory.host_draft =
+      is_apart ? LayOutDraftInputs(capacity, memory.num_step_states, host) : memory.device_draft;
+  memory.host_tops = is_apart ? LayOutSampleResults(capacity, host) : memory.device_tops;
+}
+
 void MakePackers(const RunnerLimits& limits, StepMemory& memory) {
   for (Bucket& bucket : memory.buckets) {
     bucket.next = {.rows = bucket.host.logit_rows,
@@ -143,6 +192,10 @@ void MakePackers(const RunnerLimits& limits, StepMemory& memory) {
   for (const ScoreInputs& block : memory.host_rare.scores) {
     memory.scores.push_back(
         {.rows = block.rows, .packer = SamplePacker(ScoreCapacity(limits), block.sampling)});
+  }
+  if (memory.num_draft_rows > 0) {
+    memory.draft_tops.emplace(DraftCapacity(limits, memory.num_draft_rows),
+                              memory.host_draft.sampling);
   }
 }
 
@@ -169,19 +222,39 @@ void LayOutPlans(const RunnerLimits& limits, const StepLayout& layout, Carver& d
   for (size_t i = 0; i < memory.buckets.size(); ++i) {
     layout.plan(i, memory.buckets[i], memory.page_rows, device, host);
   }
+  if (memory.head) {
+    layout.plan(memory.buckets.size(), *memory.head, memory.page_rows, device, host);
+  }
 }
 
-void LayOutActivations(const ModelConfig& config, const StepLayout& layout, Carver& device,
-                       StepMemory& memory) {
-  memory.activations = TakeShared(device, memory.buckets, [&](size_t i, Carver& region) {
-    Bucket& bucket = memory.buckets[i];
-    const OpLimits ops = OpLimitsOf(config, bucket.capacity, bucket.work, bucket.expanded_keys);
-    bucket.forward = LayOutForward(config, bucket.capacity, layout.activation, region);
+// What a head takes of the model's layers stays until the pass is over.
+void LayOutLayerInputs(const EagleConfig& head, const StepLayout& layout, Carver& region,
+                       Bucket& bucket) {
+  const int64_t width = std::ssize(head.wanted_layers) * head.layer.hidden_size;
+  const auto take = [&] {
+    return region.TakeTensor(layout.activation, {bucket.size.num_tokens.raw(), width});
+  };
+  bucket.layer_inputs = take();
+  if (head.input_norms) bucket.normed_inputs = take();
+}
+
+void LayOutActivations(const ModelConfig& config, const RunnerOptions& options,
+                       const StepLayout& layout, Carver& device, StepMemory& memory) {
+  const size_t num_buckets = memory.buckets.size();
+  const EagleConfig* const head = memory.head ? options.head->config.get() : nullptr;
+  const auto lay_out = [&](size_t i, Carver& region) {
+    const bool is_head = i == num_buckets;
+    Bucket& bucket = is_head ? *memory.head : memory.buckets[i];
+    const ModelConfig& model = is_head ? head->layer : config;
+    const OpLimits ops = OpLimitsOf(model, bucket.capacity, bucket.work, bucket.expanded_keys);
+    bucket.forward = LayOutForward(model, bucket.capacity, layout.activation, region);
     layout.ops(i, ops, region);
+    if (head != nullptr && !is_head) LayOutLayerInputs(*head, layout, region, bucket);
     memory.attention_bytes = Max(memory.attention_bytes, layout.attention(ops));
     const ByteOffset chosen(bucket.capacity.query_tokens.raw() * ops.index.top_k * 4);
     memory.selection_bytes = Max(memory.selection_bytes, chosen + layout.selection(ops));
-  });
+  };
+  memory.activations = TakeShared(device, num_buckets + (memory.head ? 1 : 0), lay_out);
 }
 
 void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
@@ -199,16 +272,11 @@ void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
     move_bytes = Max(move_bytes, StoreMoveWorkspace(kv, most_rows));
   }
   memory.copy_rows = device.TakeBytes(move_bytes);
-  if (config.drafts) {
-    int64_t most_tokens = 0;
-    for (const Bucket& bucket : memory.buckets) {
-      most_tokens = std::max(most_tokens, bucket.size.num_tokens.raw());
-    }
-    memory.num_step_states = static_cast<int32_t>(most_tokens);
-    memory.num_draft_rows = limits.max_seqs * options.draft_branches;
+  if (options.draft_layer) {
     // One that a sequence keeps from step to step, and those of its rows.
-    const int64_t kept = options.draft_branches > 0 ? limits.max_seqs + memory.num_draft_rows : 0;
-    memory.states = device.TakeTensor(layout.activation, {most_tokens + kept, config.hidden_size});
+    const int64_t kept = memory.num_draft_rows > 0 ? limits.max_seqs + memory.num_draft_rows : 0;
+    memory.states =
+        device.TakeTensor(layout.activation, {memory.num_step_states + kept, config.hidden_size});
   }
   layout.more(device);
 }
@@ -225,13 +293,17 @@ StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
   QUIRE_CHECK(device.counting() == host.counting());
   const bool is_apart = &device != &host;
   StepMemory memory;
-  memory.buckets = MakeBucketList(limits, layout);
+  if (options.draft_layer) memory.num_draft_rows = limits.max_seqs * options.draft_branches;
+  memory.buckets = MakeBucketList(limits, layout, memory.num_draft_rows);
+  if (options.draft_layer) memory.num_step_states = MostTokens(memory.buckets);
+  if (options.head != nullptr) memory.head = MakeHeadBucket(memory.buckets, limits, layout);
   const ByteOffset begin = device.used();
   memory.device_rare = LayOutRare(limits, device);
   memory.host_rare = is_apart ? LayOutRare(limits, host) : memory.device_rare;
   memory.device_outputs = LayOutOutputs(limits, config.num_layers(), device);
   memory.host_outputs =
       is_apart ? LayOutOutputs(limits, config.num_layers(), host) : memory.device_outputs;
+  LayOutDrafts(limits, device, host, memory);
   LayOutHost(limits, host, memory);
   const ByteOffset tables_begin = device.used();
   LayOutPlans(limits, layout, device, host, memory);
@@ -242,7 +314,7 @@ StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
     for (Bucket& bucket : memory.buckets) bucket.host = bucket.device;
   }
   const ByteOffset tables_end = device.used();
-  LayOutActivations(config, layout, device, memory);
+  LayOutActivations(config, options, layout, device, memory);
   LayOutWorkspace(config, limits, options, layout, device, memory);
   memory.table_bytes = tables_end - tables_begin;
   memory.expanded_bytes = layout.expanded_key_bytes * layout.expanded_keys.raw();

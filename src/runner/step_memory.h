@@ -62,6 +62,14 @@ struct RareInputs {
   std::vector<ScoreInputs> scores;  // [score blocks]
 };
 
+// What a pass of the draft layer brings beside its rows, which are a bucket's, in one piece of memory.
+struct DraftInputs {
+  SampleInputs sampling = {};        // of DraftCapacity
+  std::span<int32_t> wanted = {};    // [num_draft_rows]: rows of which states and tokens are wanted
+  std::span<int32_t> state_of = {};  // [num_step_states]: which state each row takes; last
+  std::span<std::byte> bytes = {};   // all of these
+};
+
 // Rows that one step can move: those of the trees of all sequences.
 int64_t MaxMoves(const RunnerLimits& limits);
 
@@ -79,20 +87,30 @@ struct Bucket {
   StepCapacity capacity = {};
   WorkShape work = {};
   int32_t head_rows = 0;        // rows of which tokens can be drawn
+  int32_t draft_rows = 0;       // the same of a pass of the draft layer; 0: none runs in it
   TokenCount expanded_keys{0};  // rows for keys of sequences that are expanded
   BucketInputs host = {};
   BucketInputs device = {};              // host's own where the host computes
   std::optional<SampledRows> next = {};  // over host
   ForwardBuffers forward = {};  // in the one activation region that all buckets use in turn
+  // Where an EAGLE-3 head drafts, there too: what it takes of the model's layers, and that normed.
+  TensorView layer_inputs = {};   // [num_tokens, layers * hidden] of activations' type
+  TensorView normed_inputs = {};  // as layer_inputs; empty where the head has no norms for them
 };
 
 struct StepMemory {
   PageRows page_rows;  // of all buckets, where the backend computes
   std::vector<Bucket> buckets;
+  // Where an EAGLE-3 head drafts: sizes, plan and buffers of its passes, whose inputs are those of any
+  // bucket. Its number is that behind the others.
+  std::optional<Bucket> head = {};
   RareInputs host_rare, device_rare;
   StepOutputs host_outputs, device_outputs;
   std::vector<SampledRows> scores;  // over host_rare, one per block
   StepResults results;
+  DraftInputs host_draft, device_draft;
+  SampleResults host_tops, device_tops;    // of rows that a pass of the draft layer wants tokens of
+  std::optional<SamplePacker> draft_tops;  // over host_draft, where there are such passes
 
   // The host's view of the step at hand, and of steps that only bring pages.
   std::span<SequenceStep> seqs = {};  // [rows of the largest bucket]
@@ -126,6 +144,7 @@ struct StepLayout {
   StepMode buckets = StepMode::kGraph;  // kEager: one bucket for all steps
   int64_t logit_rows = kLogitBlock;     // computed at once
   FunctionRef<WorkShape(const BucketSize&)> work;
+  WorkShape head_work = {};  // of an EAGLE-3 head's passes
   FunctionRef<ByteOffset(const OpLimits&)> attention;
   FunctionRef<ByteOffset(const OpLimits&)> selection;
   // Rows for the keys of sequences that attend in multi-head form, and what one takes; 0: none do.

@@ -7,16 +7,22 @@
 
 namespace quire {
 
-void StepOrders::Tell(StepOrder order, const StepWork& work, const DraftPass* pass) {
+void StepOrders::Tell(StepOrder order, const StepWork& work) {
   if (!leads()) return;
   MessageWriter message(message_);
   message.Put(order);
   WriteStep(work, memory_, message);
-  if (pass != nullptr) {
-    message.PutList(pass->state_of);
-    message.PutList(pass->wanted);
-    message.Put(pass->first_state);
-  }
+  ranks_->Broadcast(message_);
+}
+
+void StepOrders::TellDraft(const StepWork& work, const DraftWork& draft) {
+  if (!leads()) return;
+  MessageWriter message(message_);
+  message.Put(StepOrder::kDraft);
+  WriteStep(work, memory_, message);
+  message.Put(draft);
+  message.PutAll(memory_.host_draft.state_of.first(work.num_tokens));
+  message.PutAll(memory_.host_draft.wanted.first(draft.num_rows));
   ranks_->Broadcast(message_);
 }
 
@@ -112,11 +118,10 @@ bool StepOrders::Obey(StepFollower& follower) {
     }
     case StepOrder::kDraft: {
       const StepWork work = reader_.Read(message, memory_);
-      message.TakeList(states_);
-      message.TakeList(rows_);
-      const auto first_state = message.Take<int32_t>();
-      follower.FollowDraft(work,
-                           {.state_of = states_, .wanted = rows_, .first_state = first_state});
+      const auto draft = message.Take<DraftWork>();
+      message.TakeAll(memory_.host_draft.state_of.first(work.num_tokens));
+      message.TakeAll(memory_.host_draft.wanted.first(draft.num_rows));
+      follower.FollowDraft(work, draft);
       break;
     }
     case StepOrder::kCopyState: {

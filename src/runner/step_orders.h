@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "device/collective.h"
-#include "runner/draft_runner.h"
 #include "runner/step_device.h"
 #include "runner/step_memory.h"
 #include "runner/step_message.h"
@@ -32,7 +31,7 @@ class StepFollower {
   virtual void FollowReady() {}
   // `list` counts the lists of one order.
   virtual void FollowLogits(size_t bucket, size_t list, std::span<const int32_t> rows) = 0;
-  virtual void FollowDraft(const StepWork& work, const DraftPass& pass) = 0;
+  virtual void FollowDraft(const StepWork& work, const DraftWork& draft) = 0;
   virtual void FollowCopyState(int32_t from, int32_t to) = 0;
 };
 
@@ -43,7 +42,8 @@ class StepOrders {
   StepOrders(Collective* ranks, StepMemory& memory) : ranks_(ranks), memory_(memory) {}
 
   bool leads() const { return ranks_ != nullptr && ranks_->rank() == 0; }
-  void Tell(StepOrder order, const StepWork& work, const DraftPass* pass = nullptr);
+  void Tell(StepOrder order, const StepWork& work);
+  void TellDraft(const StepWork& work, const DraftWork& draft);
   void TellReady();
   void TellLogits(const StepWork& work, LogitsApart apart);
   void TellCopyState(int32_t from, int32_t to);
@@ -67,7 +67,7 @@ class StepOrders {
   bool has_told_end_ = false;
   // A message, read.
   StepReader reader_;
-  std::vector<int32_t> rows_, states_;
+  std::vector<int32_t> rows_;
 };
 
 }  // namespace quire

@@ -35,6 +35,10 @@ SampleCapacity ScoreCapacity(const RunnerLimits& limits) {
   return {.vocab_size = limits.vocab_size, .rows = kBlock, .items = kBlock};
 }
 
+SampleCapacity DraftCapacity(const RunnerLimits& limits, int32_t num_rows) {
+  return {.vocab_size = limits.vocab_size, .rows = num_rows, .items = num_rows};
+}
+
 int64_t MaxScoreBlocks(const RunnerLimits& limits) {
   return CeilDiv(limits.max_step_tokens.raw(), kLogitBlock);
 }

@@ -18,6 +18,8 @@ namespace quire {
 // scores.
 SampleCapacity NextCapacity(const RunnerLimits& limits);
 SampleCapacity ScoreCapacity(const RunnerLimits& limits);
+// Of the rows of a pass of the draft layer, of which the most likely tokens are wanted.
+SampleCapacity DraftCapacity(const RunnerLimits& limits, int32_t num_rows);
 // Blocks that the scores of one step can need.
 int64_t MaxScoreBlocks(const RunnerLimits& limits);
 

@@ -10,9 +10,9 @@
 #include "kernels/cpu/mla_attention.h"
 #include "kernels/cpu/store.h"
 #include "kernels/cpu/weight_packer.h"
-#include "model/draft.h"
 #include "model/rope_table.h"
 #include "model/weights.h"
+#include "runner/draft_pass.h"
 #include "runner/kv_stores.h"
 #include "runner/plan_parts.h"
 
@@ -27,17 +27,27 @@ double SecondsSince(Clock::time_point begin) {
 
 size_t Size(int64_t n) { return static_cast<size_t>(n); }
 
-// Of each row that a pass of the draft layer wants tokens of, the most likely.
-SampleCapacity DraftCapacity(const RunnerLimits& limits, const RunnerOptions& options) {
-  const int32_t rows = limits.max_seqs * options.draft_branches;
-  return {.vocab_size = limits.vocab_size, .rows = rows, .items = rows};
-}
-
 Model LoadModel(const ModelConfig& config, WeightSource& source, TokenCount context, Carver& carver,
                 Executor& executor, const LoadProgress& progress) {
   cpu::CpuWeightPacker packer(carver, executor, progress);
   ModelWeights weights = LoadWeights(config, source, packer);
   return Model(config, std::move(weights), MakeRopeAngles(config, context, packer));
+}
+
+// None where no head is to draft.
+std::optional<EagleHead> LoadHead(const RunnerOptions& options, const MemoryPlan& plan,
+                                  const Weight& embedding, Carver& carver, Executor& executor,
+                                  const LoadProgress& progress) {
+  if (options.head == nullptr) return std::nullopt;
+  const auto loaded = [&](ByteOffset used) {
+    if (progress) progress(Min(used, plan.weights));  // the model's angles lie before the head
+  };
+  cpu::CpuWeightPacker packer(carver, executor, loaded);
+  const EagleConfig& config = *options.head->config;
+  EagleWeights weights = LoadWeights(config, *options.head->weights, packer);
+  if (weights.embedding.empty()) weights.embedding = embedding;
+  return EagleHead(config, std::move(weights),
+                   MakeRopeAngles(config.layer, plan.limits.context, packer));
 }
 
 // Writes to every memory page, so that the machine gives it now or not at all.
@@ -91,14 +101,16 @@ StepMemory LayOutCpuSteps(const ModelConfig& config, const RunnerLimits& limits,
   };
   const auto more = [&](Carver& memory) {
     parts.sample_workers = LayOutSampleWorkers(limits.vocab_size, options.num_threads, memory);
-    if (!config.drafts || options.draft_branches == 0) return;
-    parts.draft_inputs = LayOutSampleInputs(DraftCapacity(limits, options), memory);
-    parts.draft_results = LayOutSampleResults(DraftCapacity(limits, options), memory);
+  };
+  const auto head_work = [&] {
+    const MlaShape head = AttentionShape(options.head->config->layer);
+    return cpu::MlaWorkShape(head, options.num_threads);
   };
   const StepLayout layout{.activation = DType::kF32,
                           .buckets = options.mode,
                           .logit_rows = std::min(kLogitBlock, limits.max_step_tokens.raw()),
                           .work = work,
+                          .head_work = options.head != nullptr ? head_work() : WorkShape(),
                           .attention = attention,
                           .selection = selection,
                           .plan = plan,
@@ -117,6 +129,7 @@ CpuStepDevice::CpuStepDevice(const ModelConfig& model, WeightSource& source,
       arena_("arena", plan.total()),
       carver_(arena_.bytes()),
       model_(LoadModel(config_, source, plan.limits.context, carver_, pool_, progress)),
+      head_(LoadHead(options, plan, model_.weights().embedding, carver_, pool_, progress)),
       stores_(LayOutStores(config_, plan.limits, options, carver_)),
       memory_(LayOutCpuSteps(config_, plan.limits, options, parts_, carver_)),
       orders_(ranks_.get(), memory_) {
@@ -125,9 +138,6 @@ CpuStepDevice::CpuStepDevice(const ModelConfig& model, WeightSource& source,
   TakeFromMachine({stores_.front().Page(kScratchPage), Size(plan.kv.raw())}, pool_);
   for (const CpuStepParts::BucketParts& bucket : parts_.buckets) {
     ops_.emplace_back(bucket.scratch, pool_, clock_, ranks_.get());
-  }
-  if (memory_.num_draft_rows > 0) {
-    draft_tops_.emplace(DraftCapacity(plan.limits, options), parts_.draft_inputs);
   }
 }
 
@@ -200,18 +210,30 @@ void CpuStepDevice::MoveRows(std::span<const KvStore> stores, std::span<const Sl
 void CpuStepDevice::RunNow(const StepWork& work) {
   const Bucket& bucket = memory_.buckets[work.bucket];
   const auto num_tokens = static_cast<int64_t>(work.num_tokens);
+  const auto rows_of = [&](const TensorView& all) {
+    return all.empty() ? TensorView() : all.FirstRows(num_tokens);
+  };
+  ForwardArgs args{.tokens = bucket.device.tokens.first(work.num_tokens),
+                   .positions = bucket.device.positions.first(work.num_tokens),
+                   .slots = bucket.device.slots.first(work.num_tokens),
+                   .plan = *plan_,
+                   .stores = TrunkStores(),
+                   .buffers = bucket.forward,
+                   .experts_used = memory_.device_outputs.experts_used,
+                   .chooses = Chooses()};
+  if (config_.drafts) args.states = rows_of(memory_.states);
+  if (head_) {
+    args.wanted_layers = head_->config().wanted_layers;
+    args.layer_inputs = rows_of(bucket.layer_inputs);
+  }
   clock_.Restart();
   orders_.WithRanks([&] {
-    model_.Forward({.tokens = bucket.device.tokens.first(work.num_tokens),
-                    .positions = bucket.device.positions.first(work.num_tokens),
-                    .slots = bucket.device.slots.first(work.num_tokens),
-                    .plan = *plan_,
-                    .stores = TrunkStores(),
-                    .buffers = bucket.forward,
-                    .experts_used = memory_.device_outputs.experts_used,
-                    .chooses = Chooses(),
-                    .states = config_.drafts ? memory_.states.FirstRows(num_tokens) : TensorView()},
-                   ops_[work.bucket]);
+    model_.Forward(args, ops_[work.bucket]);
+    if (!head_) return;
+    head_->Fuse({.inputs = args.layer_inputs,
+                 .normed = rows_of(bucket.normed_inputs),
+                 .states = rows_of(memory_.states)},
+                ops_[work.bucket]);
   });
 }
 
@@ -268,55 +290,40 @@ void CpuStepDevice::LogitsOf(size_t bucket, std::span<const int32_t> rows,
 
 // ---- Drafting ----
 
-std::span<const TokenLogprob> CpuStepDevice::Draft(const StepWork& work, const DraftPass& pass) {
-  const int64_t num_wanted = std::ssize(pass.wanted);
-  draft_tops_->Begin(static_cast<int32_t>(num_wanted));
-  for (int32_t i = 0; i < num_wanted; ++i) draft_tops_->AddScore(i, kNoToken, pass.num_top);
+void CpuStepDevice::Draft(const StepWork& work, const DraftWork& draft) {
   const auto sample = [&](int64_t first, int64_t count) {
-    SampleRows({.logits = memory_.logits.FirstRows(count),
+    SampleRows({.logits = DraftedLogits(Drafting(), memory_, count),
                 .first_row = static_cast<int32_t>(first),
-                .inputs = draft_tops_->inputs(),
+                .inputs = memory_.device_draft.sampling,
                 .workers = parts_.sample_workers,
-                .results = parts_.draft_results},
+                .results = memory_.device_tops},
                pool_);
   };
   orders_.WithRanks([&] {
-    orders_.Tell(StepOrder::kDraft, work, &pass);
-    DraftNow(work, pass, sample);
+    orders_.TellDraft(work, draft);
+    DraftNow(work, draft, sample);
   });
-  return parts_.draft_results.top.first(Size(num_wanted * kMaxTopLogprobs));
 }
 
-void CpuStepDevice::DraftNow(const StepWork& work, const DraftPass& pass,
+void CpuStepDevice::DraftNow(const StepWork& work, const DraftWork& draft,
                              FunctionRef<void(int64_t first, int64_t count)> sample) {
-  const Bucket& bucket = memory_.buckets[work.bucket];
-  cpu::CpuOps& ops = ops_[work.bucket];
+  const BucketInputs& inputs = memory_.buckets[work.bucket].device;
+  const size_t number = head_ ? memory_.buckets.size() : work.bucket;
+  const Bucket& bucket = head_ ? *memory_.head : memory_.buckets[number];
+  cpu::CpuOps& ops = ops_[number];
   Poison();
-  plan_ = &parts_.buckets[work.bucket].plans->Make(work.seqs, work.uses, pool_, options_.faults);
-  const ForwardArgs rows{.tokens = bucket.device.tokens.first(work.num_tokens),
-                         .positions = bucket.device.positions.first(work.num_tokens),
-                         .slots = bucket.device.slots.first(work.num_tokens),
+  plan_ = &parts_.buckets[number].plans->Make(work.seqs, work.uses, pool_, options_.faults);
+  const ForwardArgs rows{.tokens = inputs.tokens.first(work.num_tokens),
+                         .positions = inputs.positions.first(work.num_tokens),
+                         .slots = inputs.slots.first(work.num_tokens),
                          .plan = *plan_,
                          .stores = std::span(stores_).subspan(NumTrunkStores(config_)),
                          .buffers = bucket.forward,
-                         .chooses = Chooses()};
-  ForwardDraft(model_, {.rows = rows, .states = memory_.states, .state_of = pass.state_of}, ops);
-  const int64_t num_wanted = std::ssize(pass.wanted);
-  const int64_t block = memory_.logits.dim(0);
-  for (int64_t first = 0; first < num_wanted; first += block) {
-    const int64_t count = std::min(block, num_wanted - first);
-    const int64_t state = pass.first_state + first;
-    QUIRE_CHECK(state + count <= memory_.states.dim(0), "{} states from {} on, of {}", count, state,
-                memory_.states.dim(0));
-    DraftLogits(model_,
-                {.hidden = bucket.forward.hidden,
-                 .rows = pass.wanted.subspan(Size(first), Size(count)),
-                 .picked = memory_.picked.FirstRows(count),
-                 .normed = memory_.states.FirstRows(count).Shifted(state * config_.hidden_size),
-                 .logits = memory_.logits.FirstRows(count)},
-                ops);
+                         .chooses = !head_ && Chooses()};
+  RunDraft(Drafting(), rows, memory_, draft.num_rows, ops, [&](int64_t first, int64_t count) {
+    KeepStates(memory_, draft, first, count, ops);
     sample(first, count);
-  }
+  });
 }
 
 void CpuStepDevice::CopyState(int32_t from, int32_t to) {
@@ -339,8 +346,8 @@ void CpuStepDevice::FollowLogits(size_t bucket, size_t, std::span<const int32_t>
   LogitsOf(bucket, rows, [](int64_t, int64_t) {});
 }
 
-void CpuStepDevice::FollowDraft(const StepWork& work, const DraftPass& pass) {
-  DraftNow(work, pass, [](int64_t, int64_t) {});
+void CpuStepDevice::FollowDraft(const StepWork& work, const DraftWork& draft) {
+  DraftNow(work, draft, [](int64_t, int64_t) {});
 }
 
 }  // namespace quire

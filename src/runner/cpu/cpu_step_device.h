@@ -18,7 +18,6 @@
 #include "attn/kv_store.h"
 #include "attn/plan_storage.h"
 #include "base/units.h"
-#include "decode/sample_items.h"
 #include "decode/sample_rows.h"
 #include "device/arena.h"
 #include "device/buffer.h"
@@ -27,9 +26,11 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/weight.h"
 #include "model/config.h"
+#include "model/eagle.h"
 #include "model/forward.h"
 #include "model/weight_source.h"
 #include "runner/cpu/step_thread.h"
+#include "runner/draft_pass.h"
 #include "runner/memory_plan.h"
 #include "runner/runner_options.h"
 #include "runner/step_device.h"
@@ -44,11 +45,8 @@ struct CpuStepParts {
     std::unique_ptr<PlanStorage> plans;
     cpu::OpScratch scratch = {};
   };
-  std::vector<BucketParts> buckets;
+  std::vector<BucketParts> buckets;   // and StepMemory's head behind them, where there is one
   SampleWorkers sample_workers = {};  // one per thread
-  // Of passes of the draft layer.
-  SampleInputs draft_inputs = {};
-  SampleResults draft_results = {};
 };
 
 // Sizes, or takes, the memory of steps on the CPU.
@@ -78,7 +76,10 @@ class CpuStepDevice : public StepDevice, private StepFollower {
   void Run(const StepWork& work) override;
   void Sample(const StepWork& work) override;
   void Wait() override { thread_.Wait(); }
-  std::span<const TokenLogprob> Draft(const StepWork& work, const DraftPass& pass) override;
+  void Draft(const StepWork& work, const DraftWork& draft) override;
+  std::span<const int32_t> draft_token_ids() const override {
+    return head_ ? head_->token_ids() : std::span<const int32_t>();
+  }
   void CopyState(int32_t from, int32_t to) override;
   void Abandon(const std::exception_ptr& why) noexcept override;
   StepTimes times() const override { return times_; }
@@ -93,13 +94,14 @@ class CpuStepDevice : public StepDevice, private StepFollower {
   void SampleNow(const StepWork& work);
   void FollowStep(StepOrder order, const StepWork& work) override;
   void FollowLogits(size_t bucket, size_t list, std::span<const int32_t> rows) override;
-  void FollowDraft(const StepWork& work, const DraftPass& pass) override;
+  void FollowDraft(const StepWork& work, const DraftWork& draft) override;
   void FollowCopyState(int32_t from, int32_t to) override { CopyState(from, to); }
   // sample(first, count) of every block of rows, once their logits are there.
   void LogitsOf(size_t bucket, std::span<const int32_t> rows,
                 FunctionRef<void(int64_t first, int64_t count)> sample);
-  void DraftNow(const StepWork& work, const DraftPass& pass,
+  void DraftNow(const StepWork& work, const DraftWork& draft,
                 FunctionRef<void(int64_t first, int64_t count)> sample);
+  DraftModel Drafting() const { return {model_, head_ ? &*head_ : nullptr}; }
   std::span<const KvStore> TrunkStores() const;
   void SampleAll(const StepWork& work, const SampledRows& sampled, const SampleResults& results);
 
@@ -113,15 +115,15 @@ class CpuStepDevice : public StepDevice, private StepFollower {
   Buffer arena_;
   Carver carver_;  // over the arena: weights, angles, KV, steps
   Model model_;
-  std::vector<KvStore> stores_;  // of StoreLayouts
+  std::optional<EagleHead> head_;  // that drafts in place of the model's own layer
+  std::vector<KvStore> stores_;    // of StoreLayouts
   CpuStepParts parts_;
   StepMemory memory_;
   StepOrders orders_;
-  std::optional<SamplePacker> draft_tops_;  // over draft_inputs
 
   const Plan* plan_ = nullptr;  // of the step at hand
   cpu::PartClock clock_;
-  std::vector<cpu::CpuOps> ops_;  // of each bucket
+  std::vector<cpu::CpuOps> ops_;  // of each of CpuStepParts::buckets
   StepTimes times_;
   StepThread thread_;  // last: it ends before what it works on
 };

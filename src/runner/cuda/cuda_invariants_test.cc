@@ -14,7 +14,9 @@
 #include "device/cuda/cuda.h"
 #include "io/json.h"
 #include "model/config.h"
+#include "runner/cpu_runner.h"
 #include "runner/cuda/test_runner.h"
+#include "runner/draft_cases.h"
 #include "runner/runner_cases.h"
 #include "runner/test_models.h"
 #include "testing/step_jobs.h"
@@ -327,6 +329,55 @@ TEST(CudaParity, TheMostLikelyTokensAreTheCpusButForNearTies) {
   const std::vector<JobReport> exact = RunJobs(*MakeDeviceRunner(folder, exact_options), jobs);
   ExpectTheCpusChoices(expected, fast, exact);
   ExpectTheCpusChoices(expected, exact, fast);
+}
+
+// Drafts for what the bundled model says itself, of chains, behind every fourth token.
+std::vector<SeenDraft> DraftAll(std::unique_ptr<MeteredRunner> target, const TreeShape& shape,
+                                const std::vector<std::vector<int32_t>>& texts) {
+  std::vector<SeenDraft> seen, drafts;
+  const auto runner = MakeDrafting(std::move(target), shape, seen);
+  for (const std::vector<int32_t>& text : texts) {
+    for (size_t size = 12; size <= text.size(); size += 4) {
+      drafts.push_back(DraftAnew(*runner, {text.begin(), text.begin() + size}, seen));
+    }
+  }
+  return drafts;
+}
+
+// A state, a token or a position that is one off would leave few of them.
+TEST(CudaParity, DraftsAreTheCpusButForNearTies) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const std::filesystem::path folder(QUIRE_BUNDLED_MODEL);
+  const TreeShape shape{.steps = 3, .nodes = 4};
+  RunnerOptions options{.context = TokenCount(256),
+                        .max_seqs = 8,
+                        .max_step_tokens = TokenCount(512),
+                        .mode = StepMode::kGraph,
+                        .num_threads = 8};
+  const auto cpu = testing::MakeRunner(folder, options);
+  std::vector<Job> jobs;
+  for (uint64_t i = 0; i < 8; ++i) {
+    jobs.push_back({.prompt = RandomTokens(8, cpu->limits().vocab_size, i), .num_output = 100});
+    jobs.back().sampling = {.temperature = 1, .seed = i};
+  }
+  std::vector<std::vector<int32_t>> texts;
+  for (const JobReport& said : RunJobs(*cpu, jobs)) {
+    texts.push_back(jobs[texts.size()].prompt);
+    texts.back().insert(texts.back().end(), said.output.begin(), said.output.end());
+  }
+  options = LayerTargetOptions(options, shape);
+  const std::vector<SeenDraft> expected =
+      DraftAll(testing::MakeRunner(folder, options), shape, texts);
+  for (const bool deterministic : {false, true}) {
+    options.deterministic = deterministic;
+    const std::vector<SeenDraft> found = DraftAll(MakeDeviceRunner(folder, options), shape, texts);
+    ASSERT_EQ(found.size(), expected.size());
+    int64_t same = 0;
+    for (size_t i = 0; i < found.size(); ++i) same += found[i].tokens == expected[i].tokens ? 1 : 0;
+    RecordProperty(deterministic ? "deterministic" : "fast",
+                   fmt::format("{} of {} drafts", same, expected.size()));
+    EXPECT_GT(same, std::ssize(expected) * 9 / 10) << (deterministic ? "deterministic" : "fast");
+  }
 }
 
 std::string CaseName(const ::testing::TestParamInfo<ModelCase>& info) {

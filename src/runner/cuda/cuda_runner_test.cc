@@ -15,8 +15,10 @@
 #include "runner/cuda/cuda_step_layout.h"
 #include "runner/cuda/test_call_count.h"
 #include "runner/cuda/test_runner.h"
+#include "runner/layer_drafter.h"
 #include "runner/plan_parts.h"
 #include "runner/runner_cases.h"
+#include "runner/speculative_runner.h"
 #include "runner/test_models.h"
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
@@ -157,6 +159,61 @@ TEST_F(CudaRunnerTest, ASparseModelsMemoryIsThePlansAtALongContext) {
                                .want = Want::kNextToken,
                                .sampling = {.temperature = 0}};
       runner->Step({.sequences = {&chunk, 1}});
+    }
+    const ByteOffset used = QueryDevice().memory - FreeDeviceMemory();
+    EXPECT_NEAR(static_cast<double>(used.raw()) / static_cast<double>(plan.total().raw()), 1.0,
+                0.01);
+  }
+}
+
+// One answer that drafts trees, step by step.
+struct DraftedAnswer {
+  explicit DraftedAnswer(const Runner& runner)
+      : text(RandomTokens(20, runner.limits().vocab_size, 3)) {}
+
+  StepSequence Next(const Runner& runner) const {
+    const std::span<const int32_t> all = text;
+    const bool begins = text.size() == 20;
+    return {.id = 1,
+            .tokens = begins ? all : all.last(1),
+            .position = TokenCount(begins ? 0 : text.size() - 1),
+            .pages = pages,
+            .lookahead = runner.limits().lookahead,
+            .want = Want::kNextToken,
+            .sampling = {.temperature = 0},
+            .prompt = all.first(20),
+            .output = all.subspan(20)};
+  }
+
+  std::vector<PageId> pages = FirstPages(10);
+  std::vector<int32_t> text;
+};
+
+// What a step that drafts waits for: each pass of the layer, of which one follows the step, and the step.
+TEST_F(CudaRunnerTest, AStepThatDraftsTakesNoMemoryAndHasItsPassesInThePlan) {
+  const TreeShape shape{.steps = 3, .branches = 4, .nodes = 8};
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    RunnerOptions options = kOptions;
+    options.mode = mode;
+    options.pool_tokens = TokenCount(1'000'000);
+    auto target = MakeDeviceRunner(kTestData / "hf" / "v3_mtp", LayerTargetOptions(options, shape));
+    const MemoryPlan plan = target->memory_plan();
+    auto drafter = std::make_unique<LayerDrafter>(*target->draft_runner(), target->limits(), shape);
+    SpeculativeRunner runner(std::move(target), std::move(drafter), shape.Room());
+    DraftedAnswer answer(runner);
+    for (int step = 0; step < 10; ++step) {
+      const StepSequence seq = answer.Next(runner);
+      const int64_t heap = AllocationCount();
+      const CallCounts before = CallsSoFar();
+      const StepResult& result = runner.Step({.sequences = {&seq, 1}});
+      const CallCounts after = CallsSoFar();
+      EXPECT_EQ(AllocationCount() - heap, 0) << "step " << step;
+      EXPECT_EQ(after.allocations - before.allocations, 0) << "step " << step;
+      EXPECT_EQ(after.waits - before.waits, step == 0 ? 2 : 1 + shape.steps) << "step " << step;
+      EXPECT_EQ(result.sequences[0].num_drafted, step == 0 ? 0 : shape.nodes - 1);
+      for (const StepToken& token : result.sequences[0].answers[0].tokens) {
+        answer.text.push_back(token.chosen.token);
+      }
     }
     const ByteOffset used = QueryDevice().memory - FreeDeviceMemory();
     EXPECT_NEAR(static_cast<double>(used.raw()) / static_cast<double>(plan.total().raw()), 1.0,

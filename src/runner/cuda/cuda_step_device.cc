@@ -8,6 +8,7 @@
 #include "kernels/cuda/weight_packer.h"
 #include "model/rope_table.h"
 #include "model/weights.h"
+#include "runner/draft_pass.h"
 #include "runner/kv_stores.h"
 #include "runner/logit_rows.h"
 #include "runner/plan_parts.h"
@@ -62,6 +63,12 @@ template <class T>
 void CopyFirst(std::span<T> device, std::span<T> pinned, size_t count, const char* what,
                const Stream& stream) {
   CopyTo(std::as_writable_bytes(device), std::as_bytes(pinned.first(count)), what, stream);
+}
+
+// A piece of memory up to the end of one of its parts.
+template <class T>
+std::span<std::byte> UpTo(std::span<std::byte> bytes, std::span<T> part) {
+  return bytes.first(Index(reinterpret_cast<std::byte*>(part.data() + part.size()) - bytes.data()));
 }
 
 void Fill(std::span<std::byte> device, int value, const Stream& stream) {
@@ -134,6 +141,9 @@ void CudaStepDevice::PlanProducts() {
     model_.Forward(ForwardOf(i), planning);
     model_.Logits(LogitsOf(bucket, bucket.device.logit_rows), planning);
     model_.Logits(LogitsOf(bucket, memory_.device_rare.scores.front().rows), planning);
+    if (bucket.draft_rows == 0) continue;
+    RunDraft(model_, DraftOf(i), memory_, Index(bucket.draft_rows), planning,
+             [](int64_t, int64_t) {});
   }
 }
 
@@ -151,10 +161,13 @@ void CudaStepDevice::PrepareNow(const StepWork& work) {
   plan.Pack(work.seqs, work.uses);
   Upload(bucket);
   plan.Upload(stream_);
+  const bool drafts = bucket.draft_rows > 0;
   LaunchBucket(work.bucket);
+  if (drafts) LaunchDraft(work.bucket);
   AwaitStream();
   if (options_.mode != StepMode::kGraph) return;
   work_[work.bucket].graph = Record([&] { LaunchBucket(work.bucket); });
+  if (drafts) work_[work.bucket].draft_graph = Record([&] { LaunchDraft(work.bucket); });
 }
 
 std::optional<Graph> CudaStepDevice::Record(FunctionRef<void()> work) {
@@ -218,6 +231,10 @@ void CudaStepDevice::LaunchAllOnce() {
                .workspace = memory_.copy_rows},
               stream_, status_.word());
   }
+  if (memory_.num_draft_rows > 0) {
+    KeepStates(memory_, {.num_wanted = 1, .first_state = memory_.num_step_states}, 0, 1,
+               *work_.front().ops);
+  }
   Download(0);
 }
 
@@ -236,6 +253,15 @@ ForwardArgs CudaStepDevice::ForwardOf(size_t number) const {
           .num_latent = bucket.size.num_latent.raw(),
           .states = config_.drafts ? memory_.states.FirstRows(std::ssize(bucket.device.tokens))
                                    : TensorView()};
+}
+
+// The same rows through the draft layer.
+ForwardArgs CudaStepDevice::DraftOf(size_t number) const {
+  ForwardArgs args = ForwardOf(number);
+  args.stores = std::span(stores_).subspan(NumTrunkStores(config_));
+  args.experts_used = {};
+  args.states = {};
+  return args;
 }
 
 LogitsArgs CudaStepDevice::LogitsOf(const Bucket& bucket, std::span<const int32_t> rows) const {
@@ -399,15 +425,21 @@ void CudaStepDevice::UploadMasks(const Bucket& bucket) {
 void CudaStepDevice::LaunchBucket(size_t number, PartMarks* marks) {
   CudaOps& ops = *work_[number].ops;
   const Bucket& bucket = memory_.buckets[number];
-  const bool overlaps = bucket.size.is_decode && bucket.size.num_seqs <= kMostOverlappedRows;
-  stream_.set_overlaps(overlaps);
-  branch_.set_overlaps(overlaps);
-  parts_.buckets[number].plan->Launch(stream_, status_.word());
+  PlanStep(number);
   if (marks != nullptr) marks->Begin(stream_);
   ops.MarkIn(marks);
   model_.Forward(ForwardOf(number), ops);
   model_.Logits(LogitsOf(bucket, bucket.device.logit_rows), ops);
   ops.MarkIn(nullptr);
+}
+
+// The plan, and how what follows is launched.
+void CudaStepDevice::PlanStep(size_t number) {
+  const BucketSize& size = memory_.buckets[number].size;
+  const bool overlaps = size.is_decode && size.num_seqs <= kMostOverlappedRows;
+  stream_.set_overlaps(overlaps);
+  branch_.set_overlaps(overlaps);
+  parts_.buckets[number].plan->Launch(stream_, status_.word());
 }
 
 // The marks are of one launch, or of one recording: one that failed leaves none behind.
@@ -469,6 +501,72 @@ void CudaStepDevice::Wait() {
   status_.ThrowIfReported();
 }
 
+// ---- Drafting ----
+
+void CudaStepDevice::Draft(const StepWork& work, const DraftWork& draft) {
+  orders_.WithRanks([&] {
+    orders_.TellDraft(work, draft);
+    DraftNow(work, draft);
+  });
+  SampleTops(draft.num_wanted);
+  Wait();
+}
+
+// The inputs of the bucket's rows alone: nothing is drawn of them.
+void CudaStepDevice::DraftNow(const StepWork& work, const DraftWork& draft) {
+  const Bucket& bucket = memory_.buckets[work.bucket];
+  PlanStorage& plan = *parts_.buckets[work.bucket].plan;
+  plan.Pack(work.seqs, work.uses);
+  if (options_.checks == StepChecks::kPoison) Poison();
+  CopyTo(bucket.device.bytes, UpTo(bucket.host.bytes, bucket.host.live_tokens), "a draft's rows",
+         stream_);
+  const DraftInputs& pinned = memory_.host_draft;
+  CopyTo(memory_.device_draft.bytes, UpTo(pinned.bytes, pinned.state_of.first(work.num_tokens)),
+         "a draft's inputs", stream_);
+  plan.Upload(stream_);
+  if (options_.mode == StepMode::kGraph) {
+    Launch(work_[work.bucket].draft_graph);
+  } else {
+    LaunchDraft(work.bucket);
+  }
+  KeepStates(memory_, draft, 0, static_cast<int64_t>(draft.num_rows), *work_[work.bucket].ops);
+}
+
+// What a graph records: where states are kept depends on the pass, and is not in it.
+void CudaStepDevice::LaunchDraft(size_t number) {
+  PlanStep(number);
+  RunDraft(model_, DraftOf(number), memory_, Index(memory_.buckets[number].draft_rows),
+           *work_[number].ops, [](int64_t first, int64_t) {
+             QUIRE_CHECK(first == 0, "a block of logits has room for a whole pass");
+           });
+}
+
+void CudaStepDevice::SampleTops(size_t num_wanted) {
+  if (num_wanted > 0) {
+    cuda::Sample(
+        SampleOf(DraftCapacity(limits_, static_cast<int32_t>(num_wanted)),
+                 memory_.device_draft.sampling, memory_.device_tops, WorkOf(*memory_.draft_tops)),
+        stream_);
+    const std::span<TokenLogprob> top = memory_.host_tops.top.first(num_wanted * kMaxTopLogprobs);
+    Check(cudaMemcpyAsync(top.data(), memory_.device_tops.top.data(), top.size_bytes(),
+                          cudaMemcpyDeviceToHost, stream_.get()),
+          "a draft's tokens");
+  }
+  status_.Read(stream_);
+  done_.Record(stream_);
+}
+
+void CudaStepDevice::CopyState(int32_t from, int32_t to) {
+  orders_.WithRanks([&] {
+    orders_.TellCopyState(from, to);
+    const TensorView& states = memory_.states;
+    const int64_t bytes = states.dim(1) * DTypeBytes(states.dtype());
+    Check(cudaMemcpyAsync(states.data() + to * bytes, states.data() + from * bytes, Index(bytes),
+                          cudaMemcpyDeviceToDevice, stream_.get()),
+          "a state that is kept");
+  });
+}
+
 // ---- A rank that follows ----
 
 void CudaStepDevice::Follow() noexcept {
@@ -499,11 +597,8 @@ void CudaStepDevice::FollowLogits(size_t bucket, size_t list, std::span<const in
   model_.Logits(LogitsOf(memory_.buckets[bucket], device.rows), *work_[bucket].ops);
 }
 
-void CudaStepDevice::FollowDraft(const StepWork&, const DraftPass&) {
-  QUIRE_CHECK(false, "the device runs no draft layer");
-}
-void CudaStepDevice::FollowCopyState(int32_t, int32_t) {
-  QUIRE_CHECK(false, "the device runs no draft layer");
+void CudaStepDevice::FollowDraft(const StepWork& work, const DraftWork& draft) {
+  DraftNow(work, draft);
 }
 
 // ---- What steps cost ----

@@ -74,6 +74,8 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   void Run(const StepWork& work) override;
   void Sample(const StepWork& work) override;
   void Wait() override;
+  void Draft(const StepWork& work, const DraftWork& draft) override;
+  void CopyState(int32_t from, int32_t to) override;
   void Abandon(const std::exception_ptr& why) noexcept override;
 
   void TakeTimes(bool on) override;
@@ -85,6 +87,7 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   struct BucketWork {
     std::unique_ptr<CudaOps> ops;
     std::optional<Graph> graph;
+    std::optional<Graph> draft_graph;  // of a pass of the draft layer
     // The same with marks, made when times are first asked for.
     std::optional<Graph> timed_graph;
     bool is_timed_recorded = false;
@@ -99,8 +102,8 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   void FollowStep(StepOrder order, const StepWork& work) override;
   void FollowReady() override { ReadyNow(); }
   void FollowLogits(size_t bucket, size_t list, std::span<const int32_t> rows) override;
-  void FollowDraft(const StepWork& work, const DraftPass& pass) override;
-  void FollowCopyState(int32_t from, int32_t to) override;
+  void FollowDraft(const StepWork& work, const DraftWork& draft) override;
+  void FollowCopyState(int32_t from, int32_t to) override { CopyState(from, to); }
   void AwaitLastOrder() override;
 
   void PlanProducts();
@@ -110,6 +113,7 @@ class CudaStepDevice : public StepDevice, private StepFollower {
                      std::span<const RowUse> uses);
   void BringNow(const StepWork& work);
   void RunNow(size_t bucket, bool is_timed);
+  void DraftNow(const StepWork& work, const DraftWork& draft);
   // Waits for what the stream was given, or for done_.
   void AwaitStream();
   void AwaitDone() const;
@@ -123,11 +127,15 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   void UploadMasks(const Bucket& bucket);
   void LaunchBucket(size_t number, PartMarks* marks = nullptr);
   void LaunchTimed(size_t number);
+  void LaunchDraft(size_t number);
+  void PlanStep(size_t number);
+  void SampleTops(size_t num_wanted);
   void SampleNext(const Bucket& bucket);
   void SampleScores(const StepWork& work);
   void Download(size_t num_score_blocks);
 
   ForwardArgs ForwardOf(size_t number) const;
+  ForwardArgs DraftOf(size_t number) const;
   LogitsArgs LogitsOf(const Bucket& bucket, std::span<const int32_t> rows) const;
   SampleArgs SampleOf(const SampleCapacity& capacity, const SampleInputs& inputs,
                       const SampleResults& results, SampleWork work) const;
@@ -144,7 +152,7 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   Status status_;
   Carver carver_;  // over the arena: weights, angles, KV, steps
   Model model_;
-  std::vector<KvStore> stores_;  // one per layer
+  std::vector<KvStore> stores_;  // of StoreLayouts
   CudaStepParts parts_;
   StepMemory memory_;
   StepOrders orders_;

@@ -150,7 +150,10 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
       .plan = plan,
       .ops = ops,
       .more = more};
-  return LayOutSteps(config, limits, options, layout, device, pinned);
+  StepMemory memory = LayOutSteps(config, limits, options, layout, device, pinned);
+  QUIRE_CHECK(memory.num_draft_rows <= logit_rows, "logits of {} rows, and a draft may want {}",
+              logit_rows, memory.num_draft_rows);
+  return memory;
 }
 
 }  // namespace quire::cuda

@@ -1,23 +1,9 @@
 #include "testing/invariants/test_runner.h"
 
-#include <gtest/gtest.h>
-
-#include "device/cuda/cuda.h"
+#include "runner/cuda/needs_device.h"
 #include "runner/cuda/test_runner.h"
 
 namespace quire::testing {
-namespace {
-
-class NeedsDevice : public ::testing::Environment {
- public:
-  void SetUp() override {
-    if (!cuda::HaveDevice()) GTEST_SKIP() << cuda::DeviceProblem();
-  }
-};
-
-const auto* const kNeedsDevice = ::testing::AddGlobalTestEnvironment(new NeedsDevice);
-
-}  // namespace
 
 std::unique_ptr<MeteredRunner> MakeTestRunner(const ModelCase& model, RunnerOptions options) {
   options.deterministic = true;

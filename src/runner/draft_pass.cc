@@ -1,0 +1,50 @@
+#include "runner/draft_pass.h"
+
+#include <algorithm>
+
+#include "model/draft.h"
+
+namespace quire {
+
+TensorView DraftedLogits(const DraftModel& drafting, const StepMemory& memory, int64_t count) {
+  const TensorView logits = memory.logits.FirstRows(count);
+  if (drafting.head == nullptr) return logits;
+  return logits.Columns(0, drafting.head->config().draft_vocab_size);
+}
+
+void RunDraft(const DraftModel& drafting, const ForwardArgs& rows, const StepMemory& memory,
+              size_t num_rows, Ops& ops, FunctionRef<void(int64_t first, int64_t count)> take) {
+  const EagleHead* const head = drafting.head;
+  const DraftInputs& inputs = memory.device_draft;
+  const DraftArgs args{
+      .rows = rows, .states = memory.states, .state_of = inputs.state_of.first(rows.tokens.size())};
+  head == nullptr ? ForwardDraft(drafting.model, args, ops) : head->Forward(args, ops);
+  const auto end = static_cast<int64_t>(num_rows);
+  const int64_t block = memory.logits.dim(0);
+  for (int64_t first = 0; first < end; first += block) {
+    const int64_t count = std::min(block, end - first);
+    const LogitsArgs logits{
+        .hidden = rows.buffers.hidden,
+        .rows = inputs.wanted.subspan(static_cast<size_t>(first), static_cast<size_t>(count)),
+        .picked = memory.picked.FirstRows(count),
+        .normed = memory.normed.FirstRows(count),
+        .logits = DraftedLogits(drafting, memory, count)};
+    if (head == nullptr) {
+      DraftLogits(drafting.model, logits, ops);
+    } else {
+      head->Logits(logits, logits.normed, ops);
+    }
+    take(first, count);
+  }
+}
+
+void KeepStates(const StepMemory& memory, const DraftWork& draft, int64_t first, int64_t count,
+                Ops& ops) {
+  const int64_t live = std::min(count, static_cast<int64_t>(draft.num_wanted) - first);
+  if (live <= 0) return;
+  const int64_t width = memory.states.dim(1);
+  ops.CopyRows({.x = memory.normed.FirstRows(live),
+                .y = memory.states.FirstRows(live).Shifted((draft.first_state + first) * width)});
+}
+
+}  // namespace quire
