@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "runner/adaptive_drafter.h"
 #include "runner/layer_drafter.h"
+#include "runner/shape_chooser.h"
 #include "runner/speculative_runner.h"
 #include "testing/invariants/engine_speculation.h"
 #include "testing/scripted_drafter.h"
@@ -85,6 +87,29 @@ TEST_P(EngineLayerDrafts, ChangeNothingWhereRowsMove) {
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineLayerDrafts, ::testing::ValuesIn(LayerCases()),
                          EngineCaseName);
+
+// Shapes change with the number of sequences, and none pays for some: rows of the layer are then missing.
+TEST_P(EngineLayerDrafts, ChangeNothingWhereShapesAreChosen) {
+  const std::vector<TreeShape> shapes = CandidateShapes(8, 32);
+  const TreeShape around = ShapeAround(shapes);
+  auto target = MakeTestRunner(GetParam().model, LayerTargetOptions(CaseOptions(1), around));
+  auto layer = std::make_unique<LayerDrafter>(*target->draft_runner(), target->limits(), around);
+  auto drafter = std::make_unique<AdaptiveDrafter>(std::move(layer), shapes, kMaxSeqs);
+  ShapeCosts costs;
+  for (int64_t num_seqs = 1; num_seqs <= kMaxSeqs; ++num_seqs) {
+    ShapeCost cost{.num_seqs = num_seqs, .seconds = {num_seqs % 4 == 3 ? 1e-6 : 1.0}};
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      cost.seconds.push_back(i % 4 == static_cast<size_t>(num_seqs % 4) ? 0.01 : 1.0);
+    }
+    costs.steps.push_back(cost);
+  }
+  drafter->ChooseBy(costs);
+  runner_ =
+      std::make_unique<SpeculativeRunner>(std::move(target), std::move(drafter), around.Room());
+  Met met;
+  RunWorkload(static_cast<uint64_t>(GetParam().page_size) + 9, Pages::kScarce, met);
+  EXPECT_GT(met.drafts, 0);
+}
 
 class EngineSpeculationPreshuffled : public EngineSpeculation {};
 

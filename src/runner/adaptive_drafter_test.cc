@@ -1,0 +1,189 @@
+#include "runner/adaptive_drafter.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runner/cpu_runner.h"
+#include "runner/draft_runner.h"
+#include "runner/runner_cases.h"
+#include "runner/shape_costs.h"
+#include "runner/speculative_runner.h"
+#include "testing/allocation_count.h"
+#include "testing/step_jobs.h"
+
+namespace quire {
+namespace {
+
+// A layer whose passes are counted.
+class CountedPasses final : public DraftRunner {
+ public:
+  explicit CountedPasses(DraftRunner& runner) : runner_(runner) {}
+
+  int32_t num_step_states() const override { return runner_.num_step_states(); }
+  std::span<const TokenLogprob> Draft(const DraftPass& pass) override {
+    ++num_passes;
+    return runner_.Draft(pass);
+  }
+  void CopyState(int32_t from, int32_t to) override { runner_.CopyState(from, to); }
+
+  int64_t num_passes = 0;
+
+ private:
+  DraftRunner& runner_;
+};
+
+// And a runner whose steps are.
+class CountedSteps final : public Runner {
+ public:
+  explicit CountedSteps(Runner& runner) : runner_(runner) {}
+
+  const RunnerLimits& limits() const override { return runner_.limits(); }
+  void Submit(const StepBatch& batch) override {
+    ++num_steps;
+    num_seqs = std::ssize(batch.sequences);
+    runner_.Submit(batch);
+  }
+  const StepResult& Collect() override { return runner_.Collect(); }
+
+  int64_t num_steps = 0;
+  int64_t num_seqs = 0;
+
+ private:
+  Runner& runner_;
+};
+
+const std::vector<TreeShape> kShapes = CandidateShapes(4, 8);
+
+struct AdaptiveCase {
+  AdaptiveCase() {
+    RunnerOptions options{.page_size = PageSize(16),
+                          .context = TokenCount(320),
+                          .max_seqs = 5,
+                          .max_step_tokens = TokenCount(64),
+                          .kv_format = KvFormat::kLatentF32,
+                          .num_threads = 1};
+    const std::filesystem::path folder =
+        std::filesystem::path(QUIRE_RUNNER_TESTDATA) / "hf" / "v3_mtp";
+    const TreeShape around = ShapeAround(kShapes);
+    auto target = testing::MakeRunner(folder, LayerTargetOptions(options, around));
+    passes = std::make_unique<CountedPasses>(*target->draft_runner());
+    auto layer = std::make_unique<LayerDrafter>(*passes, target->limits(), around);
+    auto adaptive =
+        std::make_unique<AdaptiveDrafter>(std::move(layer), kShapes, target->limits().max_seqs);
+    drafter = adaptive.get();
+    runner =
+        std::make_unique<SpeculativeRunner>(std::move(target), std::move(adaptive), around.Room());
+    steps = std::make_unique<CountedSteps>(*runner);
+  }
+
+  std::unique_ptr<CountedPasses> passes;
+  AdaptiveDrafter* drafter = nullptr;
+  std::unique_ptr<SpeculativeRunner> runner;
+  std::unique_ptr<CountedSteps> steps;
+};
+
+TEST(ShapeCostsTest, AStepCostsWhatItsPartsDo) {
+  AdaptiveCase each;
+  // A step takes 10 s, a pass of the layer 1 s.
+  const auto seconds = [&] {
+    return 10.0 * static_cast<double>(each.steps->num_steps) +
+           static_cast<double>(each.passes->num_passes);
+  };
+  const ShapeCosts measured =
+      MeasureShapeCosts(*each.steps, *each.drafter, {.seconds = seconds, .budget_seconds = 1e9});
+  EXPECT_DOUBLE_EQ(measured.prompt_token_seconds, 1.0 / 16) << "a pass for a prompt of 16 tokens";
+  const std::vector<ShapeCost>& costs = measured.steps;
+  ASSERT_EQ(costs.size(), 3u);
+  EXPECT_EQ(costs[0].num_seqs, 1);
+  EXPECT_EQ(costs[1].num_seqs, 4);
+  EXPECT_EQ(costs[2].num_seqs, 5);
+  for (const ShapeCost& cost : costs) {
+    ASSERT_EQ(cost.seconds.size(), kShapes.size() + 1);
+    EXPECT_DOUBLE_EQ(cost.seconds[0], 10) << "a plain step runs no layer";
+    for (size_t i = 0; i < kShapes.size(); ++i) {
+      // One pass for each level but the first, and one behind the step.
+      EXPECT_DOUBLE_EQ(cost.seconds[i + 1], 10 + static_cast<double>(kShapes[i].steps)) << i;
+    }
+  }
+}
+
+TEST(ShapeCostsTest, WhatIsNotMeasuredInTimeIsNeverChosen) {
+  AdaptiveCase each;
+  const auto seconds = [&] { return static_cast<double>(each.steps->num_steps); };
+  // The sequences' prompts, and some steps of the first shape.
+  const std::vector<ShapeCost> costs =
+      MeasureShapeCosts(*each.steps, *each.drafter, {.seconds = seconds, .budget_seconds = 6})
+          .steps;
+  ASSERT_EQ(costs.size(), 1u);
+  EXPECT_DOUBLE_EQ(costs[0].seconds[0], 1);
+  EXPECT_DOUBLE_EQ(costs[0].seconds[1], 1);
+  EXPECT_GT(costs[0].seconds[2], 1e300);
+}
+
+// Two sequences with drafts, then three, which are too many for it.
+TEST(AdaptiveDrafterTest, WhereNothingPaysTheLayerDoesNotRunAndSequencesAreLeftOut) {
+  AdaptiveCase each;
+  const auto cost = [](int64_t num_seqs, double drafting) {
+    ShapeCost of{.num_seqs = num_seqs, .seconds = {1}};
+    of.seconds.resize(kShapes.size() + 1, drafting);
+    return of;
+  };
+  each.drafter->ChooseBy({.steps = {cost(2, 1), cost(3, 100)}});
+  std::vector<std::vector<int32_t>> texts;
+  std::vector<std::vector<PageId>> pages;
+  for (int32_t i = 0; i < 3; ++i) {
+    texts.push_back({3 + i, 5, 9});
+    pages.emplace_back();
+    for (int32_t k = 0; k < 10; ++k) pages.back().emplace_back(1 + 10 * i + k);
+  }
+  const auto run = [&](std::vector<size_t> who) {
+    std::vector<StepSequence> batch;
+    for (const size_t i : who) {
+      const std::span<const int32_t> text = texts[i];
+      const bool begins = text.size() == 3;
+      batch.push_back({.id = i + 1,
+                       .tokens = begins ? text : text.last(1),
+                       .position = TokenCount(begins ? 0 : text.size() - 1),
+                       .pages = pages[i],
+                       .lookahead = begins ? TokenCount(0) : each.runner->limits().lookahead,
+                       .want = Want::kNextToken,
+                       .sampling = {.temperature = 0},
+                       .prompt = text.first(3),
+                       .output = text.subspan(3)});
+    }
+    const int64_t before = testing::AllocationCount();
+    const StepResult& result = each.runner->Step({.sequences = batch});
+    EXPECT_EQ(testing::AllocationCount() - before, 0);
+    std::vector<int32_t> drafted;
+    for (size_t k = 0; k < who.size(); ++k) {
+      drafted.push_back(result.sequences[k].num_drafted);
+      for (const StepToken& token : result.sequences[k].answers[0].tokens) {
+        texts[who[k]].push_back(token.chosen.token);
+      }
+    }
+    return drafted;
+  };
+  run({0});
+  EXPECT_GT(run({0})[0], 0);
+  run({0, 1});
+  const std::vector<int32_t> both = run({0, 1});
+  EXPECT_GT(both[0], 0);
+  EXPECT_GT(both[1], 0);
+  const int64_t passes = each.passes->num_passes;
+  run({0, 1, 2});
+  EXPECT_EQ(run({0, 1, 2}), (std::vector<int32_t>{0, 0, 0}));
+  EXPECT_EQ(each.passes->num_passes, passes);
+  // The layer lacks rows of all three.
+  EXPECT_EQ(run({0, 2}), (std::vector<int32_t>{0, 0}));
+  EXPECT_EQ(each.passes->num_passes, passes);
+  texts[1] = {4, 5, 9};  // begun again, by preemption
+  run({1});
+  EXPECT_GT(run({1})[0], 0);
+}
+
+}  // namespace
+}  // namespace quire
