@@ -9,8 +9,8 @@ same texts everywhere, or this fails. One cell answers all of both files. With -
 QUIRE_FAULTS, the experiment that this project grew out of follows: the planner counts pages where
 the kernel reads tokens (fault 25556), at page sizes 1 and 64. It fails too if fp8 KV costs more than
 0.01 of accuracy, if the fault does not show, or if no answer is preempted where so little KV fits that
-some must be. On a GPU (--device cuda) steps are --deterministic, and nothing speculates yet. Several ranks
-answer all questions of the short file, and some with preemptions, sparse attention and drafts besides.
+some must be. On a GPU (--device cuda) steps are --deterministic. Several ranks answer all questions of the short
+file, and some with preemptions, sparse attention and, but on a GPU, drafts besides.
 
 The sparse model answers the long file with every type of index keys, and with indexers that cannot
 know: it fails if sparse attention costs more than 0.03, if a type of keys costs more than 0.01, or if
@@ -356,16 +356,17 @@ def main():
     begin = time.monotonic()
     version = subprocess.run([options.quire, "--version"], check=True, text=True,
                              capture_output=True).stdout.strip()
+    maker = ("On a GPU, with `--deterministic`: `tools/eval_matrix.py build/cuda/quire --device cuda` makes this page."
+             if options.device == "cuda" else "`make eval-matrix` makes this page.")
     lines = ["# The bundled model, everywhere the same", "",
              f"Greedy answers of `quire eval` ({version}) to the first {sizes.short} questions of "
              f"`heldout.jsonl` and the first {sizes.long} of", "`long.jsonl`. **The texts of all answers are "
-             "the same in every row.** `make eval-matrix` makes this page.", ""]
+             f"the same in every row.** {maker}", ""]
     lines += cells(matrix, sizes)
     lines += ["", "The same texts again where so little KV fits that answers are preempted:", ""]
     lines += crowded(matrix, sizes)
-    if options.device == "cpu":
-        lines += ["", "The same texts with `--speculative-algorithm eagle`:", ""]
-        lines += speculating(matrix, sizes)
+    lines += ["", "The same texts with `--speculative-algorithm eagle`:", ""]
+    lines += speculating(matrix, sizes)
     lines += ["", "All questions of both files, and fp8 KV against bf16, at page size 64:", ""]
     lines += whole(matrix, sizes)
     lines += ["", "The same texts of several ranks, `--tp-size` and `--ep-size`, which [share the model out]"
