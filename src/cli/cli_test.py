@@ -27,6 +27,7 @@ FIXTURES = SOURCE / "src/runner/testdata/hf"
 V2_LITE = FIXTURES / "v2_lite"  # one file
 V3_GROUPS = FIXTURES / "v3_groups"  # several files
 V32 = FIXTURES / "v32"  # sparse attention
+HEAD = SOURCE / "src/model/testdata/eagle3/eagle3"  # an EAGLE-3 head that fits V2_LITE
 SPARSE = SOURCE / "src/runner/testdata/dummy/sparse"  # the same, and no weights
 TINY_CHAT = SOURCE / "src/testing/testdata/tiny_chat"  # no weights: --load-format dummy
 VOCAB_SIZE = 101
@@ -127,7 +128,7 @@ class TopLevelTest(CliTest):
                  "kv-cache-dtype", "mem-fraction-static", "max-total-tokens", "load-format",
                  "index-cache-dtype", "index-cache-layout", "index-topk",
                  "speculative-algorithm", "speculative-num-steps", "speculative-eagle-topk",
-                 "speculative-num-draft-tokens",
+                 "speculative-num-draft-tokens", "speculative-draft-model-path",
                  "threads", "disable-cuda-graph", "step-mode", "device", "deterministic", "check"]
         for command in ("generate", "chat", "inspect", "score", "bench"):
             text = self.run_ok(command, "--help")
@@ -958,15 +959,26 @@ class RefusalTest(CliTest):
         self.run_ok("score", V2_LITE, "--tokens", "1,2", env={"SLURM_STEP_NUM_TASKS": "4"})
 
     def test_speculation_that_cannot_be(self):
-        name, steps, topk, nodes = ("--speculative-algorithm", "--speculative-num-steps",
-                                    "--speculative-eagle-topk", "--speculative-num-draft-tokens")
+        name, steps, topk, nodes, path = (
+            "--speculative-algorithm", "--speculative-num-steps", "--speculative-eagle-topk",
+            "--speculative-num-draft-tokens", "--speculative-draft-model-path")
         for flags, words in (([name, "eagle"], ["drafting", "one draft layer", "layers 0"]),
-                             ([name, "eagle3"], [name, "eagle3", "draft model"]),
+                             ([name, "eagle3"], [name, "eagle3", path]),
+                             ([path, HEAD], [path, f"{name} eagle3"]),
+                             ([name, "eagle", path, HEAD], [path, f"{name} eagle3"]),
+                             ([name, "eagle3", path, "/no/folder"],
+                              ["draft model", '"/no/folder"', "does not exist"]),
+                             ([name, "eagle3", path, V2_LITE],
+                              ["config.json", "architectures", "Eagle3DeepseekV2ForCausalLM"]),
+                             ([name, "eagle3", path, HEAD, "--tp-size", 2],
+                              ["eagle3", "expected one rank", "got 2"]),
+                             ([name, "eagle3", path, HEAD, "--device", "cuda"],
+                              [name, "--device cpu", "--device cuda"]),
                              ([name, "nextn"], ["drafting", "one draft layer", "layers 0"]),
                              ([name, "medusa"], [name, "ngram", '"medusa"']),
-                             ([steps, 3], [steps, f"{name} eagle or ngram", "none"]),
-                             ([topk, 3], [topk, f"{name} eagle or ngram", "none"]),
-                             ([nodes, 4], [nodes, f"{name} eagle or ngram", "none"]),
+                             ([steps, 3], [steps, f"{name} eagle, eagle3 or ngram", "none"]),
+                             ([topk, 3], [topk, f"{name} eagle, eagle3 or ngram", "none"]),
+                             ([nodes, 4], [nodes, f"{name} eagle, eagle3 or ngram", "none"]),
                              ([name, "eagle", topk, 9], [topk, "1..8", '"9"']),
                              ([name, "eagle", nodes, 65], [nodes, "2..64", '"65"']),
                              ([name, "eagle", topk, 2], [nodes, f"{topk} 2", "none"]),
@@ -977,19 +989,37 @@ class RefusalTest(CliTest):
                              ([name, "ngram", topk, 2], [topk, "expected 1", "ngram", "got 2"]),
                              ([name, "ngram", steps, 0], [steps, "1..8", '"0"']),
                              ([name, "ngram", steps, 9], [steps, "1..8", '"9"']),
+                             ([name, "ngram", steps, "auto"], [steps, "a number", "got auto"]),
                              ([name, "ngram", nodes, 10], [nodes, "expected 9", "got 10"]),
                              ([name, "ngram", steps, 3, nodes, 5],
                               [nodes, "expected 4", steps, "got 5"]),
                              ([name, "ngram", "--context-length", 5],
                               ["speculation", "context length", "5 tokens"]),
-                             ([name, "ngram", "--device", "cuda"],
-                              [name, "--device cpu", "--device cuda"])):
+                             ([name, "ngram", "--device", "cuda", "--tp-size", 2],
+                              [name, "--tp-size 1", "GPU", "got --tp-size 2"])):
             with self.subTest(flags=flags):
                 self.assert_refused(words, "inspect", V2_LITE, *flags)
         self.assert_score_refused([name, "expected none", "fixed steps"], V2_LITE, name, "ngram")
         plain = self.run_json("inspect", V2_LITE, "--json")["memory"]
         found = self.run_json("inspect", V2_LITE, "--json", name, "ngram", nodes, 6)["memory"]
         self.assertGreater(found["workspace_bytes"], plain["workspace_bytes"])
+
+    def test_inspect_shows_a_draft_model(self):
+        flags = ["inspect", V2_LITE, "--speculative-algorithm", "eagle3",
+                 "--speculative-draft-model-path", HEAD]
+        text = self.run_ok(*flags)
+        for words in ("EAGLE-3, of the hidden state before layers 0, 1, 2", "40 of 101 tokens",
+                      "of them are the draft model's", "48 B of each token's are of the layer"):
+            self.assertIn(words, text)
+        plain = self.run_json("inspect", V2_LITE, "--json")
+        found = self.run_json(*flags, "--json")
+        self.assertEqual(found["draft_model"]["draft_vocab_size"], 40)
+        self.assertNotIn("draft_model", plain)
+        memory, without = found["memory"], plain["memory"]
+        self.assertEqual(memory["kv_bytes_per_token"], without["kv_bytes_per_token"] + 48)
+        self.assertEqual(memory["draft_bytes_per_token"], 48)
+        self.assertEqual(memory["weights_bytes"],
+                         without["weights_bytes"] + memory["draft_weights_bytes"])
 
     def test_a_gpu_that_cannot_be_used_is_refused_with_why(self):
         cuda = self.run_json("doctor", "--json", "--quick")["backends"]["cuda"]

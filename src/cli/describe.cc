@@ -228,6 +228,24 @@ std::string Describe(const ModelConfig& config) {
   return text;
 }
 
+std::string Describe(const EagleConfig& head) {
+  const ModelConfig& layer = head.layer;
+  return Line("draft model", fmt::format("EAGLE-3, of the hidden state before layers {}",
+                                         fmt::join(head.wanted_layers, ", "))) +
+         Line("", DescribeAttention(layer)) +
+         Line("", fmt::format("{} wide, {} of {} tokens", layer.dense_width, head.draft_vocab_size,
+                              layer.vocab_size));
+}
+
+OrderedJson ConfigToJson(const EagleConfig& head) {
+  const ModelConfig& layer = head.layer;
+  return {{"wanted_layers", head.wanted_layers}, {"draft_vocab_size", head.draft_vocab_size},
+          {"num_heads", layer.num_heads},        {"q_lora_rank", layer.q_lora_rank},
+          {"latent_dim", layer.latent_dim},      {"nope_dim", layer.nope_dim},
+          {"rope_dim", layer.rope_dim},          {"value_dim", layer.value_dim},
+          {"dense_width", layer.dense_width}};
+}
+
 OrderedJson ConfigToJson(const ModelConfig& config) {
   const ParameterCounts parameters = CountParameters(config);
   OrderedJson layers = OrderedJson::array();

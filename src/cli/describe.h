@@ -8,6 +8,7 @@
 
 #include "attn/kv_layout.h"
 #include "model/config.h"
+#include "model/eagle_config.h"
 
 namespace quire::cli {
 
@@ -25,9 +26,11 @@ const char* KvTypeName(KvFormat format);
 
 // A line for each part of the model: its name, then what it is like.
 std::string Describe(const ModelConfig& config);
+std::string Describe(const EagleConfig& head);
 
 // The same as numbers and names.
 nlohmann::ordered_json ConfigToJson(const ModelConfig& config);
+nlohmann::ordered_json ConfigToJson(const EagleConfig& head);
 
 }  // namespace quire::cli
 

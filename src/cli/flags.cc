@@ -11,6 +11,8 @@
 #include "base/error.h"
 #include "base/fault_names.h"
 #include "cli/parse.h"
+#include "runner/adaptive_drafter.h"
+#include "runner/shape_chooser.h"
 
 namespace quire::cli {
 namespace {
@@ -184,15 +186,11 @@ void AddRanks(FlagReader& reader, ModelFlags& flags) {
 }
 
 Speculation::Algorithm ParseAlgorithm(const std::string& where, const std::string& text) {
-  Require(
-      text != "eagle3",
-      "{}: expected none, eagle or ngram, got eagle3, which needs a draft model of its own: quire "
-      "runs none yet",
-      where);
   return ParseChoice<Speculation::Algorithm>(where, text,
                                              {{"none", Speculation::Algorithm::kNone},
                                               {"eagle", Speculation::Algorithm::kEagle},
                                               {"nextn", Speculation::Algorithm::kEagle},
+                                              {"eagle3", Speculation::Algorithm::kEagle3},
                                               {"ngram", Speculation::Algorithm::kNgram}});
 }
 
@@ -209,16 +207,25 @@ void AddSpeculation(FlagReader& reader, ModelFlags& flags) {
   add({"--speculative-algorithm", "NAME", "none",
        "Guess tokens ahead, several a step, for the same text sooner: none; eagle (or nextn), by "
        "the\n"
-       "model's own draft layer; or ngram, what followed the last tokens where they stood before "
-       "in\n"
-       "the sequence. On a CPU only"},
+       "model's own draft layer; eagle3, by a draft model, on a CPU; or ngram, what followed the "
+       "last\n"
+       "tokens where they stood before in the sequence"},
       flags.speculative_algorithm, ParseAlgorithm);
+  add({"--speculative-draft-model-path", "FOLDER", "",
+       "Folder of the draft model of eagle3: an EAGLE-3 head that was made for MODEL"},
+      flags.speculative_draft_model_path,
+      [](const std::string&, const std::string& text) { return text; });
   static_assert(kMaxDraftSteps == 8 && kMaxDraftBranches == 8 && kMaxDraftNodes == 64);
-  add_number({"--speculative-num-steps", "N", "3, of ngram 4",
-              "Tokens that are guessed behind each other, 1 to 8"},
-             flags.speculative_num_steps, 1, kMaxDraftSteps);
+  add({"--speculative-num-steps", "N", "3, of ngram 4",
+       "Tokens that are guessed behind each other, 1 to 8; or auto: as many, in a chain or a "
+       "tree,\n"
+       "or none, as are worth it, by what steps are measured to cost at the start and how many\n"
+       "guesses were right of late. Not of ngram"},
+      flags.speculative_num_steps, [](const std::string& where, const std::string& value) {
+        return value == "auto" ? kAutoSteps : ParseInt(where, value, 1, kMaxDraftSteps);
+      });
   add_number({"--speculative-eagle-topk", "N", "1",
-              "Guesses for each of them, 1 to 8: more than one make a tree. Of eagle"},
+              "Guesses for each of them, 1 to 8: more than one make a tree. Not of ngram"},
              flags.speculative_eagle_topk, 1, kMaxDraftBranches);
   add_number(
       {"--speculative-num-draft-tokens", "N", "",
@@ -244,8 +251,21 @@ void CheckNodes(const ModelFlags& flags, const TreeShape& shape) {
       shape.candidates() + 1, shape.steps, shape.branches, shape.nodes);
 }
 
+void CheckDraftModel(const ModelFlags& flags, const Speculation& speculation) {
+  const bool is_eagle3 = speculation.algorithm == Speculation::Algorithm::kEagle3;
+  Require(is_eagle3 || speculation.draft_model.empty(),
+          "--speculative-draft-model-path: expected --speculative-algorithm eagle3 with it");
+  if (!is_eagle3) return;
+  Require(!speculation.draft_model.empty(),
+          "--speculative-algorithm: expected --speculative-draft-model-path with eagle3, got none");
+  Require(flags.device == DeviceKind::kCpu,
+          "--speculative-algorithm: expected --device cpu with eagle3, got --device {}",
+          DeviceKindName(flags.device));
+}
+
 Speculation SpeculationOf(const ModelFlags& flags) {
-  Speculation speculation{.algorithm = flags.speculative_algorithm};
+  Speculation speculation{.algorithm = flags.speculative_algorithm,
+                          .draft_model = flags.speculative_draft_model_path};
   const std::optional<int64_t> steps = flags.speculative_num_steps;
   const std::optional<int64_t> branches = flags.speculative_eagle_topk;
   const std::optional<int64_t> nodes = flags.speculative_num_draft_tokens;
@@ -253,15 +273,25 @@ Speculation SpeculationOf(const ModelFlags& flags) {
                                     std::pair{"--speculative-eagle-topk", branches},
                                     std::pair{"--speculative-num-draft-tokens", nodes}}) {
     Require(!value || speculation.is_on(),
-            "{}: expected --speculative-algorithm eagle or ngram with it, got none", name);
+            "{}: expected --speculative-algorithm eagle, eagle3 or ngram with it, got none", name);
   }
+  CheckDraftModel(flags, speculation);
   if (!speculation.is_on()) return speculation;
-  Require(flags.device == DeviceKind::kCpu,
-          "--speculative-algorithm: expected --device cpu with it, which alone can speculate so "
-          "far, got --device {}",
-          DeviceKindName(flags.device));
+  Require(flags.device == DeviceKind::kCpu || flags.tp_size == 1,
+          "--speculative-algorithm: expected --tp-size 1 with it on a GPU, since ranks on GPUs do "
+          "not speculate yet, got --tp-size {}",
+          flags.tp_size);
   const bool is_ngram = speculation.algorithm == Speculation::Algorithm::kNgram;
   TreeShape& shape = speculation.shape;
+  if (steps == kAutoSteps) {
+    Require(!is_ngram,
+            "--speculative-num-steps: expected a number with --speculative-algorithm ngram, got "
+            "auto");
+    constexpr int64_t kBranches = 4, kNodes = 16;
+    speculation.choices = CandidateShapes(branches.value_or(kBranches), nodes.value_or(kNodes));
+    shape = ShapeAround(speculation.choices);
+    return speculation;
+  }
   shape.branches = branches.value_or(1);
   Require(!is_ngram || shape.branches == 1,
           "--speculative-eagle-topk: expected 1 with --speculative-algorithm ngram, got {}",

@@ -17,6 +17,8 @@
 
 namespace quire::cli {
 
+inline constexpr int64_t kAutoSteps = 0;
+
 // What --model or its variable says.
 struct NamedModel {
   std::string where = {};  // "--model" or "QUIRE_MODEL"
@@ -48,9 +50,10 @@ struct ModelFlags {
   std::optional<StepMode> step_mode = {};
   bool disable_cuda_graph = false;
   Speculation::Algorithm speculative_algorithm = Speculation::Algorithm::kNone;
-  std::optional<int64_t> speculative_num_steps = {};
+  std::optional<int64_t> speculative_num_steps = {};  // kAutoSteps: as many as pay
   std::optional<int64_t> speculative_eagle_topk = {};
   std::optional<int64_t> speculative_num_draft_tokens = {};
+  std::string speculative_draft_model_path = {};
 };
 
 // A flag's "cpu" or "cuda".

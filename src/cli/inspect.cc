@@ -72,8 +72,11 @@ Inspection Inspect(const InspectFlags& inspect) {
   const LoadFormat format = planned ? LoadFormat::kDummy : flags.load_format;
   Inspection inspection{.model = OpenModel(folder, format), .weights_planned = planned};
   if (has_files) inspection.stored = StoredTypes(folder);
+  const LocalOptions local = MakeLocalOptions(flags, {});
+  OpenDraftModel(local.speculation, inspection.model);
   try {
-    RunnerOptions options = MakeOptions(flags, {});
+    RunnerOptions options = MakeRunnerOptions(flags.device, local);
+    options.head = inspection.model.head ? &*inspection.model.head : nullptr;
     if (inspect.rank_memory) {
       PlanElsewhere(*inspect.rank_memory, flags.mem_fraction_static, options);
     }
@@ -94,6 +97,7 @@ Inspection Inspect(const InspectFlags& inspect) {
 
 std::string ToText(const Inspection& inspection) {
   std::string text = inspection.model.folder.string() + "\n" + Describe(*inspection.model.config);
+  if (inspection.model.head) text += Describe(*inspection.model.head->config);
   for (const auto& [name, type] : inspection.stored) {
     text += fmt::format("  {:<12} {} tensors of {}, {}\n",
                         name == inspection.stored.begin()->first ? "files" : "", type.num_tensors,
@@ -124,6 +128,8 @@ OrderedJson PlanToJson(const MemoryPlan& plan, const ModelFlags& flags) {
           {"kv_cache_dtype", KvTypeName(flags.kv_cache_dtype)},
           {"kv_bytes_per_token", plan.kv_per_token.raw()},
           {"index_bytes_per_token", plan.index_per_token.raw()},
+          {"draft_weights_bytes", plan.draft_weights.raw()},
+          {"draft_bytes_per_token", plan.draft_per_token.raw()},
           {"selection_bytes", plan.selection.raw()},
           {"expanded_bytes", plan.expanded.raw()},
           {"page_size", limits.page_size.raw()},
@@ -142,6 +148,7 @@ OrderedJson ToJson(const Inspection& inspection, const ModelFlags& flags) {
   OrderedJson json;
   json["model"] = inspection.model.folder.string();
   json["config"] = ConfigToJson(*inspection.model.config);
+  if (inspection.model.head) json["draft_model"] = ConfigToJson(*inspection.model.head->config);
   json["files"] = std::move(files);
   json["weights"] = inspection.weights_planned ? "dummy" : "safetensors";
   json["memory"] = inspection.plan ? PlanToJson(*inspection.plan, flags) : OrderedJson();

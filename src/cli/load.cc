@@ -29,6 +29,10 @@ LoadEvents PrintLoading(LoadMessages messages, const SayLine& say) {
   };
   events.loaded = [bar](ByteOffset loaded) { (*bar)->Update(loaded); };
   events.ready = [bar, say] { say((*bar)->Finish()); };
+  events.measured = [say](std::string table) {
+    if (table.ends_with('\n')) table.pop_back();
+    say(table);
+  };
   return events;
 }
 

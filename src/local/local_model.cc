@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/error.h"
 #include "decode/drafter.h"
 #include "decode/ngram_drafter.h"
 #include "local/ranks.h"
+#include "runner/adaptive_drafter.h"
+#include "runner/shape_costs.h"
 #include "runner/speculative_runner.h"
 
 namespace quire {
@@ -33,15 +36,22 @@ void WarnOfVocabulary(const Tokenizer& tokenizer, const ModelConfig& config,
 RunnerOptions WithRoomForDrafts(DeviceKind device, const Speculation& speculation,
                                 const RunnerOptions& options) {
   if (!speculation.is_on()) return options;
-  Require(device == DeviceKind::kCpu,
-          "speculation: expected the CPU, which alone can do it so far, got {}",
-          DeviceKindName(device));
+  Require(device == DeviceKind::kCpu || options.tp_size == 1,
+          "speculation: tp size: expected 1 on a GPU, where ranks cannot speculate yet, got {}",
+          options.tp_size);
+  if (speculation.algorithm == Speculation::Algorithm::kEagle3) {
+    Require(device == DeviceKind::kCpu,
+            "speculation: eagle3: expected the CPU, which alone runs a head so far, got {}",
+            DeviceKindName(device));
+    Require(options.tp_size == 1, "speculation: eagle3: expected one rank, got {}",
+            options.tp_size);
+  }
   Validate(speculation.shape);
   const DraftRoom room = speculation.shape.Room();
   Require(options.context == TokenCount(0) || options.context > TokenCount(room.slots),
           "speculation: context length: expected more than the {} tokens of a draft, got {}",
           room.slots, options.context);
-  if (speculation.algorithm == Speculation::Algorithm::kEagle) {
+  if (speculation.algorithm != Speculation::Algorithm::kNgram) {
     return LayerTargetOptions(options, speculation.shape);
   }
   Require(speculation.shape.branches == 1, "speculation: branches: expected 1 of ngram, got {}",
@@ -59,9 +69,33 @@ std::unique_ptr<Drafter> MakeDrafter(MeteredRunner& target, const Speculation& s
   return std::make_unique<LayerDrafter>(*target.draft_runner(), limits, speculation.shape, faults);
 }
 
+// `target`, drafting in whichever shape pays.
+std::unique_ptr<MeteredRunner> SpeculateByCost(std::unique_ptr<MeteredRunner> target,
+                                               const Speculation& speculation, Faults faults,
+                                               const LoadEvents& events) {
+  QUIRE_CHECK(target->draft_runner() != nullptr, "the target has no draft layer that runs");
+  auto layer = std::make_unique<LayerDrafter>(*target->draft_runner(), target->limits(),
+                                              speculation.shape, faults);
+  auto chosen = std::make_unique<AdaptiveDrafter>(std::move(layer), speculation.choices,
+                                                  target->limits().max_seqs);
+  AdaptiveDrafter& drafter = *chosen;
+  auto runner = std::make_unique<SpeculativeRunner>(std::move(target), std::move(chosen),
+                                                    speculation.shape.Room());
+  const auto seconds = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  };
+  ShapeCosts costs = MeasureShapeCosts(*runner, drafter, {.seconds = seconds});
+  if (events.measured) events.measured(ToTable(drafter.shapes(), costs));
+  drafter.ChooseBy(std::move(costs));
+  return runner;
+}
+
 std::unique_ptr<MeteredRunner> LoadHere(const OpenedModel& model, DeviceKind device,
-                                        const RunnerOptions& options, const LoadEvents& events,
+                                        const RunnerOptions& given, const LoadEvents& events,
                                         std::shared_ptr<Collective> ranks = nullptr) {
+  RunnerOptions options = given;
+  options.head = model.head ? &*model.head : nullptr;
   const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
   if (options.index_top_k > 0 && events.warning) {
     events.warning(fmt::format("queries attend to {} keys, not to the {} the model was made for",
@@ -113,6 +147,13 @@ RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) 
   return WithRoomForDrafts(device, options.speculation, plain);
 }
 
+void OpenDraftModel(const Speculation& speculation, OpenedModel& model) {
+  if (speculation.algorithm != Speculation::Algorithm::kEagle3) return;
+  Require(!speculation.draft_model.empty(),
+          "speculation: eagle3: expected the folder of a draft model, got none");
+  model.head = OpenEagleHead(speculation.draft_model, *model.config);
+}
+
 std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
                                           const RunnerOptions& options, const LoadEvents& events,
                                           std::shared_ptr<Collective> ranks) {
@@ -138,7 +179,11 @@ std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind d
 }
 
 std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,
-                                         const Speculation& speculation, Faults faults) {
+                                         const Speculation& speculation, Faults faults,
+                                         const LoadEvents& events) {
+  if (!speculation.choices.empty()) {
+    return SpeculateByCost(std::move(target), speculation, faults, events);
+  }
   std::unique_ptr<Drafter> drafter = MakeDrafter(*target, speculation, faults);
   return std::make_unique<SpeculativeRunner>(std::move(target), std::move(drafter),
                                              speculation.shape.Room());
@@ -155,10 +200,12 @@ LocalModel StartLocalModel(OpenedModel opened, const LocalOptions& options) {
   model.text = std::make_unique<const TextModel>(OpenTextModel(model.folder));
   if (options.events.opened) options.events.opened(*model.text);
   WarnOfVocabulary(*model.text->tokenizer, *opened.config, options.events);
-  model.runner = LoadRunner(opened, model.device, MakeRunnerOptions(model.device, options),
-                            options.events, options.ranks);
-  if (options.speculation.is_on()) {
-    model.runner = Speculate(std::move(model.runner), options.speculation, options.faults);
+  const Speculation& speculation = options.speculation;
+  const RunnerOptions runner_options = MakeRunnerOptions(model.device, options);
+  OpenDraftModel(speculation, opened);
+  model.runner = LoadRunner(opened, model.device, runner_options, options.events, options.ranks);
+  if (speculation.is_on()) {
+    model.runner = Speculate(std::move(model.runner), speculation, options.faults, options.events);
   }
   model.config = std::move(opened.config);
   model.engine = std::make_unique<Engine>(*model.runner, options.scheduler);

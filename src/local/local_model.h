@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "attn/kv_layout.h"
 #include "base/faults.h"
@@ -43,17 +44,24 @@ struct LoadEvents {
   LoadProgress loaded = {};
   // The runner can run steps.
   std::function<void()> ready = {};
+  // What steps with drafts cost, where that was measured to choose between them: a table.
+  std::function<void(const std::string& table)> measured = {};
 };
 
 // Guessing ahead: several tokens of a sequence in a step, and the same text.
 struct Speculation {
   enum class Algorithm {
     kNone,
-    kNgram,  // what followed the last tokens where they stood before in the text
-    kEagle,  // what the model's draft layer says
+    kNgram,   // what followed the last tokens where they stood before in the text
+    kEagle,   // what the model's draft layer says
+    kEagle3,  // what an EAGLE-3 head says, which is a folder of its own
   };
   Algorithm algorithm = Algorithm::kNone;
-  TreeShape shape = {};  // of kNgram a chain
+  // Where there are any, and not of kNgram: `shape` is ShapeAround them, and steps have those that pay
+  // (runner/adaptive_drafter.h), as a measurement at the start and guesses of late say.
+  std::vector<TreeShape> choices = {};
+  TreeShape shape = {};                    // of kNgram a chain
+  std::filesystem::path draft_model = {};  // of kEagle3: the head's folder
 
   bool is_on() const { return algorithm != Algorithm::kNone; }
 };
@@ -102,11 +110,15 @@ struct LocalOptions {
 // The same for a runner, with all that the device decides, and with room for drafts where there are
 // any. Threads and memory are shared out evenly between ranks. Throws Error(kInvalidArgument) if
 // memory_fraction is not above 0 and up to 1, speculation is out of range or longer than the context, or
-// the device cannot speculate or has one rank only.
+// several ranks are to speculate on a GPU.
 RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options);
 
-// Takes the memory of the device and loads the weights. `ranks` is that of LocalOptions. Throws as PlanMemory
-// does.
+// Opens the draft model that `speculation` names, if it does, as the model's head. Throws
+// Error(kInvalidArgument) as OpenEagleHead does.
+void OpenDraftModel(const Speculation& speculation, OpenedModel& model);
+
+// Takes the memory of the device and loads the weights, the head's too if the model has one. `ranks` is that
+// of LocalOptions. Throws as PlanMemory does.
 std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
                                           const RunnerOptions& options,
                                           const LoadEvents& events = {},
@@ -114,7 +126,8 @@ std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind d
 
 // `target`, which was loaded with MakeRunnerOptions of the same speculation, speculating.
 std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,
-                                         const Speculation& speculation, Faults faults = {});
+                                         const Speculation& speculation, Faults faults = {},
+                                         const LoadEvents& events = {});
 
 // What answers, and what it is made of: each member uses those above it.
 struct LocalModel {
@@ -136,8 +149,8 @@ struct LocalModel {
 // weights are read. Throws Error as ChooseDevice, OpenModel, OpenTextModel and PlanMemory do.
 LocalModel OpenLocalModel(const std::filesystem::path& folder, const LocalOptions& options = {});
 
-// The same for a model that is open already, where options depend on its config;
-// options.load_format is not used.
+// The same for a model that is open already, where options depend on its config; options.load_format is
+// not used.
 LocalModel StartLocalModel(OpenedModel opened, const LocalOptions& options);
 
 }  // namespace quire

@@ -5,12 +5,17 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "io/json.h"
+#include "runner/adaptive_drafter.h"
+#include "runner/shape_chooser.h"
 #include "testing/error_message.h"
+#include "testing/random_head.h"
 
 namespace quire {
 namespace {
@@ -146,16 +151,20 @@ TEST(LocalModelTest, SpeculationHasRoomBesideTheTokensOfAStepAndChangesNoAnswer)
             "speculation: steps: expected 1..8, got 9");
 }
 
-// The same model, said to have draft layers: dummy weights have what is asked for.
-std::filesystem::path FolderWithDraftLayers(int num_layers) {
+// The same model with another number in its config: dummy weights have what is asked for.
+std::filesystem::path FolderWith(const std::string& key, int value) {
   const std::filesystem::path folder =
-      std::filesystem::path(::testing::TempDir()) / ("drafts_" + std::to_string(num_layers));
+      std::filesystem::path(::testing::TempDir()) / (key + "_" + std::to_string(value));
   std::filesystem::remove_all(folder);
   std::filesystem::copy(kFolder, folder, std::filesystem::copy_options::recursive);
   Json config = ReadJsonFile(folder / "config.json");
-  config["num_nextn_predict_layers"] = num_layers;
+  config[key] = value;
   std::ofstream(folder / "config.json") << config.dump();
   return folder;
+}
+
+std::filesystem::path FolderWithDraftLayers(int num_layers) {
+  return FolderWith("num_nextn_predict_layers", num_layers);
 }
 
 TEST(LocalModelTest, ADraftLayerGuessesAndChangesNoAnswer) {
@@ -193,6 +202,103 @@ TEST(LocalModelTest, ModelsThatCannotDraftAreRefusedByName) {
   EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument,
                          [&] { MakeRunnerOptions(DeviceKind::kCpu, options); }),
             "speculation: context length: expected more than the 4 tokens of a draft, got 4");
+}
+
+LocalOptions HeadOptions(const std::filesystem::path& head) {
+  LocalOptions options = SmallOptions();
+  options.speculation = {.algorithm = Speculation::Algorithm::kEagle3,
+                         .shape = {.steps = 3, .branches = 4, .nodes = 8},
+                         .draft_model = head};
+  return options;
+}
+
+std::filesystem::path HeadFolder(const std::string& name) {
+  return std::filesystem::path(::testing::TempDir()) / name;
+}
+
+TEST(LocalModelTest, AnEagle3HeadGuessesAndChangesNoAnswer) {
+  const std::filesystem::path folder = FolderWith("num_hidden_layers", 3);
+  const std::filesystem::path head =
+      testing::WriteRandomHead(HeadFolder("local_head"), ReadModelConfig(folder));
+  const Request request{
+      .prompt = {5, 9, 12, 3, 7}, .sampling = {.temperature = 0}, .max_tokens = 30};
+  const auto plain = Generate(*OpenLocalModel(folder, SmallOptions()).engine, request)[0].tokens;
+  LocalOptions options = HeadOptions(head);
+  ByteOffset planned{0}, loaded{0};
+  options.events = {.planned = [&](const MemoryPlan& plan) { planned = plan.weights; },
+                    .loaded =
+                        [&](ByteOffset bytes) {
+                          EXPECT_GE(bytes, loaded);
+                          loaded = bytes;
+                        }};
+  LocalModel model = OpenLocalModel(folder, options);
+  EXPECT_EQ(loaded, planned);
+  EXPECT_GT(model.runner->memory_plan().draft_weights, ByteOffset(0));
+  EXPECT_EQ(Generate(*model.engine, request)[0].tokens, plain);
+  EXPECT_GT(model.engine->counters().drafts, 0);
+}
+
+TEST(LocalModelTest, ShapesThatAreChosenChangeNoAnswer) {
+  const std::filesystem::path folder = FolderWithDraftLayers(1);
+  const Request request{
+      .prompt = {5, 9, 12, 3, 7}, .sampling = {.temperature = 0}, .max_tokens = 60};
+  const auto plain = Generate(*OpenLocalModel(folder, SmallOptions()).engine, request)[0].tokens;
+  LocalOptions options = SmallOptions();
+  options.speculation.algorithm = Speculation::Algorithm::kEagle;
+  options.speculation.choices = CandidateShapes(4, 8);
+  options.speculation.shape = ShapeAround(options.speculation.choices);
+  LocalModel model = OpenLocalModel(folder, options);
+  EXPECT_EQ(model.engine->limits().lookahead, TokenCount(5 * 4 - 1));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Generate(*model.engine, request)[0].tokens, plain);
+}
+
+TEST(LocalModelTest, ADraftModelThatCannotBeIsRefusedBeforeMemoryIsTaken) {
+  const std::filesystem::path folder = FolderWith("num_hidden_layers", 3);
+  const ModelConfig trunk = ReadModelConfig(folder);
+  const auto refusal = [&](const LocalOptions& given) {
+    LocalOptions options = given;
+    options.events.planned = [](const MemoryPlan&) { ADD_FAILURE() << "memory was planned"; };
+    return ErrorMessage(ErrorCode::kInvalidArgument, [&] { OpenLocalModel(folder, options); });
+  };
+  const auto refusal_with = [&](const testing::HeadChanges& changes) {
+    const std::filesystem::path head = HeadFolder("refused_head");
+    std::filesystem::remove_all(head);
+    return refusal(HeadOptions(testing::WriteRandomHead(head, trunk, changes)));
+  };
+  const auto key = [](const std::string& name, const Json& value) {
+    return testing::HeadChanges{.config = [=](Json& config) { config[name] = value; }};
+  };
+  const Json aux = {{"eagle_aux_hidden_state_layer_ids", {0, 1, 3}}};
+  const std::pair<testing::HeadChanges, const char*> cases[] = {
+      {key("hidden_size", 128), "hidden_size: expected the target model's, 64, got 128"},
+      {key("vocab_size", 900), "vocab_size: expected the target model's, 909, got 900"},
+      {key("eagle_config", aux), "eagle_aux_hidden_state_layer_ids"},
+      {key("draft_vocab_size", 300), "tensor 'lm_head.weight': expected shape [300, 64]"},
+      {{.tensors = [](auto& tensors) { tensors.pop_back(); }}, "\"d2t\""},
+      {{.tensors = [](auto& tensors) { tensors.front().name = "fcs.weight"; }}, "\"fc.weight\""},
+      {{.tensors =
+            [](auto& tensors) {
+              tensors.push_back(tensors.front());
+              tensors.back().name = "midlayer.extra.weight";
+            }},
+       "'midlayer.extra.weight'"},
+      {{.tensors =
+            [](auto& tensors) {  // offsets of 2 * i, as if all were behind the last token
+              static const std::vector<int64_t> far(303, 909);
+              tensors.back().bytes = std::as_bytes(std::span(far));
+            }},
+       "tensor 'd2t': expected offsets to tokens 0..908, got 909 at [0]"}};
+  for (const auto& [changes, expected] : cases) {
+    const std::string message = refusal_with(changes);
+    EXPECT_NE(message.find(expected), std::string::npos) << message << "\nexpected " << expected;
+  }
+  EXPECT_NE(refusal(HeadOptions("/no/such/folder")).find("draft model: expected a folder"),
+            std::string::npos);
+  EXPECT_EQ(refusal(HeadOptions("")),
+            "speculation: eagle3: expected the folder of a draft model, got none");
+  LocalOptions ranks = HeadOptions("/anything");
+  ranks.tp_size = 2;
+  EXPECT_EQ(refusal(ranks), "speculation: eagle3: expected one rank, got 2");
 }
 
 TEST(DeviceTest, AutoIsTheGpuWhereItCanBeUsedAndOtherwiseTheCpu) {

@@ -4,8 +4,10 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "model/config.h"
+#include "model/eagle.h"
 #include "model/weight_source.h"
 
 namespace quire {
@@ -18,6 +20,7 @@ struct OpenedModel {
   std::filesystem::path folder;
   std::unique_ptr<const ModelConfig> config;  // on its own, because the weights refer to it
   std::unique_ptr<WeightSource> weights;
+  std::optional<OpenedHead> head = {};  // an EAGLE-3 head that drafts for it (model/eagle.h)
 };
 
 // Whether the folder has weights, whole or not.
