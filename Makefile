@@ -75,8 +75,9 @@ asan: built-asan  ## the tests under AddressSanitizer and UndefinedBehaviorSanit
 
 # What runs loops on threads, or threads of its own; the server as a whole runs under `make load`.
 THREADED = device_test attn_test interop_test kernels_test engine_test runner_test \
-  runner_invariants_test engine_invariants_test allocation_count_test \
-  $(if $(SAMPLED),,model_test draft_test hf_test invariants_test http_test textgen_test server_test)
+  engine_invariants_test allocation_count_test \
+  $(if $(SAMPLED),,model_test draft_test runner_invariants_test hf_test invariants_test http_test \
+  textgen_test server_test)
 EMPTY :=
 THREADED_REGEX = ^($(subst $(EMPTY) $(EMPTY),|,$(strip $(THREADED))))$$
 # setarch -R: some kernels place mappings where ThreadSanitizer's shadow has to be.
