@@ -30,6 +30,18 @@ struct Share {
 // stand in the order of ranks and leave nothing out.
 Share ShareOf(int64_t width, int64_t unit, int32_t rank, int32_t size);
 
+// What ranks compute: all of them the same tokens, each its share of the values; or each tokens of its own,
+// with the others' experts.
+enum class RankTokens { kSame, kOwn };
+
+// Rows [first, first + count) of what rank `from` shows, to row `to` on.
+struct RowPart {
+  int32_t from = 0;
+  int64_t first = 0;
+  int64_t count = 0;
+  int64_t to = 0;
+};
+
 // The longest that a rank waits for another one within a step.
 inline constexpr std::chrono::seconds kRankPatience{60};
 
@@ -48,6 +60,10 @@ class Collective {
   virtual void AllGather(TensorView whole, std::span<const Share> shares) = 0;
   // Every word becomes the OR of all ranks': what one of them has, where the others have 0.
   virtual void AllReduceOr(std::span<uint32_t> words) = 0;
+  // Every rank shows `rows`, [any number, width], dense, and takes parts of what is shown to `taken`,
+  // [any number, width], dense and none of `rows`. Only ranks of MakeLocalRanks can, so far; others throw
+  // InternalError.
+  virtual void FetchRows(ConstTensorView rows, std::span<const RowPart> parts, TensorView taken);
   // Rank 0's message becomes everybody's. The others wait for it as long as it takes.
   virtual void Broadcast(std::vector<std::byte>& message) = 0;
   // Returns when all ranks have called it, as long as that takes: some load more slowly than others.

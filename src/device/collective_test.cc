@@ -57,6 +57,41 @@ TEST_P(LocalRanksOf, SharesAreOfWholeUnitsAndLeaveNothingOut) {
   }
 }
 
+TEST_P(LocalRanksOf, AnExchangeGivesEveryRankTheRowsThatItNames) {
+  const int32_t size = GetParam();
+  Ranks ranks = MakeLocalRanks(size);
+  constexpr int64_t kWidth = 5;
+  // Rank r shows r + 1 rows, and every rank takes the last of each, the highest rank's first.
+  std::vector<std::vector<float>> taken(ranks.size());
+  const auto exchange = [&](Collective& self) {
+    std::vector<float> rows(static_cast<size_t>((self.rank() + 1) * kWidth));
+    std::vector<float>& own = taken[static_cast<size_t>(self.rank())];
+    own.assign(static_cast<size_t>((size + 1) * kWidth), -1.0f);
+    std::vector<RowPart> parts;
+    for (int32_t from = 0; from < size; ++from) {
+      parts.push_back({.from = from, .first = from, .count = 1, .to = size - 1 - from});
+      parts.push_back({.from = from, .first = 0, .count = 0, .to = 0});
+    }
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      for (size_t i = 0; i < rows.size(); ++i) {
+        rows[i] =
+            static_cast<float>(repeat * 1000 + self.rank() * 100) + static_cast<float>(i % kWidth);
+      }
+      self.FetchRows(TensorView(rows.data(), {self.rank() + 1, kWidth}), parts,
+                     TensorView(own.data(), {size + 1, kWidth}));
+    }
+  };
+  EXPECT_EQ(OnEveryRank(ranks, exchange), Nothing());
+  for (const std::vector<float>& each : taken) {
+    for (int64_t row = 0; row <= size; ++row) {
+      for (int64_t i = 0; i < kWidth; ++i) {
+        const int64_t expected = row < size ? 19000 + (size - 1 - row) * 100 + i : -1;
+        ASSERT_EQ(each[static_cast<size_t>(row * kWidth + i)], static_cast<float>(expected));
+      }
+    }
+  }
+}
+
 TEST_P(LocalRanksOf, AGatherGivesEveryRankWhatEachWroteAndTouchesNothingBesides) {
   const int32_t size = GetParam();
   Ranks ranks = MakeLocalRanks(size);

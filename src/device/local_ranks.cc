@@ -21,6 +21,10 @@ Share ShareOf(int64_t width, int64_t unit, int32_t rank, int32_t size) {
   return {.first = first, .count = std::min(width, units * (rank + 1) / size * unit) - first};
 }
 
+void Collective::FetchRows(ConstTensorView, std::span<const RowPart>, TensorView) {
+  QUIRE_CHECK(false, "these ranks cannot fetch rows");
+}
+
 namespace {
 
 // What the ranks of a process share.
@@ -152,6 +156,21 @@ class LocalRank final : public Collective {
       std::copy_n(theirs + share.first, share.count, words.data() + share.first);
     }
     group_->Meet(rank_, "the end of a reduction");
+  }
+
+  void FetchRows(ConstTensorView rows, std::span<const RowPart> parts, TensorView taken) override {
+    group_->Lend(rank_, const_cast<std::byte*>(rows.data()));  // nobody writes to what is lent
+    group_->Meet(rank_, "an exchange of rows");
+    const int64_t row_bytes = taken.dim(1) * DTypeBytes(taken.dtype());
+    for (const RowPart& part : parts) {
+      QUIRE_CHECK(part.to + part.count <= taken.dim(0), "rows {}..{} of {}", part.to,
+                  part.to + part.count, taken.dim(0));
+      const auto* theirs = static_cast<const std::byte*>(group_->lent(part.from));
+      if (part.count == 0) continue;
+      std::memcpy(taken.data() + part.to * row_bytes, theirs + part.first * row_bytes,
+                  static_cast<size_t>(part.count * row_bytes));
+    }
+    group_->Meet(rank_, "the end of an exchange of rows");
   }
 
   void Broadcast(std::vector<std::byte>& message) override {

@@ -11,6 +11,7 @@
 #ifndef QUIRE_KERNELS_OPS_H_
 #define QUIRE_KERNELS_OPS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -50,11 +51,23 @@ struct OpLimits {
   WorkShape selection = {};     // of choosing keys, where a backend cuts that apart from attention
   MhaShape heads = {};          // of sequences that attend in multi-head form
   TokenCount expanded_keys{0};  // rows for their keys; 0: there are none
+  // Ranks that share experts out and have tokens of their own, each in a step up to so many.
+  int32_t expert_ranks = 1;
+  int64_t tokens_of_rank = 0;
 
   int64_t num_tokens() const { return capacity.query_tokens.raw(); }
   int64_t num_choices() const { return expert_width > 0 ? num_tokens() * route.top_k : 0; }
   int32_t num_experts() const { return expert_width > 0 ? route.num_experts : 0; }
+  // Rows that may come to the experts of one of these ranks. A token's choices are different experts.
+  int64_t num_visitors() const {
+    if (expert_ranks == 1) return 0;
+    const int32_t own = num_experts() / expert_ranks;
+    return expert_ranks * tokens_of_rank * std::min(route.top_k, own);
+  }
 };
+
+// The most ranks that share experts out with tokens of their own.
+inline constexpr int32_t kMaxExpertRanks = 64;
 
 // hidden[t] = scale * table[tokens[t]]. Of several ranks each has some of the tokens; all get all rows.
 struct EmbedArgs {

@@ -89,13 +89,15 @@ struct BlockQuantization {
 
 // Which part of a model one of several ranks has. In exact mode, the only one so far, every value is
 // computed by one rank, from inputs that are whole: heads, and outputs of matrices, are cut; inputs never
-// are.
+// are. Ranks with tokens of their own share out experts alone.
 struct Shard {
   int32_t rank = 0;
   int32_t size = 1;
   bool experts_by_rank = false;  // whole experts are shared out; otherwise the width of each
+  RankTokens tokens = RankTokens::kSame;
 
-  bool is_cut() const { return size > 1; }
+  // Whether heads and columns are.
+  bool is_cut() const { return size > 1 && tokens == RankTokens::kSame; }
 };
 
 struct ModelConfig {
@@ -152,7 +154,8 @@ struct ModelConfig {
   Share own_heads() const { return OwnOf(num_heads, 1); }
   Share own_experts() const {
     const int32_t count = moe.route.num_experts;
-    return shard.experts_by_rank ? OwnOf(count, 1) : Share{.first = 0, .count = count};
+    return shard.experts_by_rank ? ShareOf(count, 1, shard.rank, shard.size)
+                                 : Share{.first = 0, .count = count};
   }
   // Of what each of them has: of their width, and of their outputs.
   Share OwnOfExpert(int64_t width) const {
@@ -165,7 +168,8 @@ struct ModelConfig {
 
  private:
   Share OwnOf(int64_t width, int64_t unit) const {
-    return ShareOf(width, unit, shard.rank, shard.size);
+    return shard.is_cut() ? ShareOf(width, unit, shard.rank, shard.size)
+                          : Share{.first = 0, .count = width};
   }
 };
 

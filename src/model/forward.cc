@@ -53,7 +53,9 @@ OpLimits OpLimitsOf(const ModelConfig& config, const StepCapacity& capacity, con
           .expert_width = config.moe.expert_width,
           .index = IndexShapeOf(config),
           .heads = HeadShape(config),
-          .expanded_keys = expanded_keys};
+          .expanded_keys = expanded_keys,
+          .expert_ranks = config.shard.tokens == RankTokens::kOwn ? config.shard.size : 1,
+          .tokens_of_rank = capacity.query_tokens.raw()};
 }
 
 size_t NumTrunkStores(const ModelConfig& config) {

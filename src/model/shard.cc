@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "kernels/gemm.h"
+#include "kernels/ops.h"
 
 namespace quire {
 namespace {
@@ -61,6 +62,20 @@ ModelConfig WithShard(ModelConfig config, int32_t rank, int32_t tp_size, int32_t
           num_experts, DivisorsOf(num_experts, num_experts), ep_size);
   QUIRE_CHECK(rank >= 0 && rank < tp_size, "rank {} of {}", rank, tp_size);
   config.shard = {.rank = rank, .size = tp_size, .experts_by_rank = experts_by_rank};
+  return config;
+}
+
+ModelConfig WithOwnTokens(ModelConfig config, int32_t rank, int32_t dp_size) {
+  const int32_t num_experts = config.moe.expert_width > 0 ? config.moe.route.num_experts : 0;
+  Require(num_experts > 0 || dp_size == 1,
+          "dp size: expected 1 for a model without experts, got {}", dp_size);
+  Require(
+      dp_size >= 1 && dp_size <= kMaxExpertRanks && (dp_size == 1 || num_experts % dp_size == 0),
+      "dp size: expected a number of ranks that the {} experts come out even for: {}, got {}",
+      num_experts, DivisorsOf(num_experts, kMaxExpertRanks), dp_size);
+  QUIRE_CHECK(rank >= 0 && rank < dp_size, "rank {} of {}", rank, dp_size);
+  config.shard = {
+      .rank = rank, .size = dp_size, .experts_by_rank = true, .tokens = RankTokens::kOwn};
   return config;
 }
 

@@ -7,7 +7,7 @@ LoadProgress ProgressOfRank(const LoadProgress& progress, int32_t rank,
   if (!progress) return {};
   return [=](ByteOffset loaded) {
     const double part = static_cast<double>(loaded.raw()) / static_cast<double>(own.raw());
-    const double whole = (rank + part) / options.tp_size * static_cast<double>(first.raw());
+    const double whole = (rank + part) / options.num_ranks() * static_cast<double>(first.raw());
     progress(ByteOffset(static_cast<int64_t>(whole)));
   };
 }

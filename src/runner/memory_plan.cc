@@ -41,17 +41,18 @@ MemoryPlan MakeMemoryPlan(const ModelConfig& model, WeightSource& source,
 
 MemoryPlan PlanOfRanks(const RunnerOptions& options,
                        FunctionRef<MemoryPlan(const RunnerOptions&)> plan_of) {
-  if (options.tp_size == 1) return plan_of(options);
+  if (options.num_ranks() == 1) return plan_of(options);
   std::optional<TokenCount> least;
   RunnerOptions each = options;
-  for (each.rank = 0; each.rank < options.tp_size; ++each.rank) {
+  for (each.rank = 0; each.rank < options.num_ranks(); ++each.rank) {
     const TokenCount tokens = plan_of(each).usable_tokens();
     least = Min(least.value_or(tokens), tokens);
   }
   each.rank = options.rank;
   each.pool_tokens = *least;
   MemoryPlan plan = plan_of(each);
-  plan.num_ranks = options.tp_size;
+  plan.num_ranks = options.num_ranks();
+  plan.num_groups = options.dp_size;
   return plan;
 }
 
@@ -83,6 +84,11 @@ std::string ToTable(const MemoryPlan& plan) {
          row("", "",
              fmt::format("{:.2f} sequences of the context length {}", plan.Concurrency(),
                          limits.context)) +
+         (plan.num_groups > 1
+              ? row("", "",
+                    fmt::format("of {} groups, which hold tokens of their own: {} together",
+                                plan.num_groups, plan.usable_tokens() * plan.num_groups))
+              : "") +
          (plan.index_per_token > ByteOffset(0)
               ? row("", "",
                     fmt::format("{} of each token's are index keys",

@@ -17,6 +17,7 @@ namespace quire {
 struct MemoryPlan {
   RunnerLimits limits = {};  // with every default resolved
   int32_t num_ranks = 1;     // each of which takes about this much; the KV cache exactly
+  int32_t num_groups = 1;    // of ranks, each of which has tokens of its own
   ByteOffset weights = {};
   ByteOffset draft_weights = {};  // of these, an EAGLE-3 head's
   ByteOffset kv_per_token = {};   // of all layers

@@ -63,7 +63,8 @@ ByteOffset ModelRunner::WeightBytesPerStep(int64_t num_tokens) const {
 
 void ModelRunner::Submit(const StepBatch& batch) {
   device_->ThrowIfLost();
-  const PageCount looked_at = CheckBatch(batch, plan_.limits);
+  const bool only_takes_part = plan_.num_groups > 1 && batch.sequences.empty();
+  const PageCount looked_at = only_takes_part ? PageCount(0) : CheckBatch(batch, plan_.limits);
   QUIRE_CHECK(!is_running_, "a step is still to be collected");
   stats_.pages_looked_at = looked_at;
   try {

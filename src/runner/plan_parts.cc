@@ -98,6 +98,9 @@ ModelConfig ConfigFor(const ModelConfig& model, const RunnerOptions& options) {
   if (options.tp_size != 1 || options.ep_size != 1) {
     config = WithShard(std::move(config), options.rank, options.tp_size, options.ep_size);
   }
+  if (options.dp_size != 1) {
+    config = WithOwnTokens(std::move(config), options.rank, options.dp_size);
+  }
   if (options.index_top_k == 0) return config;
   Require(config.indexer.has_value(), "index top-k: expected a model with sparse attention, got {}",
           config.family);
@@ -130,6 +133,10 @@ void CheckOptions(const ModelConfig& config, const RunnerOptions& options) {
           "tree nodes: expected 0..{}, got {}", kMaxTreeNodes, options.tree_nodes);
   Require(options.pool_tokens >= TokenCount(0), "KV tokens: expected >= 0, got {}",
           options.pool_tokens);
+  Require(options.dp_size == 1 || (options.tp_size == 1 && options.ep_size == 1),
+          "dp size: expected 1 with a tp size or an ep size above 1, got {}", options.dp_size);
+  Require(options.dp_size == 1 || !options.draft_layer,
+          "dp size: expected 1 with a draft layer, got {}", options.dp_size);
   if (options.head == nullptr) return;
   QUIRE_CHECK(options.draft_layer && options.tp_size == 1, "a head of {} ranks", options.tp_size);
   const int64_t tokens = options.head->config->draft_vocab_size;

@@ -6,12 +6,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/tensor_view.h"
+#include "device/collective.h"
 #include "runner/runner_cases.h"
 #include "runner/runner_options.h"
 #include "testing/step_jobs.h"
@@ -65,6 +72,33 @@ inline std::string DeviceErrorOf(const std::function<void()>& fn) {
   }
   return "";
 }
+
+// A rank's end of a group, which breaks in its n-th gather or exchange.
+class BreakingRank final : public Collective {
+ public:
+  BreakingRank(std::unique_ptr<Collective> rank, int calls)
+      : rank_(std::move(rank)), left_(calls) {}
+
+  int32_t rank() const override { return rank_->rank(); }
+  int32_t size() const override { return rank_->size(); }
+  void AllGather(TensorView whole, std::span<const Share> shares) override {
+    Require(--left_ > 0, "a memory error");
+    rank_->AllGather(whole, shares);
+  }
+  void AllReduceOr(std::span<uint32_t> words) override { rank_->AllReduceOr(words); }
+  void FetchRows(ConstTensorView rows, std::span<const RowPart> parts, TensorView taken) override {
+    Require(--left_ > 0, "a memory error");
+    rank_->FetchRows(rows, parts, taken);
+  }
+  void Broadcast(std::vector<std::byte>& message) override { rank_->Broadcast(message); }
+  void WaitForAll() override { rank_->WaitForAll(); }
+  void Fail(const std::string& reason) noexcept override { rank_->Fail(reason); }
+  void ThrowIfFailed() const override { rank_->ThrowIfFailed(); }
+
+ private:
+  const std::unique_ptr<Collective> rank_;
+  int left_;
+};
 
 }  // namespace quire
 

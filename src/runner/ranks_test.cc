@@ -129,29 +129,6 @@ TEST(Ranks, ThatDoNotComeOutEvenAreRefusedWithTheSizesThatWould) {
   EXPECT_EQ(refusal(4, 4), "ep size: expected 1 for a model without experts, got 4");
 }
 
-// Rank 1's end of a group, which breaks in its n-th gather.
-class BreakingRank final : public Collective {
- public:
-  BreakingRank(std::unique_ptr<Collective> rank, int gathers)
-      : rank_(std::move(rank)), left_(gathers) {}
-
-  int32_t rank() const override { return rank_->rank(); }
-  int32_t size() const override { return rank_->size(); }
-  void AllGather(TensorView whole, std::span<const Share> shares) override {
-    Require(--left_ > 0, "a memory error");
-    rank_->AllGather(whole, shares);
-  }
-  void AllReduceOr(std::span<uint32_t> words) override { rank_->AllReduceOr(words); }
-  void Broadcast(std::vector<std::byte>& message) override { rank_->Broadcast(message); }
-  void WaitForAll() override { rank_->WaitForAll(); }
-  void Fail(const std::string& reason) noexcept override { rank_->Fail(reason); }
-  void ThrowIfFailed() const override { rank_->ThrowIfFailed(); }
-
- private:
-  const std::unique_ptr<Collective> rank_;
-  int left_;
-};
-
 TEST(Ranks, OneThatBreaksWithinAStepEndsTheRunnerByItsName) {
   const ModelConfig config = ReadModelConfig(kHfFixtures / "v3_groups");
   const auto source = OpenWeightFiles(kHfFixtures / "v3_groups", config);

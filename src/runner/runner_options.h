@@ -57,6 +57,9 @@ struct RunnerOptions {
   // memory limit below are of each.
   int32_t tp_size = 1;
   int32_t ep_size = 1;
+  // Or ranks that compute tokens of their own, and share experts out (WithOwnTokens). Each has a runner, and
+  // a KV cache with its tokens alone; the limits above are of each, too.
+  int32_t dp_size = 1;
   int32_t rank = 0;
   StepMode mode = StepMode::kEager;
   StepChecks checks = StepChecks::kOff;
@@ -66,6 +69,8 @@ struct RunnerOptions {
   int32_t num_threads = 1;
   ByteOffset memory_limit{std::numeric_limits<int64_t>::max()};  // of everything together
   Faults faults = {};
+
+  int32_t num_ranks() const { return tp_size * dp_size; }
 };
 
 }  // namespace quire

@@ -246,7 +246,8 @@ void LayOutActivations(const ModelConfig& config, const RunnerOptions& options,
     const bool is_head = i == num_buckets;
     Bucket& bucket = is_head ? *memory.head : memory.buckets[i];
     const ModelConfig& model = is_head ? head->layer : config;
-    const OpLimits ops = OpLimitsOf(model, bucket.capacity, bucket.work, bucket.expanded_keys);
+    OpLimits ops = OpLimitsOf(model, bucket.capacity, bucket.work, bucket.expanded_keys);
+    ops.tokens_of_rank = MostTokens(memory.buckets);  // other ranks may be at another bucket
     bucket.forward = LayOutForward(model, bucket.capacity, layout.activation, region);
     layout.ops(i, ops, region);
     if (head != nullptr && !is_head) LayOutLayerInputs(*head, layout, region, bucket);

@@ -38,10 +38,13 @@ class StepFollower {
 // One rank's end of the orders. Without ranks there is nobody to tell, and Tell... return at once.
 class StepOrders {
  public:
-  // Both outlive it; `ranks` may be null.
-  StepOrders(Collective* ranks, StepMemory& memory) : ranks_(ranks), memory_(memory) {}
+  // Both outlive it; `ranks` may be null. Ranks with tokens of their own tell each other nothing.
+  StepOrders(Collective* ranks, StepMemory& memory, RankTokens tokens = RankTokens::kSame)
+      : ranks_(ranks), memory_(memory), tokens_(tokens) {}
 
-  bool leads() const { return ranks_ != nullptr && ranks_->rank() == 0; }
+  bool leads() const {
+    return ranks_ != nullptr && ranks_->rank() == 0 && tokens_ == RankTokens::kSame;
+  }
   void Tell(StepOrder order, const StepWork& work);
   void TellDraft(const StepWork& work, const DraftWork& draft);
   void TellReady();
@@ -63,6 +66,7 @@ class StepOrders {
 
   Collective* const ranks_;
   StepMemory& memory_;
+  const RankTokens tokens_;
   std::vector<std::byte> message_;
   bool has_told_end_ = false;
   // A message, read.

@@ -166,7 +166,8 @@ class Runner {
   // Starts a step. The batch and all it borrows, but for masks, must stay as they are until Collect
   // returns. Throws
   // Error(kInvalidArgument) or Error(kCapacityExceeded), naming the sequence, if the batch breaks a
-  // limit; then nothing was started or written.
+  // limit; then nothing was started or written. Of runners that take part in each other's steps, all
+  // are given a batch; one that has no sequences computes nothing of its own.
   virtual void Submit(const StepBatch& batch) = 0;
   // Waits for the step that was submitted. Throws what stopped it.
   virtual const StepResult& Collect() = 0;

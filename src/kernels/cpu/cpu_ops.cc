@@ -60,8 +60,10 @@ OpScratch LayOutOps(const OpLimits& limits, Carver& carver) {
   scratch.route_rows = carver.Take<int32_t>(choices);
   scratch.expert_offsets = carver.Take<int32_t>(experts > 0 ? experts + 1 : 0);
   scratch.expert_rows = floats(choices, limits.hidden_size);
-  scratch.expert_gate_up = floats(choices, 2 * limits.expert_width);
-  scratch.expert_activated = floats(choices, limits.expert_width);
+  const int64_t computed = limits.expert_ranks > 1 ? limits.num_visitors() : choices;
+  scratch.expert_gate_up = floats(computed, 2 * limits.expert_width);
+  scratch.expert_activated = floats(computed, limits.expert_width);
+  scratch.exchange = LayOutExchange(limits, carver);
   scratch.products = carver.Take<MatmulArgs>(MaxProducts(limits));
   scratch.attention = carver.TakeBytes(AttentionBytes(limits));
   scratch.selection = carver.TakeBytes(SelectionBytes(limits));
@@ -202,7 +204,15 @@ void CpuOps::SiluMul(const SiluMulArgs& args) { cpu::SiluMul(args, executor_); }
 ExpertRows CpuOps::Experts(const ExpertsArgs& args) {
   Route(args);
   SortByExpert(args);
-  RunExperts(args);
+  const SortedRows home{.rows = scratch_.expert_rows, .offsets = scratch_.expert_offsets};
+  if (exchange_) {
+    RunExperts(args, exchange_->Bring(home));
+    exchange_->Return(home);
+  } else {
+    RunExperts(args, {.rows = home.rows,
+                      .offsets = home.offsets.subspan(static_cast<size_t>(args.first_expert))});
+    if (args.gate.count < args.shape.num_experts) GatherExperts(args);
+  }
   const int64_t num_choices = args.x.dim(0) * args.shape.top_k;
   return {.rows = scratch_.expert_rows.FirstRows(num_choices).Columns(0, args.down.shape.outputs),
           .row_of = scratch_.route_rows.first(static_cast<size_t>(num_choices)),
@@ -249,15 +259,13 @@ void CpuOps::SortByExpert(const ExpertsArgs& args) {
   });
 }
 
-// expert_rows = down(silu(gate(expert_rows)) * up(expert_rows)), each by its own expert.
-void CpuOps::RunExperts(const ExpertsArgs& args) {
+// rows = down(silu(gate(rows)) * up(rows)), each by its own expert.
+void CpuOps::RunExperts(const ExpertsArgs& args, const SortedRows& sorted) {
   const int64_t num_choices = args.x.dim(0) * args.shape.top_k;
   const int64_t width = args.gate.shape.outputs;
   const bool is_cut = width < args.down.shape.inputs;
   const int64_t first_column = is_cut ? Own(args.down.shape.inputs, args.width_unit).first : 0;
-  const std::span<const int32_t> offsets =
-      scratch_.expert_offsets.subspan(static_cast<size_t>(args.first_expert));
-  // Of the experts that are here.
+  const std::span<const int32_t> offsets = sorted.offsets;
   const int64_t first_row = offsets[0];
   const int64_t num_rows = offsets[static_cast<size_t>(args.gate.count)] - first_row;
   // fn(expert, first row, number of rows) of every expert that was chosen.
@@ -270,7 +278,7 @@ void CpuOps::RunExperts(const ExpertsArgs& args) {
   };
   size_t num_products = 0;
   for_each_expert([&](int64_t e, int64_t first, int64_t count) {
-    const TensorView x = RowsOf(scratch_.expert_rows, first, count);
+    const TensorView x = RowsOf(sorted.rows, first, count);
     const TensorView y = RowsOf(scratch_.expert_gate_up, first, count);
     scratch_.products[num_products++] = {
         .x = x, .w = MatrixOf(args.gate, e), .y = y.Columns(0, width)};
@@ -288,10 +296,9 @@ void CpuOps::RunExperts(const ExpertsArgs& args) {
     scratch_.products[num_products++] = {
         .x = RowsOf(scratch_.expert_activated, first, count),
         .w = MatrixOf(args.down, e),
-        .y = RowsOf(scratch_.expert_rows, first, count).Columns(0, args.down.shape.outputs)};
+        .y = RowsOf(sorted.rows, first, count).Columns(0, args.down.shape.outputs)};
   });
   cpu::Matmul(scratch_.products.first(num_products), executor_);
-  if (args.gate.count < args.shape.num_experts) GatherExperts(args);
 }
 
 // Rows are in the order of experts, so every rank has those of its own together.

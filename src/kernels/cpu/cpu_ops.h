@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "base/tensor_view.h"
 #include "device/arena.h"
 #include "device/collective.h"
+#include "kernels/cpu/expert_exchange.h"
 #include "kernels/gemm.h"
 #include "kernels/ops.h"
 
@@ -50,6 +52,7 @@ struct OpScratch {
   std::span<MatmulArgs> products = {};     // as many as ever run as one loop
   std::span<std::byte> attention = {};     // dense or sparse: never both at once
   std::span<std::byte> selection = {};     // empty where attention is not sparse
+  ExchangeScratch exchange = {};           // with it gate_up and activated are of visiting rows
 };
 OpScratch LayOutOps(const OpLimits& limits, Carver& carver);
 // Of the scratch, what choosing keys takes: the same for every context.
@@ -59,12 +62,14 @@ class CpuOps final : public Ops {
  public:
   // The executor, the clock and the ranks, of which there may be none besides this, outlive it.
   CpuOps(const OpScratch& scratch, Executor& executor, PartClock& clock,
-         Collective* ranks = nullptr)
+         Collective* ranks = nullptr, RankTokens tokens = RankTokens::kSame)
       : scratch_(scratch),
         executor_(executor),
         clock_(clock),
-        ranks_(ranks),
-        shares_(ranks != nullptr ? static_cast<size_t>(ranks->size()) : 1) {}
+        ranks_(tokens == RankTokens::kSame ? ranks : nullptr),
+        shares_(ranks_ != nullptr ? static_cast<size_t>(ranks_->size()) : 1) {
+    if (tokens == RankTokens::kOwn) exchange_.emplace(scratch_.exchange, *ranks);
+  }
 
   DType activation() const override { return DType::kF32; }
 
@@ -97,13 +102,15 @@ class CpuOps final : public Ops {
   void GatherExperts(const ExpertsArgs& args);
   void Route(const ExpertsArgs& args);
   void SortByExpert(const ExpertsArgs& args);
-  void RunExperts(const ExpertsArgs& args);
+  // Of the experts that are here.
+  void RunExperts(const ExpertsArgs& args, const SortedRows& sorted);
 
   const OpScratch scratch_;
   Executor& executor_;
   PartClock& clock_;
-  Collective* const ranks_;
-  std::vector<Share> shares_;  // of the gather at hand
+  Collective* const ranks_;                 // that compute the same tokens
+  std::vector<Share> shares_;               // of the gather at hand
+  std::optional<ExpertExchange> exchange_;  // with ranks that have tokens of their own
 };
 
 }  // namespace quire::cpu

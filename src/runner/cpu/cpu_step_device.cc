@@ -132,12 +132,12 @@ CpuStepDevice::CpuStepDevice(const ModelConfig& model, WeightSource& source,
       head_(LoadHead(options, plan, model_.weights().embedding, carver_, pool_, progress)),
       stores_(LayOutStores(config_, plan.limits, options, carver_)),
       memory_(LayOutCpuSteps(config_, plan.limits, options, parts_, carver_)),
-      orders_(ranks_.get(), memory_) {
+      orders_(ranks_.get(), memory_, config_.shard.tokens) {
   QUIRE_CHECK(carver_.used() == plan.total(), "{} bytes laid out, {} planned", carver_.used(),
               plan.total());
   TakeFromMachine({stores_.front().Page(kScratchPage), Size(plan.kv.raw())}, pool_);
   for (const CpuStepParts::BucketParts& bucket : parts_.buckets) {
-    ops_.emplace_back(bucket.scratch, pool_, clock_, ranks_.get());
+    ops_.emplace_back(bucket.scratch, pool_, clock_, ranks_.get(), config_.shard.tokens);
   }
 }
 

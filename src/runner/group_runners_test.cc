@@ -1,0 +1,234 @@
+// Ranks with tokens of their own: the bits are those of one rank, whatever the others compute meanwhile, and
+// what happens to one is told of all.
+#include "runner/cpu/group_runners.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "device/collective.h"
+#include "model/config.h"
+#include "model/shard.h"
+#include "model/weight_source.h"
+#include "runner/memory_plan.h"
+#include "runner/rank_cases.h"
+#include "runner/runner_cases.h"
+#include "runner/test_models.h"
+#include "testing/allocation_count.h"
+#include "testing/error_message.h"
+#include "testing/step_jobs.h"
+
+namespace quire {
+namespace {
+
+using testing::AllocationCount;
+using testing::ErrorMessage;
+using testing::JobReport;
+using testing::Weights;
+
+RunnerOptions OptionsOfGroups(int32_t dp_size) {
+  RunnerOptions options = OptionsOfRanks(1);
+  options.dp_size = dp_size;
+  return options;
+}
+
+// The runners, and what they were made of.
+struct Groups {
+  Groups(const std::filesystem::path& folder, const RunnerOptions& options, Weights weights)
+      : Groups(folder, options, weights, MakeLocalRanks(options.dp_size)) {}
+  Groups(const std::filesystem::path& folder, const RunnerOptions& options, Weights weights,
+         std::vector<std::unique_ptr<Collective>> ranks)
+      : config(ReadModelConfig(folder)),
+        source(weights == Weights::kFiles ? OpenWeightFiles(folder, config)
+                                          : MakeDummyWeights(config)),
+        plan(MakeMemoryPlan(config, *source, options)),
+        runners(MakeGroupRunners(config, *source, options, plan, {}, std::move(ranks))) {}
+
+  ModelConfig config;
+  std::unique_ptr<WeightSource> source;
+  MemoryPlan plan;
+  std::vector<std::unique_ptr<ModelRunner>> runners;
+};
+
+// What the others do in a step of one.
+enum class Others { kNothing, kTheSame };
+
+// One of the groups as a runner of its own. Others that do the same have the same pages, in pools of theirs.
+class OneOfGroups final : public Runner {
+ public:
+  OneOfGroups(Groups& groups, size_t number, Others others)
+      : runners_(groups.runners), number_(number), others_(others) {}
+
+  const RunnerLimits& limits() const override { return runners_[number_]->limits(); }
+  void Submit(const StepBatch& batch) override {
+    for (size_t i = 0; i < runners_.size(); ++i) {
+      const bool computes = i == number_ || others_ == Others::kTheSame;
+      runners_[i]->Submit(computes ? batch : StepBatch());
+    }
+  }
+  const StepResult& Collect() override {
+    const StepResult* result = nullptr;
+    std::exception_ptr thrown;
+    for (size_t i = 0; i < runners_.size(); ++i) {
+      try {
+        const StepResult& each = runners_[i]->Collect();
+        if (i == number_) result = &each;
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+    }
+    if (thrown) std::rethrow_exception(thrown);
+    return *result;
+  }
+
+ private:
+  std::vector<std::unique_ptr<ModelRunner>>& runners_;
+  const size_t number_;
+  const Others others_;
+};
+
+void ExpectGroupsChangeNoBit(const std::filesystem::path& folder, Weights weights,
+                             RunnerOptions options = OptionsOfRanks(1)) {
+  const ModelConfig config = ReadModelConfig(folder);
+  if (config.moe.expert_width == 0) return;
+  const std::vector<JobReport> alone = RunTwo(*testing::MakeRunner(folder, options, weights));
+  for (const int32_t size : {2, 4}) {
+    if (config.moe.route.num_experts % size != 0) continue;
+    options.dp_size = size;
+    Groups groups(folder, options, weights);
+    for (const size_t number : {size_t{0}, static_cast<size_t>(size) - 1}) {
+      for (const Others others : {Others::kNothing, Others::kTheSame}) {
+        OneOfGroups one(groups, number, others);
+        ExpectSame(RunTwo(one), alone,
+                   fmt::format("group {} of {}, others {}", number, size,
+                               others == Others::kNothing ? "idle" : "busy"));
+      }
+    }
+  }
+}
+
+class GroupsTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(GroupsTest, ChangeNoBitOfAFixture) {
+  ExpectGroupsChangeNoBit(kHfFixtures / GetParam(), Weights::kFiles);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, GroupsTest, ::testing::ValuesIn(FixtureNames()),
+                         [](const auto& name) { return name.param; });
+
+TEST(Groups, ChangeNoBitWithLatentRowsOfTheTrueSizeAndSparseAttention) {
+  ExpectGroupsChangeNoBit(kTrueGeometry, Weights::kDummy);
+  ExpectGroupsChangeNoBit(kSparse, Weights::kDummy);
+}
+
+TEST(Groups, RunPaddedStepsAndStepsThatReadNoUnwrittenValueWithTheSameBits) {
+  RunnerOptions options = OptionsOfRanks(1);
+  options.mode = StepMode::kGraph;
+  ExpectGroupsChangeNoBit(kHfFixtures / "v3_groups", Weights::kFiles, options);
+  options.mode = StepMode::kEager;
+  options.checks = StepChecks::kPoison;
+  ExpectGroupsChangeNoBit(kHfFixtures / "v3_groups", Weights::kFiles, options);
+}
+
+// Which rows each rank asks for differs from layer to layer: all of a step may choose one rank's experts.
+TEST(Groups, HaveRoomForEveryRowOfEveryRankAtOne) {
+  const ModelConfig config =
+      WithOwnTokens(ReadModelConfig(kHfFixtures / "v3_groups"), 0, 2);  // 16 experts
+  const OpLimits limits{.route = config.moe.route,
+                        .expert_width = config.moe.expert_width,
+                        .expert_ranks = 2,
+                        .tokens_of_rank = 16};
+  EXPECT_EQ(limits.num_visitors(), 2 * 16 * config.moe.route.top_k);
+}
+
+TEST(Groups, TakeWhatThePlanSaysWithAllWeightsButExpertsAndAPoolEach) {
+  const ModelConfig config = ReadModelConfig(kHfFixtures / "v3_groups");
+  const auto source = OpenWeightFiles(kHfFixtures / "v3_groups", config);
+  const MemoryPlan alone = MakeMemoryPlan(config, *source, OptionsOfRanks(1));
+  RunnerOptions options = OptionsOfGroups(4);
+  ByteOffset weights{0};
+  for (options.rank = 0; options.rank < 4; ++options.rank) {
+    const MemoryPlan plan = MakeMemoryPlan(config, *source, options);
+    EXPECT_EQ(plan.limits.pool_pages, alone.limits.pool_pages);
+    EXPECT_EQ(plan.kv, alone.kv);
+    EXPECT_EQ(plan.num_groups, 4);
+    EXPECT_LT(plan.weights, alone.weights);
+    weights += plan.weights;
+  }
+  // Three times what is not an expert's comes on top. A device checks that it lays out what is planned.
+  EXPECT_GT(weights, alone.weights);
+  EXPECT_LT(weights, alone.weights * 4);
+  Groups groups(kHfFixtures / "v3_groups", OptionsOfGroups(4), Weights::kFiles);
+  for (const auto& runner : groups.runners) {
+    EXPECT_EQ(runner->memory_plan().total(), groups.plan.total());
+  }
+}
+
+TEST(Groups, ThatDoNotComeOutEvenAreRefusedWithTheSizesThatWould) {
+  ModelConfig config = ReadModelConfig(kHfFixtures / "v3_groups");  // 16 experts
+  const auto refusal = [&](int32_t dp_size) {
+    return ErrorMessage(ErrorCode::kInvalidArgument, [&] { WithOwnTokens(config, 0, dp_size); });
+  };
+  EXPECT_EQ(refusal(3),
+            "dp size: expected a number of ranks that the 16 experts come out even for: 1, 2, 4, 8 "
+            "or 16, got 3");
+  config.moe.expert_width = 0;
+  EXPECT_EQ(refusal(2), "dp size: expected 1 for a model without experts, got 2");
+  const auto source = OpenWeightFiles(kHfFixtures / "v3_groups", config);
+  RunnerOptions options = OptionsOfGroups(2);
+  options.tp_size = 2;
+  config = ReadModelConfig(kHfFixtures / "v3_groups");
+  EXPECT_EQ(
+      ErrorMessage(ErrorCode::kInvalidArgument, [&] { MakeMemoryPlan(config, *source, options); }),
+      "dp size: expected 1 with a tp size or an ep size above 1, got 2");
+}
+
+TEST(Groups, OneThatBreaksWithinAStepEndsAllByItsName) {
+  for (const int calls : {1, 2, 3, 8}) {
+    std::vector<std::unique_ptr<Collective>> ranks = MakeLocalRanks(4);
+    ranks[2] = std::make_unique<BreakingRank>(std::move(ranks[2]), calls);
+    Groups groups(kHfFixtures / "v3_groups", OptionsOfGroups(4), Weights::kFiles, std::move(ranks));
+    OneOfGroups one(groups, 0, Others::kNothing);
+    EXPECT_EQ(DeviceErrorOf([&] { RunTwo(one); }), "rank 2 of 4: a memory error") << calls;
+    for (const auto& runner : groups.runners) {
+      EXPECT_EQ(DeviceErrorOf([&] { runner->Submit({}); }), "rank 2 of 4: a memory error");
+    }
+  }
+}
+
+TEST(Groups, OneThatDoesNotComeEndsTheOthersByItsName) {
+  Groups groups(kHfFixtures / "v3_groups", OptionsOfGroups(2), Weights::kFiles,
+                MakeLocalRanks(2, std::chrono::milliseconds(50)));
+  groups.runners[0]->Submit({});
+  EXPECT_EQ(DeviceErrorOf([&] { groups.runners[0]->Collect(); }),
+            "rank 1 of 2: did not come to a gather within 50 ms");
+}
+
+TEST(Groups, TakeNoMemoryInAStep) {
+  Groups groups(kHfFixtures / "v3_groups", OptionsOfGroups(4), Weights::kFiles);
+  OneOfGroups one(groups, 1, Others::kNothing);
+  const std::vector<int32_t> tokens = {1, 2, 3};
+  const std::vector<PageId> pages = FirstPages(1);
+  const StepSequence seq{.tokens = tokens, .pages = pages, .want = Want::kNextToken};
+  const auto step = [&] { one.Step({.sequences = {&seq, 1}}); };
+  step();
+  const int64_t before = AllocationCount();
+  for (int i = 0; i < 5; ++i) step();
+  EXPECT_EQ(AllocationCount() - before, 0);
+}
+
+TEST(Groups, ABatchOfNothingIsRefusedByOneRankAlone) {
+  const auto runner = testing::MakeRunner(kHfFixtures / "v3_groups", OptionsOfRanks(1));
+  EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { runner->Submit({}); }),
+            "step: sequences: expected 1..2, got 0");
+}
+
+}  // namespace
+}  // namespace quire
