@@ -51,12 +51,9 @@ bool PrefixTree::ByFirstPage::Less(Tokens a, Tokens b) {
 }
 
 PrefixMatch PrefixTree::Match(std::string_view salt, Tokens tokens, DraftLayer draft) {
-  Require(!tokens.empty(), "tokens: expected at least one to match, got none");
-  // One token must be left over. With a draft layer it is the one that does not count.
-  const bool has_draft = draft == DraftLayer::kPresent;
-  const Path path = Walk(salt, has_draft ? tokens : tokens.first(tokens.size() - 1));
+  const Path path = WalkForMatch(salt, tokens, draft);
   PrefixMatch match;
-  match.length = has_draft ? Max(path.length - TokenCount(1), TokenCount(0)) : path.length;
+  match.length = LengthOf(path, draft);
   if (match.length > TokenCount(0)) {
     SharePages(path, match);
     // A match ends a node, so that all pages of a node were last used together.
@@ -67,6 +64,22 @@ PrefixMatch PrefixTree::Match(std::string_view salt, Tokens tokens, DraftLayer d
   counters_.queried_tokens += TokenCount(tokens.size());
   counters_.matched_tokens += match.length;
   return match;
+}
+
+TokenCount PrefixTree::MatchLength(std::string_view salt, Tokens tokens, DraftLayer draft) const {
+  return LengthOf(WalkForMatch(salt, tokens, draft), draft);
+}
+
+// One token must be left over. With a draft layer it is the one that does not count.
+PrefixTree::Path PrefixTree::WalkForMatch(std::string_view salt, Tokens tokens,
+                                          DraftLayer draft) const {
+  Require(!tokens.empty(), "tokens: expected at least one to match, got none");
+  return Walk(salt, draft == DraftLayer::kPresent ? tokens : tokens.first(tokens.size() - 1));
+}
+
+TokenCount PrefixTree::LengthOf(const Path& path, DraftLayer draft) {
+  if (draft == DraftLayer::kAbsent) return path.length;
+  return Max(path.length - TokenCount(1), TokenCount(0));
 }
 
 PageCount PrefixTree::Publish(std::string_view salt, Tokens tokens, const PageList& list) {

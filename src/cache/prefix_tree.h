@@ -95,6 +95,10 @@ class PrefixTree {
   // are no tokens.
   PrefixMatch Match(std::string_view salt, std::span<const int32_t> tokens, DraftLayer draft);
 
+  // How long Match would find it. Nothing is used by that.
+  TokenCount MatchLength(std::string_view salt, std::span<const int32_t> tokens,
+                         DraftLayer draft) const;
+
   // Caches the full pages among those that hold `tokens`, the first tokens of a sequence that goes
   // on. Their rows have been computed, from these tokens, and will not be written again; a list is
   // always published under one salt. Where the tree already has the tokens its pages stay, and the
@@ -169,6 +173,9 @@ class PrefixTree {
   };
 
   Path Walk(std::string_view salt, std::span<const int32_t> tokens) const;
+  // What a match has to go by, and how long it is.
+  Path WalkForMatch(std::string_view salt, std::span<const int32_t> tokens, DraftLayer draft) const;
+  static TokenCount LengthOf(const Path& path, DraftLayer draft);
   Node* ClosestChild(const Node& node, std::span<const int32_t> tokens) const;
   void SharePages(const Path& path, PrefixMatch& match) const;
 

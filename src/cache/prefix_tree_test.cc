@@ -603,8 +603,10 @@ class Simulation {
 
   PrefixMatch Match(const std::string& salt, const TokenList& tokens) {
     const bool has_draft = Below(2) == 0;
-    PrefixMatch match =
-        tree_.Match(salt, tokens, has_draft ? DraftLayer::kPresent : DraftLayer::kAbsent);
+    const DraftLayer draft = has_draft ? DraftLayer::kPresent : DraftLayer::kAbsent;
+    const TokenCount length = tree_.MatchLength(salt, tokens, draft);
+    PrefixMatch match = tree_.Match(salt, tokens, draft);
+    EXPECT_EQ(match.length, length);
 
     const size_t common = model_.LongestCommonPrefix(salt, tokens);
     const size_t expected =

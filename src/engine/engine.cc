@@ -10,8 +10,13 @@
 
 namespace quire {
 
-Engine::Engine(Runner& runner, SchedulerOptions options)
-    : runner_(runner), scheduler_(runner.limits(), std::move(options)) {
+Engine::Engine(Runner& runner, const SchedulerOptions& options)
+    : Engine(std::vector<Runner*>{&runner}, options) {}
+
+Engine::Engine(std::vector<Runner*> runners, const SchedulerOptions& options)
+    : steps_(std::move(runners)),
+      schedulers_(steps_.limits(), options, steps_.size()),
+      batches_(steps_.size()) {
   thread_ = std::thread([this] { ThreadMain(); });
 }
 
@@ -28,7 +33,7 @@ std::optional<RequestId> Engine::Submit(Request request, Listener listener) {
   const std::lock_guard lock(mutex_);
   if (failure_) throw InternalError("the engine has failed: " + *failure_);
   if (stopping_) return std::nullopt;
-  const std::optional<RequestId> id = scheduler_.Add(std::move(request));
+  const std::optional<RequestId> id = schedulers_.Add(std::move(request));
   if (id) {
     listeners_.emplace(*id, std::make_shared<Listener>(std::move(listener)));
     changed_.notify_all();
@@ -38,19 +43,19 @@ std::optional<RequestId> Engine::Submit(Request request, Listener listener) {
 
 void Engine::Cancel(RequestId id) {
   const std::lock_guard lock(mutex_);
-  scheduler_.Cancel(id);
+  schedulers_.Cancel(id);
   changed_.notify_all();
 }
 
 void Engine::StopAnswer(RequestId id, int32_t sample) {
   const std::lock_guard lock(mutex_);
-  scheduler_.StopAnswer(id, sample);
+  schedulers_.StopAnswer(id, sample);
   changed_.notify_all();
 }
 
 bool Engine::EmptyCache() {
   const std::lock_guard lock(mutex_);
-  return scheduler_.EmptyCache();
+  return schedulers_.EmptyCache();
 }
 
 std::optional<EngineClock::duration> Engine::step_age() const {
@@ -66,12 +71,12 @@ EngineClock::duration Engine::since_last_step() const {
 
 SchedulerCounters Engine::counters() const {
   const std::lock_guard lock(mutex_);
-  return scheduler_.counters();
+  return schedulers_.counters();
 }
 
 SchedulerSnapshot Engine::Snapshot() const {
   const std::lock_guard lock(mutex_);
-  return scheduler_.Snapshot();
+  return schedulers_.Snapshot();
 }
 
 std::optional<std::string> Engine::failure() const {
@@ -127,7 +132,7 @@ void Engine::RunUntilStopped() {
   while (true) {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stopping_ || scheduler_.HasWork(); });
+      changed_.wait(lock, [&] { return stopping_ || schedulers_.HasWork(); });
       if (stopping_) break;
       step_began_ = EngineClock::now();
     }
@@ -139,72 +144,82 @@ void Engine::RunUntilStopped() {
   EndAll();
 }
 
-// Whatever goes wrong in a part of a step ends what was running, and the engine goes on with the rest;
-// but without its device it cannot.
-void Engine::Attempt(const std::function<void()>& part) {
-  try {
-    part();
-  } catch (const DeviceError& error) {
-    if (error.is_sticky()) throw;  // every step after it would, too
-    const std::lock_guard lock(mutex_);
-    scheduler_.Abandon(error.what(), events_);
-  } catch (const std::exception& error) {
-    const std::lock_guard lock(mutex_);
-    scheduler_.Abandon(error.what(), events_);
-  }
+// Whatever goes wrong in a part of a step ends what was running in its group, and the engine goes on with
+// the rest; but without its device it cannot.
+void Engine::Abandon(size_t group, const std::string& error) {
+  const std::lock_guard lock(mutex_);
+  schedulers_[group].Abandon(error, events_);
 }
 
 // Events of the last step are delivered once this one has been submitted, and outside of what is
 // attempted: a listener's exception is not a step's. A step that runs is waited for in any case, since what
 // it reads is about to go.
 void Engine::RunStep() {
-  bool runs = false;
-  Attempt([&] { runs = Begin(); });
+  const bool runs = Begin();
   std::exception_ptr thrown;
   try {
     Deliver();
   } catch (...) {
     thrown = std::current_exception();
   }
-  if (runs) Attempt([&] { Complete(); });
+  if (runs) Complete();
   if (thrown) std::rethrow_exception(thrown);
   bool goes_on = false;
   {
     const std::lock_guard lock(mutex_);
-    goes_on = scheduler_.HasWork();
+    goes_on = schedulers_.HasWork();
   }
   if (!goes_on) Deliver();
 }
 
-// Whether there was something to submit. The lock is held while the scheduler decides, not while the
-// runner computes: requests can be queued and cancelled meanwhile.
+// Whether there was something to submit. The lock is held while the schedulers decide, not while the
+// runners compute: requests can be queued and cancelled meanwhile.
 bool Engine::Begin() {
-  StepBatch batch;
   {
     const std::lock_guard lock(mutex_);
-    batch = scheduler_.Schedule(EngineClock::now(), events_);
+    schedulers_.Balance();
   }
-  if (batch.sequences.empty()) return false;
-  runner_.Submit(batch);
-  return true;
+  for (size_t group = 0; group < schedulers_.size(); ++group) {
+    batches_[group] = {};
+    try {
+      const std::lock_guard lock(mutex_);
+      batches_[group] = schedulers_[group].Schedule(EngineClock::now(), events_);
+    } catch (const std::exception& error) {
+      Abandon(group, error.what());
+    }
+  }
+  if (std::ranges::all_of(batches_, [](const StepBatch& each) { return each.sequences.empty(); })) {
+    return false;
+  }
+  return steps_.Submit(batches_,
+                       [&](size_t group, const std::string& error) { Abandon(group, error); });
 }
 
+// What was submitted must have ended before anything it reads may change, whatever went wrong meanwhile.
 void Engine::Complete() {
-  std::exception_ptr failure;
+  std::vector<std::exception_ptr> failures;
+  for (size_t group = 0; group < schedulers_.size(); ++group) failures.push_back(Prepare(group));
+  const auto take = [&](size_t group, const StepResult& result) {
+    if (failures[group]) std::rethrow_exception(failures[group]);
+    const std::lock_guard lock(mutex_);
+    schedulers_[group].Commit(result, events_);
+  };
+  steps_.Collect(take, [&](size_t group, const std::string& error) { Abandon(group, error); });
+}
+
+// While the step runs; returns what went wrong.
+std::exception_ptr Engine::Prepare(size_t group) {
   try {
     {
       const std::lock_guard lock(mutex_);
-      scheduler_.PrepareNext();
+      schedulers_[group].PrepareNext();
     }
-    scheduler_.FillMasks();  // without the lock: it takes tens of microseconds for every answer
+    // Without the lock: it takes tens of microseconds for every answer.
+    schedulers_[group].FillMasks();
   } catch (...) {
-    failure = std::current_exception();
+    return std::current_exception();
   }
-  // In any case: what was submitted must have ended before anything it reads may change.
-  const StepResult& result = runner_.Collect();
-  if (failure) std::rethrow_exception(failure);
-  const std::lock_guard lock(mutex_);
-  scheduler_.Commit(result, events_);
+  return nullptr;
 }
 
 // What a listener leaves by throwing is delivered to nobody.
@@ -227,9 +242,11 @@ void Engine::Deliver() {
 void Engine::EndAll() {
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [id, listener] : listeners_) scheduler_.Cancel(id);
-    const StepBatch batch = scheduler_.Schedule(EngineClock::now(), events_);
-    QUIRE_CHECK(batch.sequences.empty());
+    for (const auto& [id, listener] : listeners_) schedulers_.Cancel(id);
+    for (size_t group = 0; group < schedulers_.size(); ++group) {
+      const StepBatch batch = schedulers_[group].Schedule(EngineClock::now(), events_);
+      QUIRE_CHECK(batch.sequences.empty());
+    }
   }
   Deliver();
 }

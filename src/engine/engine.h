@@ -1,4 +1,5 @@
-// An Engine turns requests into tokens: a scheduler and a runner, joined by a thread that steps.
+// An Engine turns requests into tokens: a scheduler and a runner, joined by a thread that steps; or several
+// of both, where runners take part in each other's steps.
 //
 // All functions may be called from any thread. Listeners are called on the engine's thread, one at a
 // time and never under its lock, so they may call the engine. They hear of a step while the next one
@@ -8,6 +9,8 @@
 #define QUIRE_ENGINE_ENGINE_H_
 
 #include <condition_variable>
+#include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -17,8 +20,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/group_steps.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/scheduler_groups.h"
 #include "step/step.h"
 
 namespace quire {
@@ -28,7 +33,9 @@ class Engine {
   using Listener = std::function<void(const TokenEvent&)>;
 
   // `runner` outlives the engine, which alone uses it.
-  Engine(Runner& runner, SchedulerOptions options);
+  Engine(Runner& runner, const SchedulerOptions& options);
+  // Of groups that step together, with the same limits.
+  Engine(std::vector<Runner*> runners, const SchedulerOptions& options);
   // Ends every open request as kCancelled.
   ~Engine();
   Engine(const Engine&) = delete;
@@ -55,7 +62,9 @@ class Engine {
 
   SchedulerCounters counters() const;
   SchedulerSnapshot Snapshot() const;
-  const RunnerLimits& limits() const { return runner_.limits(); }
+  // Of each group.
+  const RunnerLimits& limits() const { return steps_.limits(); }
+  size_t num_groups() const { return steps_.size(); }
   // Why the engine's thread has ended, if it has: not a step, which only fails what runs, but what
   // should never throw, and a device that is lost. Every request that was open has ended as kFailed, and no step follows.
   std::optional<std::string> failure() const;
@@ -68,16 +77,17 @@ class Engine {
   void RunUntilStopped();
   void Fail(const std::string& reason, bool lost_device);
   void RunStep();
-  void Attempt(const std::function<void()>& part);
+  void Abandon(size_t group, const std::string& error);
   bool Begin();
   void Complete();
+  std::exception_ptr Prepare(size_t group);
   void Deliver();
   void EndAll();
 
-  Runner& runner_;
+  GroupSteps steps_;
   mutable std::mutex mutex_;  // over all below
   std::condition_variable changed_;
-  Scheduler scheduler_;
+  SchedulerGroups schedulers_;
   std::unordered_map<RequestId, std::shared_ptr<Listener>> listeners_;
   bool stopping_ = false;
   std::optional<std::string> failure_;
@@ -86,6 +96,7 @@ class Engine {
   EngineClock::time_point last_step_ = EngineClock::now();
   // Of the engine's thread alone: what is to be delivered, and what is being.
   std::vector<TokenEvent> events_, delivering_;
+  std::vector<StepBatch> batches_;  // of each group, in the step at hand
   std::thread thread_;
 };
 

@@ -37,11 +37,7 @@ RunnerLimits SmallLimits() {
 }
 
 std::vector<int32_t> ExpectedOutput(const Request& request, int32_t sample = 0) {
-  std::vector<int32_t> history = request.prompt;
-  for (int64_t i = 0; i < request.max_tokens; ++i) {
-    history.push_back(ExpectedToken(history, sample, SmallLimits().vocab_size));
-  }
-  return {history.begin() + std::ssize(request.prompt), history.end()};
+  return OutputOf(request, SmallLimits().vocab_size, sample);
 }
 
 // Holds every step until it is let go.

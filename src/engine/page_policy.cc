@@ -37,8 +37,12 @@ bool PagePolicy::Admit(std::string_view salt, std::span<const int32_t> tokens, b
 }
 
 PrefixMatch PagePolicy::Match(std::string_view salt, std::span<const int32_t> tokens) {
-  return tree_->Match(salt, tokens,
-                      limits_.has_draft_rows ? DraftLayer::kPresent : DraftLayer::kAbsent);
+  return tree_->Match(salt, tokens, draft_layer());
+}
+
+PageCount PagePolicy::num_matching(std::string_view salt, std::span<const int32_t> tokens) const {
+  if (prefix_cache_ == PrefixCache::kOff) return PageCount(0);
+  return limits_.page_size.FullPages(tree_->MatchLength(salt, tokens, draft_layer()));
 }
 
 // Copies are done before anything is written, so a page of this step is shared whole or not at all.

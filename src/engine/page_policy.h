@@ -94,6 +94,8 @@ class PagePolicy {
 
   // ---- For someone who looks on ----
 
+  // Full pages of `tokens` that are cached.
+  PageCount num_matching(std::string_view salt, std::span<const int32_t> tokens) const;
   PageCount num_pages() const { return pool_.num_pages(); }
   PageCount num_free() const { return pool_.num_free(); }
   PageCount num_cached() const { return tree_->num_pages(); }
@@ -103,6 +105,9 @@ class PagePolicy {
   void CheckInvariants() const;
 
  private:
+  DraftLayer draft_layer() const {
+    return limits_.has_draft_rows ? DraftLayer::kPresent : DraftLayer::kAbsent;
+  }
   PrefixMatch Match(std::string_view salt, std::span<const int32_t> tokens);
   bool Take(PrefixMatch& match, TokenCount length, int64_t num_running, SequencePages& pages);
   void Assign(PrefixMatch& match, TokenCount length, SequencePages& pages);

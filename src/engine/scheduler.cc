@@ -21,6 +21,8 @@ struct Scheduler::Task {
   int64_t num_finished = 0;
   bool admitted = false;
   bool begun = false;  // has been part of a step
+  bool given =
+      false;  // by another scheduler, and stays here: pages that it waits for are not given to others
   TokenCount cached_tokens;
   std::vector<TokenEvent::PromptToken> prompt_scores;
 };
@@ -89,13 +91,44 @@ const char* FinishReasonName(FinishReason reason) {
   return "?";
 }
 
+SchedulerCounters& SchedulerCounters::operator+=(const SchedulerCounters& more) {
+  for (int64_t SchedulerCounters::*const count :
+       {&SchedulerCounters::requests_added,   &SchedulerCounters::requests_refused,
+        &SchedulerCounters::answers_finished, &SchedulerCounters::steps,
+        &SchedulerCounters::mixed_steps,      &SchedulerCounters::prompt_tokens,
+        &SchedulerCounters::cached_tokens,    &SchedulerCounters::prefill_tokens,
+        &SchedulerCounters::output_tokens,    &SchedulerCounters::drafts,
+        &SchedulerCounters::draft_tokens,     &SchedulerCounters::accepted_tokens,
+        &SchedulerCounters::preemptions,      &SchedulerCounters::page_copies,
+        &SchedulerCounters::evicted_pages,    &SchedulerCounters::waiting,
+        &SchedulerCounters::running,          &SchedulerCounters::pages_free,
+        &SchedulerCounters::pages_cached,     &SchedulerCounters::pages_total}) {
+    this->*count += more.*count;
+  }
+  for (size_t i = 0; i < accepted_at.size(); ++i) accepted_at[i] += more.accepted_at[i];
+  return *this;
+}
+
+SchedulerSnapshot& SchedulerSnapshot::operator+=(const SchedulerSnapshot& more) {
+  running.insert(running.end(), more.running.begin(), more.running.end());
+  pages_free += more.pages_free;
+  pages_cached += more.pages_cached;
+  pages_in_use += more.pages_in_use;
+  counters += more.counters;
+  return *this;
+}
+
 bool Scheduler::ByOrder::operator()(const Sequence* a, const Sequence* b) const {
   return std::tuple(a->task->order, a->task->id, a->sample) <
          std::tuple(b->task->order, b->task->id, b->sample);
 }
 
-Scheduler::Scheduler(const RunnerLimits& limits, SchedulerOptions options)
-    : limits_(limits), options_(std::move(options)), pages_(limits, options_.prefix_cache) {
+Scheduler::Scheduler(const RunnerLimits& limits, SchedulerOptions options,
+                     std::shared_ptr<RequestQueue> queue)
+    : limits_(limits),
+      options_(std::move(options)),
+      queue_(queue != nullptr ? std::move(queue) : std::make_shared<RequestQueue>()),
+      pages_(limits, options_.prefix_cache) {
   Require(limits.max_step_tokens >= TokenCount(limits.max_seqs),
           "scheduler: tokens of a step: expected at least one for each of {} sequences, got {}",
           limits.max_seqs, limits.max_step_tokens);
@@ -151,12 +184,12 @@ void Scheduler::CheckRequest(const Request& request) const {
 
 std::optional<RequestId> Scheduler::Add(Request request) {
   CheckRequest(request);
-  if (num_waiting_tasks_ >= options_.max_waiting) {
+  if (queue_->num_waiting >= options_.max_waiting) {
     ++counters_.requests_refused;
     return std::nullopt;
   }
   auto task = std::make_unique<Task>();
-  task->id = next_id_++;
+  task->id = queue_->next_id++;
   task->order = static_cast<int64_t>(task->id) - request.priority * options_.priority_weight;
   task->bias_before_min = request.logit_bias;
   for (const int32_t token : request.stop_tokens) {
@@ -165,19 +198,75 @@ std::optional<RequestId> Scheduler::Add(Request request) {
   task->request = std::move(request);
   for (int32_t i = 0; i < task->request.num_samples; ++i) {
     task->answers.push_back(
-        std::make_unique<Sequence>(*task, next_sequence_++, i, limits_.page_size));
+        std::make_unique<Sequence>(*task, queue_->next_sequence++, i, limits_.page_size));
     Constrain(*task->answers.back());
   }
-  Sequence* first = task->answers.front().get();
-  first->tokens = task->request.prompt;
-  waiting_.insert(first);
-  ++num_waiting_tasks_;
-  if (*waiting_.begin() == first) admission_blocked_ = false;  // another one did not fit
-  if (task->request.deadline) deadlines_.emplace(*task->request.deadline, task->id);
+  task->answers.front()->tokens = task->request.prompt;
   ++counters_.requests_added;
   const RequestId id = task->id;
-  tasks_.emplace(id, std::move(task));
+  Enqueue(std::move(task));
   return id;
+}
+
+void Scheduler::Enqueue(std::unique_ptr<Task> task) {
+  Sequence* first = task->answers.front().get();
+  waiting_.insert(first);
+  CountWaiting(1);
+  if (*waiting_.begin() == first) admission_blocked_ = false;  // another one did not fit
+  if (task->request.deadline) deadlines_.emplace(*task->request.deadline, task->id);
+  const RequestId id = task->id;
+  tasks_.emplace(id, std::move(task));
+}
+
+void Scheduler::CountWaiting(int64_t change) {
+  num_waiting_tasks_ += change;
+  queue_->num_waiting += change;
+}
+
+// ---- Several schedulers ----
+
+PageCount Scheduler::num_matching(const Request& request) const {
+  if (request.score_prompt || request.prompt.empty()) return PageCount(0);
+  return pages_.num_matching(request.cache_salt, request.prompt);
+}
+
+TokenCount Scheduler::work() const {
+  TokenCount tokens{0};
+  for (const Sequence* seq : running_) tokens += seq->ToCompute();
+  for (const Sequence* seq : waiting_) tokens += seq->ToCompute();
+  return tokens;
+}
+
+int64_t Scheduler::num_places() const {
+  const int64_t waiting = std::ssize(waiting_);
+  return admission_blocked_ ? -waiting : limits_.max_seqs - std::ssize(running_) - waiting;
+}
+
+Scheduler::Sequence* Scheduler::FindFirstWaiting() const {
+  const auto found = std::ranges::find_if(
+      waiting_, [](const Sequence* seq) { return !seq->task->admitted && !seq->task->given; });
+  return found == waiting_.end() ? nullptr : *found;
+}
+
+const Request* Scheduler::FirstWaiting() const {
+  const Sequence* first = FindFirstWaiting();
+  return first == nullptr ? nullptr : &first->task->request;
+}
+
+void Scheduler::GiveFirstWaiting(Scheduler& other) {
+  QUIRE_CHECK(other.queue_ == queue_, "schedulers of two queues");
+  Sequence* const first = FindFirstWaiting();
+  QUIRE_CHECK(first != nullptr, "nobody waits");
+  if (first == *waiting_.begin()) admission_blocked_ = false;
+  waiting_.erase(first);
+  CountWaiting(-1);
+  const auto found = tasks_.find(first->task->id);
+  std::unique_ptr<Task> task = std::move(found->second);
+  tasks_.erase(found);
+  if (task->request.deadline) deadlines_.erase({*task->request.deadline, task->id});
+  if (std::erase(cancelled_, task->id) > 0) other.cancelled_.push_back(task->id);
+  task->given = true;
+  other.Enqueue(std::move(task));
 }
 
 void Scheduler::Constrain(Sequence& seq) const {
@@ -423,7 +512,7 @@ void Scheduler::Admit() {
     running_.push_back(&seq);
     if (seq.task->admitted) continue;
     seq.task->admitted = true;
-    --num_waiting_tasks_;
+    CountWaiting(-1);
     counters_.prompt_tokens += seq.prompt_length().raw();
   }
 }
@@ -705,7 +794,7 @@ void Scheduler::Retire(Sequence& seq) {
 }
 
 void Scheduler::Forget(Task& task) {
-  if (!task.admitted) --num_waiting_tasks_;
+  if (!task.admitted) CountWaiting(-1);
   if (task.request.deadline) deadlines_.erase({*task.request.deadline, task.id});
   tasks_.erase(task.id);
 }

@@ -49,6 +49,14 @@ struct SchedulerOptions {
   int32_t max_priority = 16;
 };
 
+// What the schedulers behind one queue share: requests and answers are numbered through, and so many
+// requests wait.
+struct RequestQueue {
+  RequestId next_id = 1;
+  uint64_t next_sequence = 1;
+  int64_t num_waiting = 0;
+};
+
 // Everything one would graph. Counts since the start, but for the last block.
 struct SchedulerCounters {
   static constexpr size_t kDraftDepths = 16;
@@ -76,6 +84,8 @@ struct SchedulerCounters {
   int64_t pages_free = 0;
   int64_t pages_cached = 0;  // held by the tree, and perhaps by sequences too
   int64_t pages_total = 0;
+
+  SchedulerCounters& operator+=(const SchedulerCounters& more);
 };
 
 // What runs now, and who holds the pages: for someone who looks on.
@@ -94,14 +104,17 @@ struct SchedulerSnapshot {
   PageCount pages_cached;  // held by the prefix tree alone
   PageCount pages_in_use;  // by running sequences
   SchedulerCounters counters;
+
+  SchedulerSnapshot& operator+=(const SchedulerSnapshot& more);
 };
 
 class Scheduler {
  public:
   // `limits` are those of the runner that computes the batches. Throws Error(kInvalidArgument) unless
   // there are pages for one sequence of the context length, and a token and a sample of a step for
-  // every sequence.
-  Scheduler(const RunnerLimits& limits, SchedulerOptions options);
+  // every sequence. `queue` is shared with other schedulers, or null.
+  Scheduler(const RunnerLimits& limits, SchedulerOptions options,
+            std::shared_ptr<RequestQueue> queue = nullptr);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -117,6 +130,17 @@ class Scheduler {
   void StopAnswer(RequestId id, int32_t sample);
 
   bool HasWork() const { return !tasks_.empty(); }
+
+  // For whoever chooses between schedulers. Cached pages of the request's prompt that it could use;
+  PageCount num_matching(const Request& request) const;
+  // tokens that are to be computed until every open answer has its next one;
+  TokenCount work() const;
+  // and how many more requests it could begin now: less than 0 if so many wait for others to end.
+  int64_t num_places() const;
+  // The first that waits, has not been begun, and was not given by another one; null if there is none.
+  const Request* FirstWaiting() const;
+  // Gives it to another scheduler behind the same queue.
+  void GiveFirstWaiting(Scheduler& other);
 
   // The next step; empty if there is nothing to compute. Ends cancelled and late requests. The batch
   // and what it borrows are valid until Commit or Abandon, one of which must follow if it is not
@@ -159,6 +183,9 @@ class Scheduler {
 
   void CheckRequest(const Request& request) const;
   void Constrain(Sequence& seq) const;
+  void Enqueue(std::unique_ptr<Task> task);
+  Sequence* FindFirstWaiting() const;
+  void CountWaiting(int64_t change);
   void EndMarked(EngineClock::time_point now, std::vector<TokenEvent>& events);
   void EndRequest(RequestId id, FinishReason reason, std::vector<TokenEvent>& events);
   void EndAnswer(RequestId id, int32_t sample, std::vector<TokenEvent>& events);
@@ -215,6 +242,7 @@ class Scheduler {
   //   5. deadlines_ are those of the open requests that have one.
   const RunnerLimits limits_;
   const SchedulerOptions options_;
+  const std::shared_ptr<RequestQueue> queue_;
   PagePolicy pages_;
   std::unordered_map<RequestId, std::unique_ptr<Task>> tasks_;
   std::set<Sequence*, ByOrder> waiting_;
@@ -222,11 +250,9 @@ class Scheduler {
   std::vector<RequestId> cancelled_;
   std::vector<std::pair<RequestId, int32_t>> stopped_;  // with the number of the answer
   std::set<std::pair<EngineClock::time_point, RequestId>> deadlines_;
-  int64_t num_waiting_tasks_ = 0;
+  int64_t num_waiting_tasks_ = 0;  // of the queue's
   // The first that waits did not fit, and nothing has changed since: no need to try again.
   bool admission_blocked_ = false;
-  RequestId next_id_ = 1;
-  uint64_t next_sequence_ = 1;
 
   // The step at hand.
   TokenCount budget_;

@@ -66,6 +66,16 @@ inline std::vector<int32_t> History(const Request& request, std::span<const int3
   return history;
 }
 
+// What FakeRunner answers, up to max_tokens.
+inline std::vector<int32_t> OutputOf(const Request& request, int64_t vocab_size,
+                                     int32_t sample = 0) {
+  std::vector<int32_t> output;
+  for (int64_t i = 0; i < request.max_tokens; ++i) {
+    output.push_back(ExpectedToken(History(request, output), sample, vocab_size));
+  }
+  return output;
+}
+
 class Harness {
  public:
   explicit Harness(const RunnerLimits& limits, SchedulerOptions options = {})
