@@ -94,7 +94,7 @@ class Chat {
 void Chat::Run() {
   if (is_terminal_ && !flags_.quiet) {
     Say("{}, context of {} tokens; /help lists the commands\n", model_.folder.string(),
-        model_.runner->limits().context);
+        model_.engine->limits().context);
   }
   Next next = Next::kGoOn;
   while (next == Next::kGoOn) {
@@ -180,7 +180,7 @@ TextRequest Chat::MakePrompt() const {
   messages.insert(messages.end(), turns_.begin(), turns_.end());
   ChatPrompt prompt =
       MakeChatPrompt(*model_.text, {.messages = &messages, .variables = &variables_});
-  RequireRoom(*model_.config, model_.runner->limits().context, std::ssize(prompt.tokens));
+  RequireRoom(*model_.config, model_.engine->limits().context, std::ssize(prompt.tokens));
   TextRequest request = MakeRequest(flags_, model_.text->generation);
   request.tokens.prompt = std::move(prompt.tokens);
   request.reasoning = prompt.reasoning;

@@ -692,6 +692,41 @@ class RanksTest(CliTest):
                 "--temperature", 0]
         self.assertEqual(self.run_ok(*args, env={"QUIRE_TP_SIZE": "2"}), self.run_ok(*args))
 
+    def test_an_answer_of_groups_is_that_of_one(self):
+        args = ["generate", "Tom has 12 apples and eats 5. How many are left?", "--max-tokens", 16,
+                "--temperature", 0]
+        self.assertEqual(self.run_ok(*args, "--dp-size", 2), self.run_ok(*args))
+
+    def test_inspect_says_what_each_group_would_hold(self):
+        args = ["inspect", V2_LITE, "--json", "--max-running-requests", 8]
+        one = self.run_json(*args)["memory"]
+        two = self.run_json(*args, "--dp-size", 2)["memory"]
+        self.assertEqual(len(two["rank_weights_bytes"]), 2)
+        self.assertLess(max(two["rank_weights_bytes"]), one["weights_bytes"])
+        self.assertGreater(sum(two["rank_weights_bytes"]), one["weights_bytes"])
+        self.assertEqual(two["max_total_tokens"], 2 * two["pages"] * two["page_size"])
+        self.assertEqual(two["max_total_tokens"], one["max_total_tokens"])
+        self.assertEqual(two["kv_bytes_per_token"], one["kv_bytes_per_token"])
+        self.assertEqual(two["max_running_requests"], 8)
+        text = self.run_ok("inspect", V2_LITE, "--dp-size", 2)
+        for words in ("memory plan of each of 2 ranks", "of 2 groups, which hold tokens of their own",
+                      "rank 1 "):
+            self.assertIn(words, text)
+
+    def test_groups_that_cannot_be(self):
+        name = "--dp-size"
+        for flags, words in (([name, 0], [name, "1..1024", '"0"']),
+                             ([name, 3], ["dp size", "8 experts", "1, 2, 4 or 8", "got 3"]),
+                             ([name, 2, "--tp-size", 2], [name, "--tp-size 2", "one rank so far", "got 2"]),
+                             ([name, 2, "--device", "cuda"], [name, "--device cuda", "got 2"]),
+                             ([name, 2, "--speculative-algorithm", "ngram"],
+                              [name, "--speculative-algorithm", "got 2"])):
+            with self.subTest(flags=flags):
+                self.assert_refused(words, "inspect", V2_LITE, *flags)
+        score = ["score", V2_LITE, "--tokens", "1,2", name, 2]
+        self.assert_refused([name, "fixed steps", "got 2"], *score)
+        self.assert_refused([name, "several processes", "got 2"], *score, env={"OMPI_COMM_WORLD_SIZE": "2"})
+
 
 class EnvironmentTest(CliTest):
     def test_variable_does_what_its_flag_does_and_the_flag_wins(self):

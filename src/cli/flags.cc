@@ -183,6 +183,31 @@ void AddRanks(FlagReader& reader, ModelFlags& flags) {
        "1: every rank has a share of the width of all experts; as many as --tp-size: it has whole\n"
        "experts, as many as the others. The results are the same"},
       flags.ep_size);
+  add({"--dp-size", "N", "1",
+       "Ranks that run sequences of their own, each with all weights but the experts', of which "
+       "it\n"
+       "has as many as the others, and with a KV cache and a prefix tree of its own. The results "
+       "are\n"
+       "those of one. On a CPU, in this process, without --tp-size and speculation. Requests, "
+       "tokens\n"
+       "of a step and of the KV cache, threads and memory are of all together"},
+      flags.dp_size);
+}
+
+// What groups cannot do yet is said by name.
+void CheckGroups(const ModelFlags& flags) {
+  if (flags.dp_size == 1) return;
+  Require(flags.device == DeviceKind::kCpu,
+          "--dp-size: expected 1 with --device {}, where groups cannot run yet, got {}",
+          DeviceKindName(flags.device), flags.dp_size);
+  Require(flags.tp_size == 1 && flags.ep_size == 1,
+          "--dp-size: expected 1 with --tp-size {} and --ep-size {}, since a group has one rank so "
+          "far, got {}",
+          flags.tp_size, flags.ep_size, flags.dp_size);
+  Require(flags.speculative_algorithm == Speculation::Algorithm::kNone,
+          "--dp-size: expected 1 with --speculative-algorithm, since groups do not speculate yet, "
+          "got {}",
+          flags.dp_size);
 }
 
 Speculation::Algorithm ParseAlgorithm(const std::string& where, const std::string& text) {
@@ -333,6 +358,7 @@ Faults FaultsOfEnvironment() {
 
 LocalOptions MakeLocalOptions(const ModelFlags& flags, const RunnerOptions& defaults) {
   const DeviceKind device = flags.device;
+  CheckGroups(flags);
   const Speculation speculation = SpeculationOf(flags);
   const std::string problem = DeviceProblem(device);
   Require(problem.empty(), "--device {}: {}", DeviceKindName(device), problem);
@@ -362,6 +388,7 @@ LocalOptions MakeLocalOptions(const ModelFlags& flags, const RunnerOptions& defa
   options.num_threads = flags.threads;
   options.tp_size = flags.tp_size;
   options.ep_size = flags.ep_size;
+  options.dp_size = flags.dp_size;
   if (flags.ranks != nullptr) {
     options.ranks = flags.ranks->collective();
     options.ranks_of_machine = flags.ranks->mpi().ranks_of_machine();
@@ -380,6 +407,8 @@ RunnerOptions MakeOptions(const ModelFlags& flags, const RunnerOptions& defaults
 RunnerOptions MakeRoom(const ModelFlags& flags, const RunnerOptions& room) {
   Require(flags.speculative_algorithm == Speculation::Algorithm::kNone,
           "--speculative-algorithm: expected none, since this command runs fixed steps");
+  Require(flags.dp_size == 1, "--dp-size: expected 1, since this command runs fixed steps, got {}",
+          flags.dp_size);
   const RunnerOptions options = MakeOptions(flags, room);
   const auto require = [](const char* name, int64_t needed, int64_t given) {
     Require(given >= needed, "{}: expected {} or more for what is to run, got {}", name, needed,

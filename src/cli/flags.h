@@ -46,6 +46,7 @@ struct ModelFlags {
   int32_t threads = ThreadPool::DefaultThreads();
   int32_t tp_size = 1;
   int32_t ep_size = 1;
+  int32_t dp_size = 1;
   std::shared_ptr<ProcessRanks> ranks = {};  // of several processes: JoinRanks
   std::optional<StepMode> step_mode = {};
   bool disable_cuda_graph = false;

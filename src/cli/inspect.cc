@@ -84,7 +84,7 @@ Inspection Inspect(const InspectFlags& inspect) {
       return PlanMemory(flags.device, *inspection.model.config, *inspection.model.weights, options);
     };
     inspection.plan = plan();
-    for (; options.tp_size > 1 && options.rank < options.tp_size; ++options.rank) {
+    for (; options.num_ranks() > 1 && options.rank < options.num_ranks(); ++options.rank) {
       inspection.rank_weights.push_back(plan().weights);
     }
   } catch (const Error& error) {
@@ -134,10 +134,10 @@ OrderedJson PlanToJson(const MemoryPlan& plan, const ModelFlags& flags) {
           {"expanded_bytes", plan.expanded.raw()},
           {"page_size", limits.page_size.raw()},
           {"pages", plan.usable_pages().raw()},
-          {"max_total_tokens", plan.usable_tokens().raw()},
+          {"max_total_tokens", plan.usable_tokens().raw() * plan.num_groups},
           {"context_length", limits.context.raw()},
-          {"max_running_requests", limits.max_seqs},
-          {"chunked_prefill_size", limits.max_step_tokens.raw()}};
+          {"max_running_requests", limits.max_seqs * plan.num_groups},
+          {"chunked_prefill_size", limits.max_step_tokens.raw() * plan.num_groups}};
 }
 
 OrderedJson ToJson(const Inspection& inspection, const ModelFlags& flags) {

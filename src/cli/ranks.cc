@@ -69,6 +69,10 @@ void JoinRanks(ModelFlags& flags) {
   const RankLaunch launch = ThisLaunch();
   if (launch.size == 0 || (launch.size == 1 && flags.tp_size == 1)) return;
   try {
+    Require(flags.dp_size == 1,
+            "--dp-size: expected 1 with several processes, since groups are threads of one so far, "
+            "got {}",
+            flags.dp_size);
     Require(launch.size == flags.tp_size,
             "--tp-size: expected {}, as many ranks as processes were started, got {}", launch.size,
             flags.tp_size);

@@ -317,11 +317,18 @@ ServerOptions MakeServerOptions(const ServeFlags& flags, const NamedFolder& mode
 // For many at once: sequences of the model's own context, as many tokens as the memory has room for.
 RunnerOptions OptionsForMany(const ModelConfig&) { return {.max_seqs = 64}; }
 
+// Of all groups.
+ByteOffset MemoryOfRunners(const LocalModel& model) {
+  ByteOffset bytes{0};
+  for (const auto& runner : model.runners) bytes += runner->memory_plan().total();
+  return bytes;
+}
+
 std::string DescribeModel(const LocalModel& model, const ServeFlags& flags) {
   const nlohmann::ordered_json info{
       {"folder", model.folder.filename().string()},
       {"dummy_weights", flags.model.load_format == LoadFormat::kDummy},
-      {"memory_bytes", model.runner->memory_plan().total().raw()},
+      {"memory_bytes", MemoryOfRunners(model).raw()},
       {"prefix_cache", !flags.disable_radix_cache},
       {"device", DeviceKindName(flags.model.device)},
       {"threads", flags.model.threads}};

@@ -6,6 +6,7 @@
 #include "device/cpu_model.h"
 #include "device/thread_pool.h"
 #include "local/machine.h"
+#include "runner/cpu/group_runners.h"
 #include "runner/cpu_runner.h"
 
 #ifdef QUIRE_CUDA
@@ -103,8 +104,8 @@ std::string DeviceName(DeviceKind device) {
   return device == DeviceKind::kCpu ? CpuModel() : CudaName();
 }
 
-int32_t RanksOfDevice(DeviceKind device, int32_t tp_size) {
-  return device == DeviceKind::kCuda && NumGpus() >= tp_size ? 1 : tp_size;
+int32_t RanksOfDevice(DeviceKind device, int32_t num_ranks) {
+  return device == DeviceKind::kCuda && NumGpus() >= num_ranks ? 1 : num_ranks;
 }
 
 StepMode StepModeFor(DeviceKind device) {
@@ -132,6 +133,20 @@ std::unique_ptr<MeteredRunner> MakeRunner(DeviceKind device, const ModelConfig& 
     return MakeCudaRunner(config, weights, options, plan, progress);
   }
   return std::make_unique<CpuRunner>(config, weights, options, plan, progress, std::move(ranks));
+}
+
+std::vector<std::unique_ptr<MeteredRunner>> MakeGroups(DeviceKind device, const ModelConfig& config,
+                                                       WeightSource& weights,
+                                                       const RunnerOptions& options,
+                                                       const MemoryPlan& plan,
+                                                       const LoadProgress& progress) {
+  QUIRE_CHECK(device == DeviceKind::kCpu, "groups on {}", DeviceKindName(device));
+  std::vector<std::unique_ptr<MeteredRunner>> groups;
+  for (auto& runner : MakeGroupRunners(config, weights, options, plan, progress,
+                                       MakeLocalRanks(options.dp_size))) {
+    groups.push_back(std::move(runner));
+  }
+  return groups;
 }
 
 cpu::Roofs MeasureRoofs(DeviceKind device, int num_threads, int repeats) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/units.h"
 #include "device/collective.h"
@@ -40,9 +41,9 @@ ByteOffset MemoryOf(DeviceKind device);
 // "NVIDIA H200", or the CPU's name.
 std::string DeviceName(DeviceKind device);
 
-// How many of `tp_size` ranks of this process share the memory that MemoryOf says: on the CPU all do, and so
+// How many of `num_ranks` ranks of this process share the memory that MemoryOf says: on the CPU all do, and so
 // they do on GPUs where there are fewer of these.
-int32_t RanksOfDevice(DeviceKind device, int32_t tp_size);
+int32_t RanksOfDevice(DeviceKind device, int32_t num_ranks);
 
 // How steps run where nobody says: on a GPU they are recorded as graphs.
 StepMode StepModeFor(DeviceKind device);
@@ -59,6 +60,13 @@ std::unique_ptr<MeteredRunner> MakeRunner(DeviceKind device, const ModelConfig& 
                                           WeightSource& weights, const RunnerOptions& options,
                                           const MemoryPlan& plan, const LoadProgress& progress = {},
                                           std::shared_ptr<Collective> ranks = nullptr);
+
+// A runner for each of options.dp_size groups, on the CPU.
+std::vector<std::unique_ptr<MeteredRunner>> MakeGroups(DeviceKind device, const ModelConfig& config,
+                                                       WeightSource& weights,
+                                                       const RunnerOptions& options,
+                                                       const MemoryPlan& plan,
+                                                       const LoadProgress& progress = {});
 
 // While there is no runner, so that the memory it reads adds nothing to the plan.
 cpu::Roofs MeasureRoofs(DeviceKind device, int num_threads, int repeats);

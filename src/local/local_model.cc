@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/maths.h"
 #include "decode/drafter.h"
 #include "decode/ngram_drafter.h"
 #include "local/ranks.h"
@@ -31,6 +32,12 @@ void WarnOfVocabulary(const Tokenizer& tokenizer, const ModelConfig& config,
   events.warning(fmt::format(
       "the tokenizer has {} tokens and the model {}: prompts with the others are refused",
       tokenizer.vocab_size(), config.vocab_size));
+}
+
+void WarnOfTopK(const ModelConfig& config, const RunnerOptions& options, const LoadEvents& events) {
+  if (options.index_top_k == 0 || !events.warning) return;
+  events.warning(fmt::format("queries attend to {} keys, not to the {} the model was made for",
+                             options.index_top_k, config.indexer->top_k));
 }
 
 RunnerOptions WithRoomForDrafts(DeviceKind device, const Speculation& speculation,
@@ -91,16 +98,33 @@ std::unique_ptr<MeteredRunner> SpeculateByCost(std::unique_ptr<MeteredRunner> ta
   return runner;
 }
 
+// What is not built yet is said by name.
+void CheckGroups(DeviceKind device, const LocalOptions& options) {
+  Require(options.dp_size >= 1, "dp size: expected at least 1, got {}", options.dp_size);
+  if (options.dp_size == 1) return;
+  const auto require = [&](bool holds, const char* why) {
+    Require(holds, "dp size: expected 1 {}, got {}", why, options.dp_size);
+  };
+  require(device == DeviceKind::kCpu, "on a GPU, where groups cannot run yet");
+  require(options.tp_size == 1 && options.ep_size == 1,
+          "with a tp size or an ep size, since a group has one rank so far");
+  require(options.ranks == nullptr,
+          "with ranks that are processes, since groups are threads so far");
+  require(!options.speculation.is_on(), "with speculation, which groups cannot do yet");
+}
+
+// A group's part of what is of all together.
+int64_t PartOf(int64_t all, const LocalOptions& options) {
+  return CeilDiv(all, int64_t{options.dp_size});
+}
+
 std::unique_ptr<MeteredRunner> LoadHere(const OpenedModel& model, DeviceKind device,
                                         const RunnerOptions& given, const LoadEvents& events,
                                         std::shared_ptr<Collective> ranks = nullptr) {
   RunnerOptions options = given;
   options.head = model.head ? &*model.head : nullptr;
   const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
-  if (options.index_top_k > 0 && events.warning) {
-    events.warning(fmt::format("queries attend to {} keys, not to the {} the model was made for",
-                               options.index_top_k, model.config->indexer->top_k));
-  }
+  WarnOfTopK(*model.config, options, events);
   if (device == DeviceKind::kCuda && events.warning && options.tp_size > 1 &&
       RanksOfDevice(device, options.tp_size) > 1) {
     events.warning(fmt::format(
@@ -118,19 +142,22 @@ std::unique_ptr<MeteredRunner> LoadHere(const OpenedModel& model, DeviceKind dev
 
 RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) {
   Require(options.tp_size >= 1, "tp size: expected at least 1, got {}", options.tp_size);
+  CheckGroups(device, options);
   // What checks look for shows in eager steps, one launch at a time.
   const StepMode mode = options.checks == StepChecks::kOff ? StepModeFor(device) : StepMode::kEager;
   const TokenCount step_tokens =
       StepTokensFor(device, Max(RunnerOptions().max_step_tokens, TokenCount(options.max_seqs)));
-  const int32_t on_cpus = options.ranks_of_cpus > 0 ? options.ranks_of_cpus : options.tp_size;
-  const int32_t on_machine = options.ranks_of_machine > 0 ? options.ranks_of_machine
-                                                          : RanksOfDevice(device, options.tp_size);
+  const int32_t num_ranks = options.tp_size * options.dp_size;
+  const int32_t on_cpus = options.ranks_of_cpus > 0 ? options.ranks_of_cpus : num_ranks;
+  const int32_t on_machine =
+      options.ranks_of_machine > 0 ? options.ranks_of_machine : RanksOfDevice(device, num_ranks);
   const RunnerOptions plain{
       .page_size = options.page_size,
       .context = options.context,
-      .max_seqs = options.max_seqs,
-      .max_step_tokens = options.max_step_tokens.value_or(step_tokens),
-      .pool_tokens = options.pool_tokens,
+      .max_seqs = static_cast<int32_t>(PartOf(options.max_seqs, options)),
+      .max_step_tokens =
+          TokenCount(PartOf(options.max_step_tokens.value_or(step_tokens).raw(), options)),
+      .pool_tokens = TokenCount(PartOf(options.pool_tokens.raw(), options)),
       .pool_room = device == DeviceKind::kCpu ? PoolRoom::kModest : PoolRoom::kEverySequence,
       .kv_format = options.kv_format,
       .index_type = options.index_type,
@@ -138,6 +165,7 @@ RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) 
       .index_top_k = options.index_top_k,
       .tp_size = options.tp_size,
       .ep_size = options.ep_size,
+      .dp_size = options.dp_size,
       .mode = options.mode.value_or(mode),
       .checks = options.checks,
       .deterministic = options.deterministic,
@@ -178,6 +206,17 @@ std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind d
   }
 }
 
+std::vector<std::unique_ptr<MeteredRunner>> LoadGroups(const OpenedModel& model, DeviceKind device,
+                                                       const RunnerOptions& options,
+                                                       const LoadEvents& events) {
+  const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
+  WarnOfTopK(*model.config, options, events);
+  if (events.planned) events.planned(plan);
+  auto runners = MakeGroups(device, *model.config, *model.weights, options, plan, events.loaded);
+  if (events.ready) events.ready();
+  return runners;
+}
+
 std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,
                                          const Speculation& speculation, Faults faults,
                                          const LoadEvents& events) {
@@ -203,12 +242,19 @@ LocalModel StartLocalModel(OpenedModel opened, const LocalOptions& options) {
   const Speculation& speculation = options.speculation;
   const RunnerOptions runner_options = MakeRunnerOptions(model.device, options);
   OpenDraftModel(speculation, opened);
-  model.runner = LoadRunner(opened, model.device, runner_options, options.events, options.ranks);
-  if (speculation.is_on()) {
-    model.runner = Speculate(std::move(model.runner), speculation, options.faults, options.events);
+  if (options.dp_size > 1) {
+    model.runners = LoadGroups(opened, model.device, runner_options, options.events);
+  } else {
+    auto runner = LoadRunner(opened, model.device, runner_options, options.events, options.ranks);
+    if (speculation.is_on()) {
+      runner = Speculate(std::move(runner), speculation, options.faults, options.events);
+    }
+    model.runners.push_back(std::move(runner));
   }
   model.config = std::move(opened.config);
-  model.engine = std::make_unique<Engine>(*model.runner, options.scheduler);
+  std::vector<Runner*> runners;
+  for (const auto& runner : model.runners) runners.push_back(runner.get());
+  model.engine = std::make_unique<Engine>(std::move(runners), options.scheduler);
   model.answers = std::make_unique<TextEngine>(*model.engine, *model.text);
   return model;
 }

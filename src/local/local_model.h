@@ -91,6 +91,9 @@ struct LocalOptions {
   // Ranks that compute the model together, with the same results. RunnerOptions says more.
   int32_t tp_size = 1;
   int32_t ep_size = 1;
+  // Groups, of a rank each, that run sequences of their own and share experts alone. The sequences, the
+  // tokens of a step and of the KV cache above are of all together, and shared out evenly.
+  int32_t dp_size = 1;
   // Rank 0's end of the group where the others are processes (local/ranks.h); otherwise all are of this one.
   std::shared_ptr<Collective> ranks = {};
   // That share this machine's memory, and num_threads; 0: all.
@@ -109,8 +112,9 @@ struct LocalOptions {
 
 // The same for a runner, with all that the device decides, and with room for drafts where there are
 // any. Threads and memory are shared out evenly between ranks. Throws Error(kInvalidArgument) if
-// memory_fraction is not above 0 and up to 1, speculation is out of range or longer than the context, or
-// several ranks are to speculate on a GPU.
+// memory_fraction is not above 0 and up to 1, speculation is out of range or longer than the context,
+// several ranks are to speculate on a GPU, or groups are to run on one, with a tp size, with ranks that are
+// processes, or speculating.
 RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options);
 
 // Opens the draft model that `speculation` names, if it does, as the model's head. Throws
@@ -123,6 +127,11 @@ std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind d
                                           const RunnerOptions& options,
                                           const LoadEvents& events = {},
                                           std::shared_ptr<Collective> ranks = nullptr);
+
+// The same for every group of options.dp_size, of ranks that are threads. Throws as LoadRunner.
+std::vector<std::unique_ptr<MeteredRunner>> LoadGroups(const OpenedModel& model, DeviceKind device,
+                                                       const RunnerOptions& options,
+                                                       const LoadEvents& events = {});
 
 // `target`, which was loaded with MakeRunnerOptions of the same speculation, speculating.
 std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,
@@ -140,7 +149,7 @@ struct LocalModel {
   DeviceKind device = DeviceKind::kCpu;
   std::unique_ptr<const ModelConfig> config;
   std::unique_ptr<const TextModel> text;
-  std::unique_ptr<MeteredRunner> runner;
+  std::vector<std::unique_ptr<MeteredRunner>> runners;  // one for each group, with the same limits
   std::unique_ptr<Engine> engine;
   std::unique_ptr<TextEngine> answers;
 };

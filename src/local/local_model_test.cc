@@ -38,7 +38,7 @@ TEST(LocalModelTest, OneCallGivesAnEngineThatAnswers) {
   const LocalModel model = OpenLocalModel(kFolder, SmallOptions());
   EXPECT_EQ(model.folder, kFolder);
   EXPECT_EQ(model.device, DeviceKind::kCpu);
-  EXPECT_EQ(model.runner->limits().context, TokenCount(256));
+  EXPECT_EQ(model.runners.front()->limits().context, TokenCount(256));
   const TextRequest request{.tokens = {.prompt = EncodePrompt(*model.text, "Once upon a time"),
                                        .sampling = {.temperature = 0},
                                        .max_tokens = 4}};
@@ -67,7 +67,7 @@ TEST(LocalModelTest, EventsComeInOrderAndTheLastBytesAreAllOfTheWeights) {
                     .ready = [&] { events.push_back("ready"); }};
   const LocalModel model = OpenLocalModel(kFolder, options);
   EXPECT_EQ(events, (std::vector<std::string>{"opened", "planned", "loaded", "ready"}));
-  EXPECT_EQ(model.runner->memory_plan().weights, planned);
+  EXPECT_EQ(model.runners.front()->memory_plan().weights, planned);
   EXPECT_EQ(loaded, planned);
 }
 
@@ -233,7 +233,7 @@ TEST(LocalModelTest, AnEagle3HeadGuessesAndChangesNoAnswer) {
                         }};
   LocalModel model = OpenLocalModel(folder, options);
   EXPECT_EQ(loaded, planned);
-  EXPECT_GT(model.runner->memory_plan().draft_weights, ByteOffset(0));
+  EXPECT_GT(model.runners.front()->memory_plan().draft_weights, ByteOffset(0));
   EXPECT_EQ(Generate(*model.engine, request)[0].tokens, plain);
   EXPECT_GT(model.engine->counters().drafts, 0);
 }

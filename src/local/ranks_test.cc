@@ -1,4 +1,6 @@
-// The bundled model on several ranks: its answers are those of one rank, whatever the engine does.
+// The bundled model on several ranks, and in several groups: its answers are those of one rank, whatever the
+// engine does.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -6,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,6 +101,103 @@ TEST(LocalRanksModel, AnswersAreThoseOfOneRankWithPrefixHitsPreemptionAndSpecula
     EXPECT_EQ(AskAll(model), expected) << "speculating, " << shape.branches << " branches";
     EXPECT_GT(model.engine->counters().accepted_tokens, 0);
   }
+}
+
+// So many groups, each with the room of one rank alone.
+LocalOptions OptionsOfGroups(int32_t dp_size) {
+  LocalOptions options = OptionsOfRanks(1, 1);
+  options.dp_size = dp_size;
+  options.max_seqs *= dp_size;
+  options.max_step_tokens = *options.max_step_tokens * dp_size;
+  options.pool_tokens = TokenCount(112 * dp_size);
+  return options;
+}
+
+// Twenty questions at once, many of which begin alike and one of which is cancelled.
+Said AskTwenty(LocalModel& model) {
+  const auto [begin, end] = std::pair("Tom has 12 apples and gives 5 of them to ", " How many?");
+  std::mutex mutex;
+  std::condition_variable ended;
+  size_t num_ended = 0;
+  Said said;
+  for (size_t i = 0; i < 21; ++i) {
+    const std::string text = i % 4 == 0 ? fmt::format("What is {} + {}?", i, 3 * i)
+                                        : fmt::format("{}{} friends.{}", begin, i % 7, end);
+    const Request request{.prompt = EncodePrompt(*model.text, text),
+                          .sampling = {.temperature = i % 2 == 0 ? 0.0f : 0.8f, .seed = i},
+                          .max_tokens = i % 5 == 0 ? 48 : 24};
+    const auto listen = [&, i](const TokenEvent& event) {
+      const std::lock_guard lock(mutex);
+      EXPECT_EQ(event.error, "");
+      if (event.token != kNoToken && i < 20) {
+        said[{i, event.sample}].emplace_back(event.token, std::bit_cast<uint32_t>(event.logprob));
+      }
+      if (event.last_of_request) ++num_ended;
+      ended.notify_all();
+    };
+    const std::optional<RequestId> id = model.engine->Submit(request, listen);
+    if (i == 20) model.engine->Cancel(id.value());
+  }
+  std::unique_lock lock(mutex);
+  ended.wait(lock, [&] { return num_ended == 21; });
+  EXPECT_EQ(said.size(), 20u);
+  return said;
+}
+
+TEST(LocalGroupsModel, AnswersAreThoseOfOneRankWithPrefixHitsPreemptionAndCancellation) {
+  LocalModel one = OpenLocalModel(QUIRE_BUNDLED_MODEL, OptionsOfGroups(1));
+  const Said few = AskAll(one), many = AskTwenty(one);
+  EXPECT_GT(one.engine->counters().preemptions, 0);
+  for (const int32_t dp_size : testing::SampledOf<int32_t>({2, 4})) {
+    LocalModel model = OpenLocalModel(QUIRE_BUNDLED_MODEL, OptionsOfGroups(dp_size));
+    ASSERT_EQ(model.runners.size(), static_cast<size_t>(dp_size));
+    EXPECT_EQ(AskAll(model), few) << dp_size << " groups";
+    EXPECT_EQ(AskTwenty(model), many) << dp_size << " groups";
+    const SchedulerCounters counters = model.engine->counters();
+    EXPECT_GT(counters.preemptions, 0) << dp_size << " groups";
+    EXPECT_EQ(counters.pages_total, dp_size * 112 / 8);
+    EXPECT_EQ(counters.running, 0);
+  }
+}
+
+TEST(LocalGroupsModel, SharesOutWhatIsOfAllTogetherAndRefusesTheRestByName) {
+  LocalOptions options = OptionsOfGroups(4);
+  options.memory_limit = ByteOffset(4000);
+  options.num_threads = 9;
+  const RunnerOptions each = MakeRunnerOptions(DeviceKind::kCpu, options);
+  EXPECT_EQ(each.num_threads, 2);
+  EXPECT_EQ(each.memory_limit, ByteOffset(1000));
+  EXPECT_EQ(each.max_seqs, 4);
+  EXPECT_EQ(each.max_step_tokens, TokenCount(32));
+  EXPECT_EQ(each.pool_tokens, TokenCount(112));
+  const auto refusal = [](const LocalOptions& refused) {
+    return testing::ErrorMessage(ErrorCode::kInvalidArgument,
+                                 [&] { MakeRunnerOptions(DeviceKind::kCpu, refused); });
+  };
+  options.tp_size = 2;
+  EXPECT_EQ(refusal(options),
+            "dp size: expected 1 with a tp size or an ep size, since a group has one rank so far, "
+            "got 4");
+  options.tp_size = 1;
+  options.speculation = {.algorithm = Speculation::Algorithm::kNgram,
+                         .shape = {.steps = 4, .nodes = 5}};
+  EXPECT_EQ(refusal(options),
+            "dp size: expected 1 with speculation, which groups cannot do yet, got 4");
+  options.dp_size = 0;
+  EXPECT_EQ(refusal(options), "dp size: expected at least 1, got 0");
+}
+
+TEST(LocalGroupsModel, ProgressGrowsOverAllGroups) {
+  LocalOptions options = OptionsOfGroups(2);
+  ByteOffset planned{0}, loaded{0};
+  options.events = {.planned = [&](const MemoryPlan& plan) { planned = plan.weights; },
+                    .loaded =
+                        [&](ByteOffset bytes) {
+                          EXPECT_GE(bytes, loaded);
+                          loaded = bytes;
+                        }};
+  OpenLocalModel(QUIRE_BUNDLED_MODEL, options);
+  EXPECT_GT(loaded.raw(), planned.raw() * 99 / 100);
 }
 
 TEST(LocalRanksModel, SharesThreadsAndMemoryOut) {

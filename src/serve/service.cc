@@ -445,7 +445,7 @@ asio::awaitable<void> Service::Stats(const HttpRequest&, HttpResponder& responde
     const RunnerLimits& limits = engine_->engine().limits();
     body["page_size"] = limits.page_size.raw();
     body["context_length"] = limits.context.raw();
-    body["max_running"] = limits.max_seqs;
+    body["max_running"] = limits.max_seqs * static_cast<int64_t>(engine_->engine().num_groups());
   }
   co_await SendJson(responder, headers, body.dump());
 }
@@ -458,11 +458,12 @@ asio::awaitable<void> Service::ServerInfo(const HttpRequest&, HttpResponder& res
   body.update(nlohmann::ordered_json::parse(info_));
   if (engine_ != nullptr) {
     const RunnerLimits& limits = engine_->engine().limits();
+    const auto num_groups = static_cast<int64_t>(engine_->engine().num_groups());
     body["limits"] = {{"page_size", limits.page_size.raw()},
-                      {"pages", limits.pool_pages.raw() - 1},  // less the scratch page
+                      {"pages", (limits.pool_pages.raw() - 1) * num_groups},  // less scratch pages
                       {"context_length", limits.context.raw()},
-                      {"max_running_requests", limits.max_seqs},
-                      {"tokens_per_step", limits.max_step_tokens.raw()},
+                      {"max_running_requests", limits.max_seqs * num_groups},
+                      {"tokens_per_step", limits.max_step_tokens.raw() * num_groups},
                       {"vocab_size", limits.vocab_size}};
     body["sampling_defaults"] = SamplingJson(engine_->model().generation.sampling);
     if (!engine_->model().chat) body["no_chat_template"] = engine_->model().no_chat;
