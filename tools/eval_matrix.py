@@ -67,7 +67,7 @@ class Matrix:
 
     def ask(self, kind, count, *, page, mode="eager", cache=True, concurrency=64, kv="bf16",
             tree=None, fault=None, same=True, context=CONTEXT, pool=400_000, model=MODEL,
-            index_keys=None, top_k=None, texts="dense", device=None, ranks=(1, 1)):
+            index_keys=None, top_k=None, texts="dense", device=None, ranks=(1, 1), groups=1):
         """One run of `quire eval`; its JSON. Runs that name the same `texts` must give the same ones."""
         device = device or self.options.device
         binary = self.options.faulty if fault else self.binary_for(device)
@@ -84,6 +84,8 @@ class Matrix:
                       "--speculative-eagle-topk", branches, "--speculative-num-draft-tokens", nodes]
         if ranks != (1, 1):
             flags += ["--tp-size", ranks[0], "--ep-size", ranks[1]]
+        if groups > 1:
+            flags += ["--dp-size", groups]
         if index_keys:
             flags += ["--index-cache-dtype", index_keys]
         if top_k:
@@ -113,6 +115,7 @@ class Matrix:
               f"{f', {index_keys} index keys' if index_keys else ''}"
               f"{f', {top_k} keys' if top_k else ''}"
               f"{f', {ranks[0]} ranks' if ranks != (1, 1) else ''}"
+              f"{f', {groups} groups' if groups > 1 else ''}"
               f"{', on cuda' if device == 'cuda' else ''}"
               f"{', fault ' + str(fault) if fault else ''}: {run['accuracy']:.3f} in "
               f"{time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
@@ -196,11 +199,16 @@ def ranked(matrix, sizes):
              ((2, 2), 64, "sparse attention", sizes.all, dict(model=SPARSE_MODEL))]
     if matrix.options.device == "cpu":
         asked.append(((4, 4), 64, f"drafts {tree_name(TREES[1])}", sizes.short, dict(tree=TREES[1])))
+        asked += [((1, 1), 64, "sequences of their own", sizes.all, dict(groups=4)),
+                  ((1, 1), 16, "sequences of their own, preemptions", sizes.crowd,
+                   dict(groups=2, context=256, pool=512))]
     for ranks, page, besides, count, setup in asked[sizes.rank_rows]:
         run = matrix.ask("short", count, page=page, ranks=ranks, **setup)
-        if besides == "preemptions" and run["preemptions"] == 0:
-            sys.exit(f"{ranks[0]} ranks: no answer was preempted")
-        yield (f"| {ranks[0]} | {'whole ones' if ranks[1] > 1 else 'some of the width'} | {page} | {besides} | "
+        size = max(ranks[0], setup.get("groups", 1))
+        if besides.endswith("preemptions") and run["preemptions"] == 0:
+            sys.exit(f"{size} ranks: no answer was preempted")
+        is_whole = ranks[1] > 1 or "groups" in setup
+        yield (f"| {size} | {'whole ones' if is_whole else 'some of the width'} | {page} | {besides} | "
                f"{run['questions']} | {run['accuracy']:.3f} | {run['output_tokens'] / run['seconds']:.0f} |")
 
 
@@ -335,7 +343,7 @@ class Sizes:
         self.long = 0 if quick else 10
         self.all = 6 if quick else None
         self.narrow = 2 if quick else 100  # with few keys, answers are long
-        self.rank_rows = slice(1, 2) if quick else slice(None)
+        self.rank_rows = slice(1, 7, 5) if quick else slice(None)
         self.blind = 20  # with an indexer that cannot know
 
 
@@ -370,7 +378,7 @@ def main():
     lines += ["", "All questions of both files, and fp8 KV against bf16, at page size 64:", ""]
     lines += whole(matrix, sizes)
     lines += ["", "The same texts of several ranks, `--tp-size` and `--ep-size`, which [share the model out]"
-              "(../many-gpus.md):", ""]
+              "(../many-gpus.md), and with sequences", "of their own, `--dp-size`:", ""]
     lines += ranked(matrix, sizes)
     lines += ["", "## Sparse attention", "",
               "[quire-grade-school-sparse](../../models/quire-grade-school-sparse/README.md) is the same model, but that "
