@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 
 import safetensors
 import safetensors.torch
@@ -89,6 +90,61 @@ def save_indexers(model, trunk, folder):
         if name != INDEXER_FILE:
             (folder / name).unlink(missing_ok=True)
             (folder / name).symlink_to(os.path.join("..", trunk.name, name))
+
+
+def with_tensors(trunk, folder, tensors):
+    """A folder of the trunk's weight files in which `tensors`, by published names, lie in the others' places: every other byte
+    stays, which is looked at."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(trunk.glob("*.safetensors")):
+        data = bytearray(path.read_bytes())
+        begin = 8 + int.from_bytes(data[:8], "little")
+        for name, entry in json.loads(data[8:begin]).items():
+            if name in tensors:
+                first, last = (begin + offset for offset in entry["data_offsets"])
+                stored = safetensors.torch.save({name: tensors[name]})
+                data[first:last] = stored[8 + int.from_bytes(stored[:8], "little"):]
+        (folder / path.name).write_bytes(data)
+    shutil.copy(trunk / "model.safetensors.index.json", folder)
+    check_other_tensors(trunk, folder, tensors)
+
+
+def check_other_tensors(trunk, folder, tensors):
+    """Stops unless the folder's weight files are the trunk's, but for the bytes of `tensors`, which must all be there."""
+    found = set()
+    for path in sorted(trunk.glob("*.safetensors")):
+        old, new = path.read_bytes(), (folder / path.name).read_bytes()
+        begin = 8 + int.from_bytes(old[:8], "little")
+        assert len(old) == len(new) and old[:begin] == new[:begin], f"{path.name}: another layout"
+        for name, entry in json.loads(old[8:begin]).items():
+            if name == "__metadata__":
+                continue
+            first, last = (begin + offset for offset in entry["data_offsets"])
+            if name in tensors:
+                found.add(name)
+            else:
+                assert old[first:last] == new[first:last], f"{name}: other bytes"
+    assert found == set(tensors), f"not in the trunk's files: {sorted(set(tensors) - found)}"
+
+
+def save_head(head, folder):
+    """A folder of an EAGLE-3 head, as it is published."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = head.config
+    sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
+             "qk_rope_head_dim", "v_head_dim", "intermediate_size", "rms_norm_eps", "rope_theta", "max_position_embeddings")
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "deepseek_v3", "dtype": "bfloat16",
+        **{name: getattr(config, name) for name in sizes},
+        "draft_vocab_size": len(head.d2t), "num_key_value_heads": config.num_attention_heads, "hidden_act": "silu",
+        "rope_interleave": True, "rope_scaling": None, "attention_bias": False, "tie_word_embeddings": False, "fc_norm": True,
+        "norm_output": False, "eagle_config": {"eagle_aux_hidden_state_layer_ids": head.wanted_layers, "use_aux_hidden_state": True},
+    }, indent=2) + "\n")
+    tensors = {name: value.cpu() if name == "d2t" else value.detach().cpu().bfloat16() for name, value in head.state_dict().items()}
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
 
 
 def load(folder, device="cpu", config=None):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Draws a training log as an SVG picture: the loss on answers and the draft layer's, and the checks' accuracies; or the divergence
-of each layer's indexer.
+of each layer's indexer; or that of each draft behind another.
 
   python3 tools/train/plot_loss.py models/quire-grade-school/training_log.jsonl models/quire-grade-school/loss.svg
 """
@@ -12,6 +12,7 @@ import sys
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 400, 60, 60, 36, 46
 LAYER_COLORS = ("#1f5fa8", "#c2571a", "#2e7d32", "#7b1fa2", "#757575")
+LEAST = 1e-4  # logs have four digits
 COLORS = {"loss": "#1f5fa8", "draft": "#c2571a", "heldout": "#2e7d32", "long": "#7b1fa2", "unseen_phrasings": "#757575"}
 
 
@@ -28,6 +29,10 @@ def counted_through(lines):
 
 def series_of(steps):
     """({name: losses, one a step}, {name: color}, what they are); the first is drawn last."""
+    if "accepted" in steps[0]:
+        drafts = [[max(loss, LEAST) for loss in losses] for losses in zip(*(line["steps"] for line in steps))]
+        names = [f"draft {i + 1}" for i in range(len(drafts))]
+        return dict(zip(names, drafts)), dict(zip(names, LAYER_COLORS)), "divergence of draft and model"
     if "kl" not in steps[0]:
         return {name: [line[name] for line in steps] for name in ("loss", "draft")}, COLORS, "loss per answer token"
     layers = list(zip(*(line["kl"] for line in steps)))
@@ -37,7 +42,7 @@ def series_of(steps):
 
 def main():
     lines = counted_through(json.loads(line) for line in pathlib.Path(sys.argv[1]).read_text().splitlines())
-    steps = [line for line in lines if "loss" in line or "kl" in line]
+    steps = [line for line in lines if {"loss", "kl", "accepted"} & line.keys()]
     series, colors, what = series_of(steps)
     checks = [line for line in lines if line.get("event") in ("check", "end")]
     last = max(line["tokens"] for line in steps)
@@ -66,7 +71,7 @@ def main():
     for share in (0, 0.25, 0.5, 0.75, 1):
         if checks:
             text(WIDTH - RIGHT + 6, y(share) + 4, f"{share:g}", "start")
-        text(x(last * share), HEIGHT - BOTTOM + 18, f"{last * share / 1e6:.0f}")
+        text(x(last * share), HEIGHT - BOTTOM + 18, f"{last * share / 1e6:.{0 if last > 2e7 else 1}f}")
     text(WIDTH / 2, HEIGHT - 8, "million tokens")
     text(LEFT, 16, f"{what} (left, lines)", "start")
     if checks:
