@@ -585,6 +585,8 @@ def load_model(config, tensors, dtype=torch.float32):
     unused = re.compile(rf"model\.layers\.{config['num_hidden_layers']}\.|.*\.post_mlp_layernorm\.")
     unexpected = [name for name in report["unexpected_keys"] if not unused.match(name)]
     assert not unexpected and not report["missing_keys"], report
+    if dtype == torch.float64 and model._can_set_experts_implementation():
+        model.set_experts_implementation("eager")  # the default's grouped product takes no doubles
     return model.eval()
 
 

@@ -37,7 +37,7 @@ import optimizer as optimizer_lib
 import problems
 import reword
 
-PEAK_LR = {"layer": 1.5e-3, "head": 4e-3}
+PEAK_LR = {"layer": 2.5e-3, "head": 4e-3}
 WARM_UP_STEPS = 20
 NUM_STEPS = 4  # drafts behind each other
 NUM_BEST = 8  # of the trunk's tokens that a row learns from
@@ -292,7 +292,7 @@ def run(args):
     write(event="begin", what=args.what, parameters=sum(p.numel() for p in trainer.drafter.module.parameters()), torch=torch.__version__,
           peak_lr=peak, threads=torch.get_num_threads(),
           **{name: getattr(args, name) for name in ("device", "texts", "batches", "steps", "seconds", "seed")})
-    begin, saved, tokens, drafts, shown_sum = time.time(), time.time(), 0, 0, 0.0
+    begin, saved, done, tokens, drafts, shown_sum = time.time(), time.time(), 0, 0, 0, 0.0
     for step in range(args.steps):
         progress = max(step / args.steps, (time.time() - begin) / args.seconds)
         if progress >= 1:
@@ -302,15 +302,16 @@ def run(args):
         shown_sum = shown_sum + trainer.train_step(batch, rate)
         tokens += batch.tokens.numel()
         drafts += int(batch.is_drafted[0].sum())
-        if (step + 1) % LOG_EVERY == 0:
+        done += 1
+        if done % LOG_EVERY == 0:
             losses, accepted = (shown_sum / LOG_EVERY).tolist()
-            write(step=step + 1, tokens=tokens, drafts=drafts, seconds=round(time.time() - begin, 1), progress=round(progress, 4),
+            write(step=done, tokens=tokens, drafts=drafts, seconds=round(time.time() - begin, 1), progress=round(progress, 4),
                   lr=round(rate, 6), steps=[round(value, 4) for value in losses], accepted=[round(value, 4) for value in accepted])
             shown_sum = 0.0
         if time.time() - saved > args.save_every:
             trainer.drafter.save(args)
             saved = time.time()
-    write(event="trained", step=step + 1, tokens=tokens, drafts=drafts, seconds=round(time.time() - begin, 1))
+    write(event="trained", step=done, tokens=tokens, drafts=drafts, seconds=round(time.time() - begin, 1), cpu_seconds=round(time.process_time(), 1))
     trainer.drafter.save(args)
 
 
