@@ -51,9 +51,10 @@ foreach(target quire_attention quire_all)
   target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>)
 endforeach()
 
-# The model that runs where none is named.
-install(DIRECTORY models/quire-grade-school DESTINATION ${CMAKE_INSTALL_DATADIR}/quire/models
-  PATTERN training_log.jsonl EXCLUDE)
+# The model that runs where none is named, and an EAGLE-3 head that drafts for it.
+install(DIRECTORY models/quire-grade-school models/quire-grade-school-eagle3
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/quire/models
+  PATTERN *_log.jsonl EXCLUDE)
 
 install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 

@@ -176,7 +176,7 @@ class ReadmeTest(CliTest):
         text = (SOURCE / "README.md").read_text()
         commands = [line for line in text.splitlines()
                     if re.search("release/quire (generate|chat|eval|score|inspect|--help)", line)]
-        self.assertEqual(len(commands), 9)
+        self.assertEqual(len(commands), 11)
         for command in commands:
             with self.subTest(command=command):
                 command = command.replace("build/release/quire", BINARY)
@@ -502,6 +502,29 @@ class GenerateTest(CliTest):
             answer = self.run_json("generate", SOURCE / "models/quire-grade-school-sparse", "--chat", text,
                                    "--index-topk", 32, "--page-size", page_size, "--json")
             self.assertEqual(answer["text"].split()[-2:], ["####", "68"])
+
+    def test_what_drafts_for_the_bundled_model_is_mostly_right_and_changes_no_text(self):
+        model = SOURCE / "models/quire-grade-school"
+
+        def told(*flags):
+            out = self.folder / "run.json"
+            self.run_ok("eval", model, "--data", model / "eval/heldout.jsonl", "--num-questions", 4,
+                        "--json", out, *flags)
+            run = json.loads(out.read_text())
+            return [answer["text"] for answer in run["answers"]], run
+
+        texts, _ = told()
+        layer = ["--speculative-algorithm", "eagle"]
+        head = ["--speculative-algorithm", "eagle3", "--speculative-draft-model-path",
+                f"{model}-eagle3"]
+        tree = ["--speculative-eagle-topk", 4, "--speculative-num-draft-tokens", 8]
+        # What they were trained for: tokens a step, three of them drafted.
+        for flags, least in ((layer, 3.4), (layer + tree, 3.4), (head, 2.5), (head + tree, 2.5),
+                             (head + ["--page-size", 1], 2.5)):
+            with self.subTest(flags=flags):
+                drafted, run = told(*flags)
+                self.assertEqual(drafted, texts)
+                self.assertGreater(1 + run["accepted_tokens"] / run["drafts"], least)
 
     def test_one_text_is_a_prompt_for_the_model_that_a_flag_or_the_environment_names(self):
         expected = self.run_ok("generate", TINY_CHAT, "Hello", *self.greedy)
