@@ -35,6 +35,10 @@ struct Request {
   ConstraintFactory constraint = {};
 };
 
+// Throws Error(kInvalidArgument), naming the field, the expected and the actual, if no runner with these
+// limits could ever compute it.
+void CheckRequest(const Request& request, const RunnerLimits& limits, int32_t max_priority);
+
 enum class FinishReason {
   kNone,       // goes on
   kStop,       // a stop token

@@ -21,8 +21,7 @@ struct Scheduler::Task {
   int64_t num_finished = 0;
   bool admitted = false;
   bool begun = false;  // has been part of a step
-  bool given =
-      false;  // by another scheduler, and stays here: pages that it waits for are not given to others
+  bool given = false;  // by another scheduler, and not given away again
   TokenCount cached_tokens;
   std::vector<TokenEvent::PromptToken> prompt_scores;
 };
@@ -73,51 +72,6 @@ bool Contains(std::span<const int32_t> tokens, int32_t token) {
 
 }  // namespace
 
-const char* FinishReasonName(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kNone:
-      return "none";
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kCancelled:
-      return "cancelled";
-    case FinishReason::kDeadline:
-      return "deadline";
-    case FinishReason::kFailed:
-      return "failed";
-  }
-  return "?";
-}
-
-SchedulerCounters& SchedulerCounters::operator+=(const SchedulerCounters& more) {
-  for (int64_t SchedulerCounters::*const count :
-       {&SchedulerCounters::requests_added,   &SchedulerCounters::requests_refused,
-        &SchedulerCounters::answers_finished, &SchedulerCounters::steps,
-        &SchedulerCounters::mixed_steps,      &SchedulerCounters::prompt_tokens,
-        &SchedulerCounters::cached_tokens,    &SchedulerCounters::prefill_tokens,
-        &SchedulerCounters::output_tokens,    &SchedulerCounters::drafts,
-        &SchedulerCounters::draft_tokens,     &SchedulerCounters::accepted_tokens,
-        &SchedulerCounters::preemptions,      &SchedulerCounters::page_copies,
-        &SchedulerCounters::evicted_pages,    &SchedulerCounters::waiting,
-        &SchedulerCounters::running,          &SchedulerCounters::pages_free,
-        &SchedulerCounters::pages_cached,     &SchedulerCounters::pages_total}) {
-    this->*count += more.*count;
-  }
-  for (size_t i = 0; i < accepted_at.size(); ++i) accepted_at[i] += more.accepted_at[i];
-  return *this;
-}
-
-SchedulerSnapshot& SchedulerSnapshot::operator+=(const SchedulerSnapshot& more) {
-  running.insert(running.end(), more.running.begin(), more.running.end());
-  pages_free += more.pages_free;
-  pages_cached += more.pages_cached;
-  pages_in_use += more.pages_in_use;
-  counters += more.counters;
-  return *this;
-}
-
 bool Scheduler::ByOrder::operator()(const Sequence* a, const Sequence* b) const {
   return std::tuple(a->task->order, a->task->id, a->sample) <
          std::tuple(b->task->order, b->task->id, b->sample);
@@ -145,45 +99,8 @@ Scheduler::~Scheduler() = default;
 
 // ---- Requests ----
 
-void Scheduler::CheckRequest(const Request& request) const {
-  const TokenCount prompt(request.prompt.size());
-  Require(prompt >= TokenCount(1), "prompt: expected at least one token, got none");
-  Require(prompt < limits_.context,
-          "prompt: {} tokens leave no room for an answer in the context length of {}", prompt,
-          limits_.context);
-  for (size_t i = 0; i < request.prompt.size(); ++i) {
-    Require(request.prompt[i] >= 0 && request.prompt[i] < limits_.vocab_size,
-            "prompt: token {}: expected 0..{}, got {}", i, limits_.vocab_size - 1,
-            request.prompt[i]);
-  }
-  Require(request.num_samples >= 1 && request.num_samples <= limits_.max_seqs,
-          "n: expected 1..{}, got {}", limits_.max_seqs, request.num_samples);
-  Require(request.max_tokens >= 1, "max_tokens: expected at least 1, got {}", request.max_tokens);
-  Require(request.min_tokens >= 0 && request.min_tokens <= request.max_tokens,
-          "min_tokens: expected 0..{} (max_tokens), got {}", request.max_tokens,
-          request.min_tokens);
-  const int64_t priority = request.priority;
-  Require(priority >= -options_.max_priority && priority <= options_.max_priority,
-          "priority: expected {}..{}, got {}", -options_.max_priority, options_.max_priority,
-          priority);
-  // Together they are biases of one step until there are min_tokens, and must fit there.
-  Require(std::ssize(request.logit_bias) <= kMaxRequestBiases,
-          "logit_bias: expected at most {} biases, got {}", kMaxRequestBiases,
-          request.logit_bias.size());
-  Require(std::ssize(request.stop_tokens) <= kMaxRequestStops + kMaxModelStops,
-          "stop tokens: expected at most {}, got {}", kMaxRequestStops + kMaxModelStops,
-          request.stop_tokens.size());
-  for (const int32_t token : request.stop_tokens) {
-    Require(token >= 0 && token < limits_.vocab_size, "stop token: expected 0..{}, got {}",
-            limits_.vocab_size - 1, token);
-  }
-  SamplingParams sampling = request.sampling;
-  sampling.logit_bias = request.logit_bias;
-  Validate(sampling, limits_.vocab_size);
-}
-
 std::optional<RequestId> Scheduler::Add(Request request) {
-  CheckRequest(request);
+  CheckRequest(request, limits_, options_.max_priority);
   if (queue_->num_waiting >= options_.max_waiting) {
     ++counters_.requests_refused;
     return std::nullopt;

@@ -32,8 +32,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/counters.h"
 #include "engine/request.h"
-#include "engine/scheduler.h"
 #include "textgen/text_engine.h"
 
 namespace quire {

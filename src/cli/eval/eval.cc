@@ -25,7 +25,7 @@
 #include "cli/progress.h"
 #include "cli/ranks.h"
 #include "cli/result_file.h"
-#include "engine/scheduler.h"
+#include "engine/counters.h"
 
 namespace quire::cli {
 namespace {
