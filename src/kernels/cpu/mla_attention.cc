@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "attn/work.h"
@@ -22,6 +23,16 @@ namespace quire {
 namespace cpu {
 namespace HWY_NAMESPACE {
 
+// Whether a query's path (attn/plan_elements.h) is all nodes up to its own.
+bool IsChain(const uint64_t* mask, int32_t words) {
+  for (int32_t word = 0; word < words; ++word) {
+    if (mask[word] == ~uint64_t{0}) continue;
+    return (mask[word] & (mask[word] + 1)) == 0 &&
+           std::all_of(mask + word + 1, mask + words, [](uint64_t rest) { return rest == 0; });
+  }
+  return true;
+}
+
 // One query tile on one worker. Its rows are the heads of its tokens, token after token without
 // padding between: a block of rows may hold heads of several tokens.
 class TileRun {
@@ -32,6 +43,7 @@ class TileRun {
         tile_(tile),
         num_heads_(args.q.dim(1)),
         shape_(TileShape::Of(tile.q_count * num_heads_, args.store.layout().dims())),
+        sees_in_order_(SeesInOrder(args.plan, tile)),
         scratch_(scratch) {}
 
   void PackQueries() {
@@ -47,14 +59,15 @@ class TileRun {
     Reset(scratch_.split);
     for (TokenCount key = begin; key < end; key += kKeyTile) {
       const TokenCount tile_end = Min(key + kKeyTile, end);
-      if (SharedByAllQueries(key)) {
-        LoadKeys(key, tile_end, tile_.q_begin);
+      const TokenCount shared = Min(tile_end, SharedKeys());
+      LoadKeys(key, key, shared, tile_.q_count - 1);
+      if (shared == tile_end) {
         Attend(0, tile_.q_count, key, tile_end);
-      } else {
-        for (int32_t t = 0; t < tile_.q_count; ++t) {
-          LoadKeys(key, Min(tile_end, VisibleTo(t)), tile_.q_begin + TokenCount(t));
-          Attend(t, t + 1, key, tile_end);
-        }
+        continue;
+      }
+      for (int32_t t = 0; t < tile_.q_count; ++t) {
+        LoadKeys(key, Max(key, shared), Min(tile_end, VisibleTo(t)), t);
+        Attend(t, t + 1, key, tile_end);
       }
     }
   }
@@ -118,16 +131,27 @@ class TileRun {
     return Min(tile_.kv_end, plan_.Visible(tile_.seq, tile_.q_begin + TokenCount(t)));
   }
 
-  // Key tiles before the last committed one hold the same keys for every query of a tree; from
-  // there on each query sums its own path, in depth order.
-  bool SharedByAllQueries(TokenCount key) const {
-    const size_t seq = static_cast<size_t>(tile_.seq);
-    return !plan_.IsTree(tile_.seq) || key + kKeyTile <= plan_.committed[seq];
+  // Whether the p-th key is the same for all queries that see it, and the last query sees all: of a tree,
+  // where every path is all nodes up to the query's own.
+  static bool SeesInOrder(const Plan& plan, const QueryTile& tile) {
+    for (int32_t t = 0; plan.IsTree(tile.seq) && t < tile.q_count; ++t) {
+      if (!IsChain(plan.TreeMask(tile.q_begin + TokenCount(t)), plan.mask_words)) return false;
+    }
+    return true;
   }
 
-  // Decodes keys [begin, end), in the order in which `query` sums them.
-  void LoadKeys(TokenCount begin, TokenCount end, TokenCount query) const {
-    RowTarget to{.base = scratch_.keys, .block_stride = kColumnBlockStride};
+  // So many keys are the same for every query; from there on each query sums its own path, in depth
+  // order.
+  TokenCount SharedKeys() const {
+    return sees_in_order_ ? tile_.kv_end : plan_.committed[static_cast<size_t>(tile_.seq)];
+  }
+
+  // Decodes keys [begin, end) of the tile that begins with `first`, in the order in which token t sums
+  // them.
+  void LoadKeys(TokenCount first, TokenCount begin, TokenCount end, int32_t t) const {
+    const TokenCount query = tile_.q_begin + TokenCount(t);
+    RowTarget to{.base = scratch_.keys + (begin - first).raw() * kBlockColumns,
+                 .block_stride = kColumnBlockStride};
     for (TokenCount p = begin; p < end; p += TokenCount(1), to.base += kBlockColumns) {
       DecodeKey(plan_, args_.store, tile_.seq, query, p, shape_.key_columns, to);
     }
@@ -231,6 +255,7 @@ class TileRun {
   const QueryTile tile_;
   const int64_t num_heads_;
   const TileShape shape_;
+  const bool sees_in_order_;
   WorkerScratch scratch_;
 };
 
@@ -259,6 +284,15 @@ void RunPiece(const MlaAttentionArgs& args, const Piece& piece, const TileShape&
     return;
   }
   for (int32_t t = 0; t < piece.tile.q_count; ++t) run.WriteToken(t, run.folded_state());
+}
+
+// Some tokens of a tile of one split.
+void RunTokens(const MlaAttentionArgs& args, const QueryTile& tile, const TileShape& full,
+               float* worker_memory) {
+  TileRun run(args, tile, WorkerScratch::At(worker_memory, full));
+  run.PackQueries();
+  run.RunSplit(0);
+  for (int32_t t = 0; t < tile.q_count; ++t) run.WriteToken(t, run.split_state());
 }
 
 void RunWorker(const MlaAttentionArgs& args, int32_t worker, const TileShape& full,
@@ -293,6 +327,7 @@ namespace quire {
 namespace cpu {
 namespace {
 
+HWY_EXPORT(RunTokens);
 HWY_EXPORT(RunWorker);
 HWY_EXPORT(MergeToken);
 
@@ -301,6 +336,29 @@ HWY_EXPORT(MergeToken);
 constexpr int32_t kRowsPerTile = 64;
 // Keys per split: 64 workers can share a sequence of 64k, and folding a split costs under 1% of it.
 constexpr TokenCount kSplitKeys{1024};
+
+// A step of one short sequence is one tile of one split, which a single worker would run: how many of its
+// tokens each is to take instead, in whole blocks of rows; 0 where workers have enough to do.
+int32_t TokensOfEach(const Plan& plan, int64_t num_heads) {
+  if (plan.tiles.size() != 1 || NumSplits(plan.tiles[0].kv_end, plan.work) != 1) return 0;
+  const int64_t unit = kBlockRows / std::gcd(kBlockRows, num_heads);
+  const int32_t q_count = plan.tiles[0].q_count;
+  const int64_t each = RoundUp(CeilDiv(int64_t{q_count}, int64_t{plan.work.num_workers}), unit);
+  return each < q_count ? static_cast<int32_t>(each) : 0;
+}
+
+// Tokens [first, first + each) of a tile, as far as it has any.
+QueryTile PartOf(const QueryTile& tile, int32_t first, int32_t each, const Plan& plan) {
+  QueryTile part = tile;
+  part.q_begin = tile.q_begin + TokenCount(first);
+  part.q_count = std::min(each, tile.q_count - first);
+  TokenCount most{0};
+  for (int32_t t = 0; t < part.q_count; ++t) {
+    most = Max(most, plan.Visible(tile.seq, part.q_begin + TokenCount(t)));
+  }
+  part.kv_end = Min(tile.kv_end, most);
+  return part;
+}
 
 ByteOffset WorkspaceFor(int64_t num_workers, int64_t num_partials, const TileShape& full) {
   return ByteOffset(4 * WorkerScratch::Floats(full)) * num_workers +
@@ -334,6 +392,13 @@ void MlaAttention(const MlaAttentionArgs& args, Executor& executor) {
   float* memory = reinterpret_cast<float*>(args.workspace.data());
   const int64_t worker_floats = WorkerScratch::Floats(full);
   float* partials = memory + worker_floats * plan.work.num_workers;
+  if (const int32_t each = TokensOfEach(plan, num_heads); each > 0) {
+    executor.Run(CeilDiv(plan.tiles[0].q_count, each), [&](int64_t i) {
+      const QueryTile part = PartOf(plan.tiles[0], static_cast<int32_t>(i) * each, each, plan);
+      HWY_DYNAMIC_DISPATCH(RunTokens)(args, part, full, memory + i * worker_floats);
+    });
+    return;
+  }
   executor.Run(plan.work.num_workers, [&](int64_t worker) {
     HWY_DYNAMIC_DISPATCH(RunWorker)
     (args, static_cast<int32_t>(worker), full, memory + worker * worker_floats, partials);
