@@ -215,6 +215,7 @@ struct TileArgs {
   const uint8_t* w = nullptr;
   const float* scales = nullptr;  // or null
   const float* x = nullptr;
+  int64_t x_stride = kQuadStep;  // floats from quad to quad, or from row to row
   int64_t inputs = 0;
   float* sums = nullptr;  // [rows][kPanelOutputs]
   const uint8_t* ahead = nullptr;
@@ -231,32 +232,39 @@ template <int kRows, size_t... kPair>
 struct Tile<kRows, std::index_sequence<kPair...>> {
   using Rows = std::make_index_sequence<kRows>;
   using Sums = VF[sizeof...(kPair)][kRows];
-  static constexpr int kQuads = (kRows + kQuad - 1) / kQuad;
 
-  // low, high += x * weights of one input, where x[i] holds rows kQuad * i and on.
-  template <size_t... kRow>
-  static HWY_INLINE void AddPair(const VecPair& pair, const Scalars (&x)[kQuads], VF (&low)[kRows],
-                                 VF (&high)[kRows], std::index_sequence<kRow...>) {
-    (void(low[kRow] = x[kRow / kQuad].template MulAdd<kRow % kQuad>(pair.low, low[kRow])), ...);
-    (void(high[kRow] = x[kRow / kQuad].template MulAdd<kRow % kQuad>(pair.high, high[kRow])), ...);
+  // low, high += x * weights of one input, where x[i] holds rows kTogether * i and on.
+  template <int kTogether, size_t kScalars, size_t... kRow>
+  static HWY_INLINE void AddPair(const VecPair& pair, const Scalars (&x)[kScalars],
+                                 VF (&low)[kRows], VF (&high)[kRows],
+                                 std::index_sequence<kRow...>) {
+    constexpr int kN = kTogether;
+    (void(low[kRow] = x[kRow / kN].template MulAdd<kRow % kN>(pair.low, low[kRow])), ...);
+    (void(high[kRow] = x[kRow / kN].template MulAdd<kRow % kN>(pair.high, high[kRow])), ...);
   }
 
-  template <class W, size_t... kI>
-  static HWY_INLINE void AddInput(const uint8_t* w, const float* x, Sums& low, Sums& high,
-                                  std::index_sequence<kI...>) {
-    const Scalars quads[kQuads] = {Scalars(x + kI * kQuadStep)...};
-    (AddPair(W::Pair(w + kPair * W::kPairBytes), quads, low[kPair], high[kPair], Rows()), ...);
+  template <class W, int kTogether, size_t... kI>
+  static HWY_INLINE void AddInput(const uint8_t* w, const float* x, int64_t x_stride, Sums& low,
+                                  Sums& high, std::index_sequence<kI...>) {
+    const Scalars scalars[sizeof...(kI)] = {Scalars(x + kI * x_stride)...};
+    (AddPair<kTogether>(W::Pair(w + kPair * W::kPairBytes), scalars, low[kPair], high[kPair],
+                        Rows()),
+     ...);
   }
 
-  template <class W>
-  static HWY_INLINE void AddInputs(const uint8_t* w, const float* x, int64_t inputs,
-                                   const uint8_t* ahead, int64_t ahead_step, Sums& low,
-                                   Sums& high) {
-    constexpr auto kEach = std::make_index_sequence<kQuads>();
+  // The x of kTogether rows lies together: of a quad, or of one row as it is in memory.
+  template <class W, int kTogether>
+  static HWY_INLINE void AddInputs(const uint8_t* w, const TileArgs& args, const uint8_t* ahead,
+                                   Sums& low, Sums& high) {
+    constexpr auto kEach = std::make_index_sequence<(kRows + kTogether - 1) / kTogether>();
+    const float* const x = args.x;
+    const int64_t x_stride = kTogether == kQuad ? kQuadStep : args.x_stride;
+    const int64_t inputs = args.inputs;
+    const int64_t ahead_step = args.ahead_step;
 #pragma GCC unroll kUnrolledInputs
     for (int64_t k = 0; k < inputs; ++k, ahead += ahead_step) {
       hwy::Prefetch(ahead);
-      AddInput<W>(w + k * W::kInputBytes, x + k * kQuad, low, high, kEach);
+      AddInput<W, kTogether>(w + k * W::kInputBytes, x + k * kTogether, x_stride, low, high, kEach);
     }
   }
 
@@ -310,8 +318,9 @@ struct Tile<kRows, std::index_sequence<kPair...>> {
 // Passes over the inputs that a tile makes.
 constexpr int TilePasses(int rows, WeightFormat format) { return kPairs / TilePairs(rows, format); }
 
-// sums[row][output] += x * w over one chunk; with scales, += scale * (x * w).
-template <WeightFormat kFormat, int kRows>
+// sums[row][output] += x * w over one chunk, or over several that lie end to end; with scales,
+// += scale * (x * w).
+template <WeightFormat kFormat, int kTogether, int kRows>
 HWY_NOINLINE void MultiplyTile(const TileArgs& args) {
   using W = Weights<kFormat>;
   constexpr int kTilePairs = TilePairs(kRows, kFormat);
@@ -322,8 +331,8 @@ HWY_NOINLINE void MultiplyTile(const TileArgs& args) {
     float* const sums = args.sums + first * kLanes;
     typename T::Sums low, high;
     T::Begin(scales, sums, low, high);
-    T::template AddInputs<W>(args.w + first * W::kPairBytes, args.x, args.inputs,
-                             args.ahead + pass * args.ahead_pass_step, args.ahead_step, low, high);
+    T::template AddInputs<W, kTogether>(args.w + first * W::kPairBytes, args,
+                                        args.ahead + pass * args.ahead_pass_step, low, high);
     T::End(low, high, scales, sums);
   }
 }
@@ -379,16 +388,30 @@ HWY_NOINLINE void MultiplyRow(const uint8_t* w, const float* scales, const float
 
 using TileFunction = void (*)(const TileArgs& args);
 
-template <WeightFormat kFormat, size_t... kRowsLessOne>
+template <WeightFormat kFormat, int kTogether, size_t... kRowsLessOne>
 HWY_INLINE TileFunction TileOfRows(int rows, std::index_sequence<kRowsLessOne...>) {
-  static constexpr TileFunction kTiles[] = {MultiplyTile<kFormat, kRowsLessOne + 1>...};
+  static constexpr TileFunction kTiles[] = {MultiplyTile<kFormat, kTogether, kRowsLessOne + 1>...};
   return kTiles[rows - 1];
 }
 
-// The tile for 1..kMaxTileRows rows.
+// The tile for 1..kMaxTileRows rows, in quads.
 template <WeightFormat kFormat>
 HWY_INLINE TileFunction TileOf(int rows) {
-  return TileOfRows<kFormat>(rows, std::make_index_sequence<kMaxTileRows>());
+  return TileOfRows<kFormat, kQuad>(rows, std::make_index_sequence<kMaxTileRows>());
+}
+
+// Rows that a tile reads as they lie in memory: packing so few takes 5 to 10% of the product. A machine that
+// multiplies by elements of a vector (Scalars) needs them packed.
+#if HWY_TARGET == HWY_NEON
+inline constexpr int kMostRowsInPlace = 1;
+#else
+inline constexpr int kMostRowsInPlace = kQuad;
+#endif
+
+// The tile for 1..kMostRowsInPlace such rows.
+template <WeightFormat kFormat>
+HWY_INLINE TileFunction TileInPlaceOf(int rows) {
+  return TileOfRows<kFormat, 1>(rows, std::make_index_sequence<kMostRowsInPlace>());
 }
 
 }  // namespace HWY_NAMESPACE

@@ -82,6 +82,8 @@ class TaskRun {
     std::fill_n(sums_, task_.num_panels * task_.num_rows * kPanelOutputs, 0.0f);
     if (task_.num_rows == 1) {
       RunRow();
+    } else if (task_.num_rows <= kMostRowsInPlace) {
+      RunRowsInPlace();
     } else {
       RunRows();
     }
@@ -135,6 +137,25 @@ class TaskRun {
       if (whole == inputs_) continue;
       const Chunk rest = ChunkAt(panel, whole);
       MultiplyRow<kFormat>(rest.elements, rest.scales, x_, inputs_ - whole, SumsAt(panel, 0));
+    }
+  }
+
+  // The same for a few rows, each input of which is one row's.
+  void RunRowsInPlace() {
+    const TileFunction tile = TileInPlaceOf<kFormat>(static_cast<int>(task_.num_rows));
+    const int64_t run = kFormat == WeightFormat::kFp8Block ? kChunkInputs : inputs_;
+    for (int64_t panel = 0; panel < task_.num_panels; ++panel) {
+      for (int64_t k = 0; k < inputs_; k += run) {
+        const Chunk chunk = ChunkAt(panel, k);
+        tile({.w = chunk.elements,
+              .scales = chunk.scales,
+              .x = Row(0) + k,
+              .x_stride = task_.product.x.stride(0),
+              .inputs = std::min(run, inputs_ - k),
+              .sums = SumsAt(panel, 0),
+              .ahead = chunk.elements + kAheadBytes,
+              .ahead_step = kPanelOutputs * WeightBytes(kFormat)});
+      }
     }
   }
 
@@ -238,11 +259,13 @@ class TaskRun {
     const int64_t count = std::min(kPanelOutputs, task_.product.w.shape().outputs - first);
     const float* sums = SumsAt(panel, row);
     float* y = task_.product.y.template Row<float>(task_.first_row + row) + first;
-    if (task_.product.bias.empty()) {
-      std::copy_n(sums, count, y);
-    } else {
+    if (!task_.product.bias.empty()) {
       const float* bias = task_.product.bias.data() + first;
       for (int64_t i = 0; i < count; ++i) y[i] = sums[i] + bias[i];
+    } else if (count == kPanelOutputs) {
+      std::copy_n(sums, kPanelOutputs, y);  // no call
+    } else {
+      std::copy_n(sums, count, y);
     }
   }
 
