@@ -50,6 +50,12 @@ void ForwardDraft(const Model& model, const DraftArgs& args, Ops& ops) {
   Join(model, args, pass, ops);
   const LayerStores stores{.latent = rows.stores[0],
                            .index_keys = model.config().indexer ? &rows.stores[1] : nullptr};
+  if (args.keys_alone) {
+    const TensorView normed = rows.buffers.normed.FirstRows(std::ssize(rows.tokens));
+    pass.AddNorm({}, weights.layer.attention_norm, normed);
+    pass.WriteKeys(weights.layer.attention, stores, normed, ops);
+    return;
+  }
   int32_t* const experts_used = rows.experts_used.empty() ? nullptr : rows.experts_used.data();
   pass.Add(pass.Layer(weights.layer, stores, {}, experts_used));
 }

@@ -29,9 +29,12 @@ struct DraftArgs {
   const ForwardArgs& rows;
   ConstTensorView states = {};             // [num_states, hidden] act; not in the buffers
   std::span<const int32_t> state_of = {};  // [num_tokens]: which of them is row i's
+  // The rows are only seen by others: they are written, and what the layer makes of them is not computed.
+  bool keys_alone = false;
 };
 
-// The layer's output is in args.rows.buffers.hidden; the rows are in the stores. The model drafts.
+// The layer's output is in args.rows.buffers.hidden, but with keys_alone; the rows are in the stores. The
+// model drafts.
 void ForwardDraft(const Model& model, const DraftArgs& args, Ops& ops);
 
 // What Model::Logits is to Forward. args.normed are the states of the rows: what rows behind them take.

@@ -61,6 +61,10 @@ void EagleHead::Forward(const DraftArgs& args, Ops& ops) const {
   ops.PickRows({.x = args.states, .rows = args.state_of, .y = states});
   ops.Norm(
       {.x = states, .weight = weights_.hidden_norm, .eps = eps, .y = joined.Columns(width, width)});
+  if (args.keys_alone) {
+    pass.WriteKeys(weights_.layer.attention, {.latent = rows.stores[0]}, joined, ops);
+    return;
+  }
   ops.CopyRows({.x = states, .y = hidden});
   pass.Add(pass.LayerOf(weights_.layer, {.latent = rows.stores[0]}, joined));
 }

@@ -85,10 +85,7 @@ void LayerPass::Attention(const AttentionWeights& weights, const LayerStores& st
   const TensorView q_latent = Rows(buffers.q_latent).Parts(heads.count);
   const bool chooses = args_.chooses && stores.index_keys != nullptr;
   Ops& beside = ops_.Fork();
-  KeysAndValues(weights, stores.latent, input, beside);
-  if (stores.index_keys != nullptr) {
-    WriteIndexKeys(*indexer_, weights.indexer, *stores.index_keys, input, beside);
-  }
+  WriteKeys(weights, stores, input, beside);
   Queries(weights, input);
   QueriesToLatent(weights, q_latent);
   if (chooses) {
@@ -161,6 +158,13 @@ void LayerPass::AttendExpanded(const AttentionWeights& weights, const KvStore& s
                   .Columns(heads.first * config_.value_dim, heads.count * config_.value_dim)
                   .Parts(heads.count),
        .scale = softmax_scale_});
+}
+
+void LayerPass::WriteKeys(const AttentionWeights& weights, const LayerStores& stores,
+                          ConstTensorView input, Ops& ops) const {
+  KeysAndValues(weights, stores.latent, input, ops);
+  if (stores.index_keys == nullptr) return;
+  WriteIndexKeys(*indexer_, weights.indexer, *stores.index_keys, input, ops);
 }
 
 void LayerPass::KeysAndValues(const AttentionWeights& weights, const KvStore& store,

@@ -43,6 +43,10 @@ class LayerPass {
   Update LayerOf(const LayerWeights& layer, const LayerStores& stores, ConstTensorView input,
                  int32_t* experts_used = nullptr) const;
 
+  // The tokens' own rows of a layer whose attention reads `input`, and nothing else of it.
+  void WriteKeys(const AttentionWeights& weights, const LayerStores& stores, ConstTensorView input,
+                 Ops& ops) const;
+
   void Add(const Update& update) const { ops_.Add(Adding(update)); }
   // The same, and then normed = norm(hidden).
   void AddNorm(const Update& update, std::span<const float> weight, TensorView normed) const;

@@ -16,8 +16,10 @@ void RunDraft(const DraftModel& drafting, const ForwardArgs& rows, const StepMem
               size_t num_rows, Ops& ops, FunctionRef<void(int64_t first, int64_t count)> take) {
   const EagleHead* const head = drafting.head;
   const DraftInputs& inputs = memory.device_draft;
-  const DraftArgs args{
-      .rows = rows, .states = memory.states, .state_of = inputs.state_of.first(rows.tokens.size())};
+  const DraftArgs args{.rows = rows,
+                       .states = memory.states,
+                       .state_of = inputs.state_of.first(rows.tokens.size()),
+                       .keys_alone = num_rows == 0};
   head == nullptr ? ForwardDraft(drafting.model, args, ops) : head->Forward(args, ops);
   const auto end = static_cast<int64_t>(num_rows);
   const int64_t block = memory.logits.dim(0);

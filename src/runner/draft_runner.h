@@ -28,8 +28,11 @@ class DraftRunner {
   virtual ~DraftRunner() = default;
 
   virtual int32_t num_step_states() const = 0;
+  // Whether a pass of which nothing is wanted costs little: the layer's rows are computed, and nothing that
+  // comes of them. Then rows that are only seen by others are best given in a pass of their own.
+  virtual bool keys_cost_little() const { return false; }
   // Returns [wanted, kMaxTopLogprobs], of which num_top are written, the most likely first; all of a row
-  // whose logits are not finite have a log-probability that is NaN. Valid until the next call.
+  // whose logits are not finite have a log-probability that is NaN or -inf. Valid until the next call.
   virtual std::span<const TokenLogprob> Draft(const DraftPass& pass) = 0;
   virtual void CopyState(int32_t from, int32_t to) = 0;
 };

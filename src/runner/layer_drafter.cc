@@ -66,6 +66,8 @@ LayerDrafter::LayerDrafter(DraftRunner& runner, const RunnerLimits& limits, cons
   sequences_.reserve(max_seqs);
   tokens_.reserve(most_rows);
   state_of_.reserve(most_rows);
+  last_rows_.reserve(max_seqs);
+  last_states_.reserve(most_rows);
   wanted_.reserve(std::max(most_rows, max_seqs * num_branches()));
   waiting_.reserve(max_seqs);
   growths_.reserve(max_seqs);
@@ -138,27 +140,46 @@ void LayerDrafter::Extend(const StepOutcome& outcome) {
     tokens_.push_back(next);
     state_of_.push_back(state(i));
   }
-  if (tokens_.size() > begin) {
-    sequences_.push_back({.id = seq.id,
-                          .tokens = std::span(tokens_).subspan(begin),
-                          .position = first,
-                          .pages = seq.pages,
-                          .kept_pages = PageCount(seq.pages.size())});
-  }
   Waiting waiting{.place = SizeOf(&place - places_.data()), .state = state(count - 1)};
-  if (outcome.next_token != kNoToken) {
-    waiting.wanted = static_cast<int32_t>(wanted_.size());
-    wanted_.push_back(static_cast<int32_t>(tokens_.size()) - 1);
-  }
+  if (outcome.next_token != kNoToken) waiting.wanted = static_cast<int32_t>(wanted_.size());
+  AddSequence(seq, first, std::span(tokens_).subspan(begin), waiting.wanted >= 0);
   waiting_.push_back(waiting);
   place.kept = outcome.next_token == kNoToken ? Kept::kTargetState : Kept::kDraftState;
   place.position = seq.position + TokenCount(count);
   place.token = outcome.next_token;
 }
 
+// Rows of a sequence from `first` on, whose states are the last ones; what comes of the last row may be wanted.
+void LayerDrafter::AddSequence(const StepSequence& seq, TokenCount first,
+                               std::span<const int32_t> tokens, bool is_wanted) {
+  const auto rows = [&](size_t begin, size_t count) -> StepSequence {
+    return {.id = seq.id,
+            .tokens = tokens.subspan(begin, count),
+            .position = first + TokenCount(begin),
+            .pages = seq.pages,
+            .kept_pages = PageCount(seq.pages.size())};
+  };
+  const size_t num_apart = is_wanted && runner_.keys_cost_little() ? 1 : 0;
+  const size_t num_others = tokens.size() - num_apart;
+  if (num_others > 0) sequences_.push_back(rows(0, num_others));
+  if (num_apart > 0) {
+    wanted_.push_back(static_cast<int32_t>(last_rows_.size()));
+    last_rows_.push_back(rows(num_others, num_apart));
+    last_states_.push_back(state_of_.back());
+    state_of_.pop_back();
+  } else if (is_wanted) {
+    wanted_.push_back(static_cast<int32_t>(state_of_.size()) - 1);
+  }
+}
+
 // A kept state is read by the pass, and written behind it. The next draft may have any shape.
 void LayerDrafter::RunExtension() {
   std::span<const TokenLogprob> top;
+  if (runner_.keys_cost_little()) {
+    if (!sequences_.empty()) runner_.Draft({.sequences = sequences_, .state_of = state_of_});
+    std::swap(sequences_, last_rows_);
+    std::swap(state_of_, last_states_);
+  }
   if (!sequences_.empty()) {
     top = runner_.Draft({.sequences = sequences_,
                          .state_of = state_of_,
@@ -175,8 +196,10 @@ void LayerDrafter::RunExtension() {
                       place.best.begin());
   }
   sequences_.clear();
+  last_rows_.clear();
   tokens_.clear();
   state_of_.clear();
+  last_states_.clear();
   wanted_.clear();
   waiting_.clear();
 }
@@ -230,7 +253,7 @@ size_t LayerDrafter::NumCandidates(size_t num_levels) const {
 bool LayerDrafter::AddCandidates(std::span<const TokenLogprob> best, float score, size_t first,
                                  const Growth& growth) {
   for (const TokenLogprob& token : best) {
-    if (std::isnan(token.logprob)) return false;
+    if (!std::isfinite(token.logprob)) return false;
     growth.scores[first] = score * std::exp(std::min(token.logprob, 0.0f));
     growth.tokens[first++] = token.token;
   }

@@ -101,6 +101,8 @@ class LayerDrafter final : public Drafter {
 
   // ---- After a step ----
   void Extend(const StepOutcome& outcome);
+  void AddSequence(const StepSequence& seq, TokenCount first, std::span<const int32_t> tokens,
+                   bool is_wanted);
   void RunExtension();
 
   // ---- Before a step ----
@@ -126,6 +128,9 @@ class LayerDrafter final : public Drafter {
   // The pass at hand.
   std::vector<StepSequence> sequences_;
   std::vector<int32_t> tokens_, state_of_, wanted_;
+  // Of an extension whose other rows are given before: the last one of each sequence.
+  std::vector<StepSequence> last_rows_;
+  std::vector<int32_t> last_states_;
   struct Waiting {
     size_t place = 0;
     int32_t wanted = -1;  // whose state and tokens the place is to keep; -1: a state of the step

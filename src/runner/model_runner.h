@@ -50,6 +50,8 @@ class ModelRunner : public MeteredRunner, private DraftRunner {
 
  private:
   int32_t num_step_states() const override { return memory_.num_step_states; }
+  // A pass that is padded has rows that are wanted.
+  bool keys_cost_little() const override { return !device_->pads(); }
   std::span<const TokenLogprob> Draft(const DraftPass& pass) override;
   void CopyState(int32_t from, int32_t to) override { device_->CopyState(from, to); }
 
