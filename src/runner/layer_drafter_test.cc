@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -16,6 +17,7 @@
 #include "runner/test_models.h"
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
+#include "testing/faulty_weights.h"
 #include "testing/step_jobs.h"
 
 namespace quire {
@@ -89,6 +91,91 @@ std::string HistoryName(const ::testing::TestParamInfo<HistoryCase>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DraftHistory, ::testing::ValuesIn(kHistoryCases), HistoryName);
+
+// ---- What is not theirs ----
+
+// Writes rows of a token whose embedding is NaN to all pages, the target's and the draft layer's.
+void FillWithNaN(MeteredRunner& target, int32_t token) {
+  const RunnerLimits& limits = target.limits();
+  const TokenCount length = Min(limits.context, limits.max_step_tokens);
+  const auto each = limits.page_size.FullPages(length).raw();
+  const std::vector<int32_t> tokens(
+      static_cast<size_t>(limits.page_size.TokensIn(PageCount(each)).raw()), token);
+  const std::vector<int32_t> states(tokens.size(), 0);
+  const std::vector<PageId> pages = FirstPages(limits.pool_pages.raw() - 1);
+  for (int64_t end = std::ssize(pages); end > 0; end -= each) {
+    const auto first = static_cast<size_t>(std::max<int64_t>(end - each, 0));
+    const auto own = std::span(pages).subspan(first, static_cast<size_t>(end) - first);
+    const auto count = static_cast<size_t>(limits.page_size.TokensIn(PageCount(own.size())).raw());
+    const StepSequence rows{
+        .id = 1000 + first, .tokens = std::span(tokens).first(count), .pages = own};
+    target.Step({.sequences = {&rows, 1}});
+    target.draft_runner()->Draft(
+        {.sequences = {&rows, 1}, .state_of = std::span(states).first(count)});
+  }
+  // Who sees a row of it has nothing to say.
+  const std::vector<int32_t> sound = {token - 1};
+  const StepSequence behind{.id = 999,
+                            .tokens = sound,
+                            .position = TokenCount(1),
+                            .pages = std::span(pages).first(2),
+                            .want = Want::kNextToken,
+                            .sampling = {.temperature = 0}};
+  ASSERT_EQ(target.Step({.sequences = {&behind, 1}}).sequences[0].fault,
+            RowFault::kLogitsNotFinite);
+  const int32_t first = 0;
+  const int32_t sound_state = target.draft_runner()->num_step_states();  // nobody has written it
+  const auto top = target.draft_runner()->Draft({.sequences = {&behind, 1},
+                                                 .state_of = {&sound_state, 1},
+                                                 .wanted = {&first, 1},
+                                                 .first_state = sound_state + 1});
+  ASSERT_FALSE(std::isfinite(top[0].logprob));
+  // A row of it again.
+  const StepSequence again{
+      .id = 998, .tokens = std::span(tokens).first(2), .pages = std::span(pages).first(2)};
+  target.Step({.sequences = {&again, 1}});
+  target.draft_runner()->Draft({.sequences = {&again, 1}, .state_of = std::span(states).first(2)});
+}
+
+// A token that is neither asked nor answered.
+int32_t UnsaidToken(const std::vector<std::vector<int32_t>>& texts, int64_t vocab_size) {
+  const auto is_said = [&](int32_t token) {
+    return std::ranges::any_of(
+        texts, [&](const auto& text) { return std::ranges::find(text, token) != text.end(); });
+  };
+  int32_t token = static_cast<int32_t>(vocab_size) - 1;
+  while (is_said(token)) --token;
+  return token;
+}
+
+class DraftSight : public ::testing::TestWithParam<const char*> {};
+
+// With NaN in every other row of both, a row that is seen and should not be leaves no draft, or no answer.
+TEST_P(DraftSight, DraftsAndTheirTargetSeeCommittedTokensAndTheirOwnPathAlone) {
+  const ModelConfig config = ReadModelConfig(DraftFixture(GetParam()));
+  const auto weights = OpenWeightFiles(DraftFixture(GetParam()), config);
+  for (const int32_t page_size : {1, 16, 61}) {
+    const auto plain = MakeBackendRunner(config, *weights, DraftOptions(page_size));
+    const int32_t unsaid = UnsaidToken(Answer(*plain, 24), plain->limits().vocab_size);
+    testing::FaultyWeights faulty(*weights, unsaid);
+    for (const TreeShape& shape : {TreeShape{.steps = 3, .branches = 1, .nodes = 4},
+                                   TreeShape{.steps = 3, .branches = 4, .nodes = 8}}) {
+      ExpectDraftsDependOnTheTextAlone(
+          shape,
+          [&](int32_t pages_of, const TreeShape* drafting) {
+            RunnerOptions options = DraftOptions(pages_of);
+            if (drafting != nullptr) options = LayerTargetOptions(options, *drafting);
+            auto target = MakeBackendRunner(config, faulty, options);
+            if (drafting != nullptr) FillWithNaN(*target, unsaid);
+            return target;
+          },
+          page_size);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, DraftSight, ::testing::Values("v3_mtp", "v32_mtp"),
+                         [](const auto& model) { return std::string(model.param); });
 
 // ---- Trees ----
 
