@@ -85,7 +85,8 @@ tsan: built-tsan  ## the tests of what runs on threads, under ThreadSanitizer
 	if setarch -R true 2>/dev/null; then run="setarch -R"; fi; \
 	$$run ctest --preset tsan -j $(JOBS) -R '$(THREADED_REGEX)'
 
-# 64 clients for two minutes, twice: with room for all, and with so little that sequences are preempted.
+# 64 clients for two minutes with room for all, and for half a minute each with so little that sequences are
+# preempted, without and with guesses.
 LOAD_TEST = src/serve/load_test.py build/$(1)/quire src/testing/testdata/tiny_chat 120 $(1)
 load: build/asan/.configured build/tsan/.configured  ## a longer load on the server, under each sanitizer
 	cmake --build --preset asan -j $(JOBS) --target quire

@@ -7,7 +7,11 @@ SANITIZERS is what the binary was built with, or none: with one, the memory of t
 compared with its plan.
 """
 
+import json
+import pathlib
+import shutil
 import sys
+import tempfile
 import unittest
 
 import serve_client
@@ -20,15 +24,25 @@ SANITIZERS = sys.argv[4]
 MEMORY_TOLERANCE = 0.05
 
 
+def drafting_model(folder):
+    """The model with a draft layer, whose guesses are as good as its made-up weights."""
+    copy = pathlib.Path(folder) / serve_client.MODEL.name
+    shutil.copytree(serve_client.MODEL, copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
+    return copy
+
+
 class LoadTest(unittest.TestCase):
-    def start(self, *flags):
-        server = Server("--access-log", "off", *TOOL_FLAGS, *flags, leak_check=True)
+    def start(self, *flags, model=None):
+        server = Server("--access-log", "off", *TOOL_FLAGS, *flags, model=model, leak_check=True)
         self.addCleanup(server.kill)
         return server
 
-    def check_load(self, server, seconds):
+    def check_load(self, server, seconds, other=None):
+        """Answers must be those of `other`, or of the server itself before."""
         cases = make_cases()
-        answers = ask_one_at_a_time(server, cases)
+        answers = ask_one_at_a_time(other or server, cases)
         self.assertGreater(len({repr(answer) for answer in answers}), NUM_CASES // 2)
         self.assertGreater(sum(map(check_constraint, cases, answers)), 4)
         load = Load(server, cases, answers).run(seconds)
@@ -41,7 +55,7 @@ class LoadTest(unittest.TestCase):
             self.assertGreater(count, 0, behaviour)
         self.assertEqual(set(load.statuses), {200, 400})
         self.assertEqual((stats["running"], stats["waiting"], stats["pages"]["in_use"]), ([], 0, 0))
-        self.check_numbers(server, load, answers)
+        self.check_numbers(server, load, [] if other else answers)
         return load, stats
 
     def check_numbers(self, server, load, answers):
@@ -97,6 +111,23 @@ class LoadTest(unittest.TestCase):
         self.assertGreater(stats["counters"]["preemptions"], 0)
         self.assertGreater(stats["counters"]["evicted_pages"], 0)
         self.assertEqual(server.stop(), 0)
+
+    def test_load_with_drafts(self):
+        """What is said without guesses is said with trees of them, short of pages too."""
+        with tempfile.TemporaryDirectory() as folder:
+            model = drafting_model(folder)
+            plain = self.start("--context-length", 4096, model=model)
+            server = self.start("--max-total-tokens", 5120, "--context-length", 4096,
+                                "--max-running-requests", 32, "--page-size", 16,
+                                "--speculative-algorithm", "eagle", "--speculative-num-steps", 3,
+                                "--speculative-eagle-topk", 4, "--speculative-num-draft-tokens", 8,
+                                model=model)
+            _, stats = self.check_load(server, max(SECONDS / 4, 5), other=plain)
+            self.assertGreater(stats["counters"]["preemptions"], 0)
+            self.assertGreater(server.metrics()["spec_decode_num_drafts_total"], 0)
+            self.assertGreater(server.metrics()["spec_decode_num_accepted_tokens_total"], 0)
+            self.assertEqual(plain.stop(), 0)
+            self.assertEqual(server.stop(), 0)
 
 
 if __name__ == "__main__":
