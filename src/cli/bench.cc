@@ -24,7 +24,11 @@
 #include "cli/progress.h"
 #include "cli/ranks.h"
 #include "cli/result_file.h"
+#include "cli/simulated_acceptance.h"
 #include "local/device.h"
+#include "local/local_model.h"
+#include "runner/layer_drafter.h"
+#include "runner/speculative_runner.h"
 
 namespace quire::cli {
 namespace {
@@ -44,6 +48,7 @@ struct BenchFlags {
   std::optional<Numbers> contexts = {};
   std::optional<int64_t> repeats = {};
   std::optional<std::string> compare = {};  // as MODEL
+  std::optional<double> simulated_length = {};
   bool quick = false;
   std::string json = {};  // a file, or - for stdout
   std::string plot = {};
@@ -55,6 +60,7 @@ struct BenchWork {
   Numbers input_lengths;
   Numbers contexts;
   int64_t output_length;
+  int64_t room_behind = 0;  // tokens that a sequence has at most behind its prompt
   int64_t repeats;
   int64_t chunk;           // tokens of a prefill step
   double prefill_seconds;  // when a prefill has run long enough
@@ -85,7 +91,8 @@ int64_t Largest(const Numbers& numbers) {
 }
 
 // Defaults are cut to what the model can do; what the user asks for is not.
-BenchWork MakeWork(const BenchFlags& flags, const ModelConfig& config) {
+BenchWork MakeWork(const BenchFlags& flags, const ModelConfig& config,
+                   const Speculation& speculation) {
   BenchWork work = flags.quick ? kQuickWork : kFullWork;
   if (flags.output_length) {
     work.output_length = ParseInt("--output-len", *flags.output_length, 1, 1'000'000);
@@ -93,24 +100,50 @@ BenchWork MakeWork(const BenchFlags& flags, const ModelConfig& config) {
   work.repeats = flags.repeats.value_or(work.repeats);
   const int64_t context = flags.model.context_length.value_or(TokenCount(config.max_context)).raw();
   std::erase_if(work.contexts, [&](int64_t n) { return n + kContextSteps > context; });
-  for (int64_t& n : work.input_lengths) n = std::clamp(context - work.output_length, int64_t{1}, n);
+  work.room_behind = speculation.is_on()
+                         ? RoomForDrafts(speculation.shape, work.output_length).raw()
+                         : work.output_length;
+  for (int64_t& n : work.input_lengths) n = std::clamp(context - work.room_behind, int64_t{1}, n);
   work.batches = flags.batches.value_or(work.batches);
   if (flags.input_length) {
     work.input_lengths = ParseInts("--input-len", *flags.input_length, 1, kMaxLength);
   }
   work.contexts = flags.contexts.value_or(work.contexts);
-  const int64_t longest = Largest(work.input_lengths) + work.output_length;
-  Require(longest <= context, "--input-len {} and --output-len {} exceed the context length of {}",
-          Largest(work.input_lengths), work.output_length, context);
+  const int64_t longest = Largest(work.input_lengths) + work.room_behind;
+  Require(longest <= context,
+          "--input-len {} and --output-len {}{} exceed the context length of {}",
+          Largest(work.input_lengths), work.output_length,
+          speculation.is_on() ? fmt::format(", with drafts {} tokens,", work.room_behind) : "",
+          context);
   Require(Largest(work.contexts) + kContextSteps <= context,
           "--contexts {} and {} tokens to decode exceed the context length of {}",
           Largest(work.contexts), kContextSteps, context);
   return work;
 }
 
+// The speculation that flags ask for, if it can be measured.
+Speculation SpeculationOf(const BenchFlags& flags) {
+  Speculation speculation = MakeLocalOptions(flags.model, {}).speculation;
+  Require(speculation.choices.empty(),
+          "--speculative-num-steps: expected a number, since one shape is measured, got auto");
+  Require(!speculation.is_on() || flags.model.ranks == nullptr,
+          "--speculative-algorithm: expected one process with it, got several");
+  if (!flags.simulated_length) return speculation;
+  Require(speculation.is_on(),
+          "--simulate-accept-length: expected --speculative-algorithm with it, got none");
+  Require(flags.model.load_format == LoadFormat::kDummy,
+          "--simulate-accept-length: expected --load-format dummy with it, since guesses of real "
+          "weights are right or wrong by themselves");
+  const auto most = static_cast<double>(speculation.shape.steps + 1);
+  Require(*flags.simulated_length >= 1 && *flags.simulated_length <= most,
+          "--simulate-accept-length: expected 1..{}, one more than --speculative-num-steps, got {}",
+          most, *flags.simulated_length);
+  return speculation;
+}
+
 // Room for all that is measured, not for more.
 RunnerOptions OptionsFor(const BenchWork& work, const ModelFlags& flags) {
-  const TokenCount sequence(Largest(work.input_lengths) + work.output_length);
+  const TokenCount sequence(Largest(work.input_lengths) + work.room_behind);
   const TokenCount longest = Max(sequence, TokenCount(Largest(work.contexts) + kContextSteps));
   const int64_t batch = Largest(work.batches);
   const PageSize page_size = flags.page_size;
@@ -143,10 +176,37 @@ std::vector<Measurement> MeasureContexts(StepMeter& meter, const BenchWork& work
   return contexts;
 }
 
-void MeasureSteps(const OpenedModel& model, const BenchWork& work,
+// `target`, with its drafts.
+std::unique_ptr<MeteredRunner> Drafting(std::unique_ptr<MeteredRunner> target,
+                                        const Speculation& speculation,
+                                        std::optional<double> simulated_length) {
+  if (!simulated_length) return Speculate(std::move(target), speculation, {}, {});
+  auto simulated = std::make_unique<SimulatedAcceptance>(std::move(target), *simulated_length);
+  if (speculation.algorithm != Speculation::Algorithm::kNgram) {
+    return Speculate(std::move(simulated), speculation, {}, {});
+  }
+  // Random texts repeat nothing, and what ngrams find costs nothing.
+  auto drafter = std::make_unique<AnyChains>(simulated->limits().vocab_size);
+  return std::make_unique<SpeculativeRunner>(std::move(simulated), std::move(drafter),
+                                             speculation.shape.Room());
+}
+
+void MeasureDrafts(MeteredRunner& runner, const ModelConfig& config, const BenchWork& work,
+                   TaskBar& tasks, SpeculationReport& report) {
+  StepMeter meter(runner, config);
+  for (const int64_t length : work.input_lengths) {
+    for (const int64_t batch : work.batches) {
+      tasks.Begin(fmt::format("decode with drafts: batch {}, context {}", batch, length));
+      report.rows.push_back(
+          meter.DecodeWithDrafts(batch, TokenCount(length), work.output_length, report.shape));
+    }
+  }
+}
+
+void MeasureSteps(const OpenedModel& model, const BenchWork& work, const Speculation& speculation,
                   const std::shared_ptr<Collective>& ranks, TaskBar& tasks, BenchReport& report) {
   tasks.Pause();
-  const std::unique_ptr<MeteredRunner> runner =
+  std::unique_ptr<MeteredRunner> runner =
       LoadRunner(model, report.device, report.options, PrintLoading(), ranks);
   report.plan = runner->memory_plan();
   StepMeter meter(*runner, *model.config);
@@ -162,12 +222,20 @@ void MeasureSteps(const OpenedModel& model, const BenchWork& work,
     }
   }
   report.contexts = MeasureContexts(meter, work, tasks);
+  if (!report.speculation) return;
+  runner = Drafting(std::move(runner), speculation, report.speculation->simulated_length);
+  MeasureDrafts(*runner, *model.config, work, tasks, *report.speculation);
 }
 
 // A model beside the measured one, at the same contexts and with flags that it can have.
 ComparedModel Compare(const BenchFlags& flags, const OpenedModel& model, const BenchWork& work,
                       TaskBar& tasks) {
-  RunnerOptions options = OptionsFor(work, flags.model);
+  ModelFlags plain = flags.model;
+  plain.speculative_algorithm = Speculation::Algorithm::kNone;
+  plain.speculative_num_steps = plain.speculative_eagle_topk =
+      plain.speculative_num_draft_tokens = {};
+  plain.speculative_draft_model_path = {};
+  RunnerOptions options = OptionsFor(work, plain);
   if (!model.config->indexer) options.index_top_k = 0;
   ComparedModel compared{.model = model.folder.string(), .config = *model.config};
   tasks.Pause();
@@ -194,8 +262,10 @@ std::optional<OpenedModel> OpenCompared(const BenchFlags& flags, const BenchWork
 }
 
 BenchReport Bench(const BenchFlags& flags, const std::string& command_line) {
-  const OpenedModel model = OpenModel(FindModel(flags.model).folder, flags.model.load_format);
-  const BenchWork work = MakeWork(flags, *model.config);
+  OpenedModel model = OpenModel(FindModel(flags.model).folder, flags.model.load_format);
+  const Speculation speculation = SpeculationOf(flags);
+  OpenDraftModel(speculation, model);
+  const BenchWork work = MakeWork(flags, *model.config, speculation);
   Require(!work.contexts.empty() || (!flags.compare && flags.plot.empty()),
           "--contexts: expected some for --compare and --plot, got none");
   const std::optional<OpenedModel> other = OpenCompared(flags, work);
@@ -206,11 +276,17 @@ BenchReport Bench(const BenchFlags& flags, const std::string& command_line) {
                      .options = options,
                      .device = flags.model.device,
                      .device_name = DeviceName(flags.model.device)};
-  TaskBar tasks(static_cast<int>(2 * work.batches.size() * work.input_lengths.size() +
+  if (speculation.is_on()) {
+    report.speculation = {.algorithm = AlgorithmName(speculation.algorithm),
+                          .shape = speculation.shape,
+                          .simulated_length = flags.simulated_length};
+  }
+  const size_t kinds = speculation.is_on() ? 3 : 2;
+  TaskBar tasks(static_cast<int>(kinds * work.batches.size() * work.input_lengths.size() +
                                  work.contexts.size() * (other ? 2 : 1) + 2));
   tasks.Begin("roofs, before");
   const cpu::Roofs before = MeasureRoofs(report.device, options.num_threads, work.roof_repeats);
-  MeasureSteps(model, work, RanksOf(flags.model), tasks, report);
+  MeasureSteps(model, work, speculation, RanksOf(flags.model), tasks, report);
   if (other) report.compared = Compare(flags, *other, work, tasks);
   tasks.Begin("roofs, after");
   report.roofs = Best(before, MeasureRoofs(report.device, options.num_threads, work.roof_repeats));
@@ -295,6 +371,15 @@ void AddBenchFlags(FlagReader& reader, BenchFlags& flags) {
            flags.compare, [](const auto&, const std::string& text) { return text; })
       .Group(kStepsGroup);
   reader
+      .Add({"--simulate-accept-length", "X", "",
+            "With --speculative-algorithm and made-up weights: drafts give X tokens on average,\n"
+            "whatever was guessed. It says what steps cost, and nothing of a model's guesses"},
+           flags.simulated_length,
+           [](const std::string& where, const std::string& text) {
+             return ParseNumber(where, text, 1, static_cast<double>(kMaxDraftSteps + 1));
+           })
+      .Group(kStepsGroup);
+  reader
       .Add({"--repeats", "N", "3", "Repeats of decoding, of which the median is shown"},
            flags.repeats, number)
       .Group(kStepsGroup);
@@ -316,6 +401,8 @@ void AddBench(CLI::App& quire, const std::string& command_line) {
        "  quire bench bench/models/dense_1b --load-format dummy --batch 1,8 --input-len 512\n"
        "  quire bench bench/models/v32_slice --load-format dummy --contexts 1024,16384,131072 \\\n"
        "      --compare bench/models/v32_slice_dense --plot contexts.svg\n"
+       "  quire bench bench/models/moe_1b --load-format dummy --speculative-algorithm ngram \\\n"
+       "      --simulate-accept-length 2\n"
        "  quire bench --url http://127.0.0.1:8080 --concurrency 1,16,64 --plot load.svg\n"
        "  quire bench --url http://127.0.0.1:8080 --request-rate 4 --input-len 100-900\n"
        "\n"

@@ -56,6 +56,17 @@ std::string MachineText(const BenchReport& report) {
                      cpu::SimdTarget());
 }
 
+// "3-1-4".
+std::string ShapeText(const TreeShape& shape) {
+  return fmt::format("{}-{}-{}", shape.steps, shape.branches, shape.nodes);
+}
+
+std::string SimulationText(const SpeculationReport& speculation) {
+  if (!speculation.simulated_length) return "";
+  return fmt::format(", SIMULATED: {} tokens a draft, by --simulate-accept-length",
+                     *speculation.simulated_length);
+}
+
 std::string Heading(const BenchReport& report) {
   const ParameterCounts parameters = CountParameters(report.config);
   std::string text = fmt::format("{}: {}, {} parameters ({} per token), {} of weights\n",
@@ -64,6 +75,9 @@ std::string Heading(const BenchReport& report) {
   text += fmt::format("{}; KV cache {}, page size {}, steps of up to {} tokens\n",
                       MachineText(report), KvTypeName(report.options.kv_format),
                       report.options.page_size, report.options.max_step_tokens);
+  if (report.speculation && report.speculation->simulated_length) {
+    text += fmt::format("drafts{}: no guess is the model's\n", SimulationText(*report.speculation));
+  }
   return text + fmt::format(
                     "roofs, best of before and after: read {:.1f} GB/s, multiply-add {:.1f} "
                     "GFLOP/s\n",
@@ -84,9 +98,10 @@ std::string PrefillTable(const BenchReport& report) {
 }
 
 // How many experts the decode steps had rows for: made-up weights could choose few.
-std::string ExpertsText(const BenchReport& report) {
+template <class Row>
+std::string ExpertsText(const BenchReport& report, const std::vector<Row>& rows) {
   std::string text;
-  for (const Measurement& m : report.decode) {
+  for (const Row& m : rows) {
     if (m.fewest_experts == 0) continue;
     text +=
         fmt::format("batch {}, context {}: at least {} of {} experts with rows in every layer\n",
@@ -112,7 +127,7 @@ std::string DecodeTable(const BenchReport& report) {
   }
   return text +
          "% scaling: of the lesser of batch x the rate of batch 1 and the multiply-add roof\n" +
-         ExpertsText(report);
+         ExpertsText(report, report.decode);
 }
 
 // In the order of the columns.
@@ -189,6 +204,35 @@ std::string ComparedTable(const BenchReport& report) {
   return text;
 }
 
+// What a step costs, in plain ones, is how many tokens it has to give to pay.
+std::string SpeculationTable(const BenchReport& report) {
+  if (!report.speculation) return {};
+  const SpeculationReport& speculation = *report.speculation;
+  std::string text =
+      fmt::format("\ndecode with {} {}{}\n{:>6} {:>7} {:>9} {:>9} {:>12} {:>9} {:>8} {:>7}  {}\n",
+                  speculation.algorithm, ShapeText(speculation.shape), SimulationText(speculation),
+                  "batch", "context", "ms/step", "of plain", "tokens/step", "tokens/s", "speed-up",
+                  "drafts", "right by position");
+  for (size_t i = 0; i < speculation.rows.size(); ++i) {
+    const DraftMeasurement& m = speculation.rows[i];
+    const Measurement& plain = report.decode[i];
+    text += fmt::format("{:>6} {:>7} {:>9} {:>9.2f} {:>12.2f} {:>9} {:>8.2f} {:>7} ", m.batch,
+                        m.length, FormatDigits(m.SecondsPerStep() * 1e3),
+                        m.SecondsPerStep() / plain.SecondsPerStep(), m.TokensPerStep(),
+                        FormatDigits(m.TokensPerSecond()),
+                        m.TokensPerSecond() / plain.TokensPerSecond(), m.drafts);
+    for (const int64_t right : m.right_at) {
+      text += fmt::format(
+          " {:.2f}",
+          m.drafts == 0 ? 0.0 : static_cast<double>(right) / static_cast<double>(m.drafts));
+    }
+    text += "\n";
+  }
+  text +=
+      "of plain: steps of the table above that one takes, and so the tokens it must give to pay\n";
+  return text + ExpertsText(report, speculation.rows);
+}
+
 // ---- Plot ----
 
 PlotPanel ContextPanel(const BenchReport& report, const char* title,
@@ -257,11 +301,41 @@ OrderedJson RowsToJson(const BenchReport& report, const std::vector<Measurement>
   return rows;
 }
 
+OrderedJson SpeculationToJson(const BenchReport& report) {
+  const SpeculationReport& speculation = *report.speculation;
+  OrderedJson rows = OrderedJson::array();
+  for (size_t i = 0; i < speculation.rows.size(); ++i) {
+    const DraftMeasurement& m = speculation.rows[i];
+    const Measurement& plain = report.decode[i];
+    rows.push_back({{"batch", m.batch},
+                    {"context", m.length},
+                    {"steps", m.steps},
+                    {"drafts", m.drafts},
+                    {"tokens", m.tokens},
+                    {"seconds", m.seconds},
+                    {"ms_per_step", m.SecondsPerStep() * 1e3},
+                    {"plain_ms_per_step", plain.SecondsPerStep() * 1e3},
+                    {"tokens_per_step", m.TokensPerStep()},
+                    {"tokens_per_s", m.TokensPerSecond()},
+                    {"speed_up", m.TokensPerSecond() / plain.TokensPerSecond()},
+                    {"right_at", m.right_at},
+                    {"fewest_experts", m.fewest_experts}});
+  }
+  return {
+      {"algorithm", speculation.algorithm},
+      {"num_steps", speculation.shape.steps},
+      {"topk", speculation.shape.branches},
+      {"num_draft_tokens", speculation.shape.nodes},
+      {"simulated_accept_length",
+       speculation.simulated_length ? OrderedJson(*speculation.simulated_length) : OrderedJson()},
+      {"rows", std::move(rows)}};
+}
+
 }  // namespace
 
 std::string ToTables(const BenchReport& report) {
-  return Heading(report) + PrefillTable(report) + DecodeTable(report) + PartsTable(report) +
-         ContextTable(report, report.model, report.contexts) +
+  return Heading(report) + PrefillTable(report) + DecodeTable(report) + SpeculationTable(report) +
+         PartsTable(report) + ContextTable(report, report.model, report.contexts) +
          (report.compared ? ContextTable(report, report.compared->model, report.compared->contexts)
                           : "") +
          ComparedTable(report);
@@ -298,6 +372,7 @@ OrderedJson ToJson(const BenchReport& report) {
   json["prefill"] = RowsToJson(report, report.prefill, "prompt");
   json["decode"] = DecodeToJson(report);
   json["contexts"] = RowsToJson(report, report.contexts, "context");
+  if (report.speculation) json["speculation"] = SpeculationToJson(report);
   if (report.compared) {
     const ComparedModel& other = *report.compared;
     json["compared"] = {{"model", other.model},

@@ -12,6 +12,7 @@
 #include "kernels/cpu/roof.h"
 #include "local/device.h"
 #include "model/config.h"
+#include "runner/layer_drafter.h"
 #include "runner/memory_plan.h"
 #include "runner/runner_options.h"
 
@@ -23,6 +24,14 @@ struct ComparedModel {
   ModelConfig config = {};
   MemoryPlan plan = {};
   std::vector<Measurement> contexts = {};  // as many as the report's, in its order
+};
+
+// Steps with drafts, beside those of the report without.
+struct SpeculationReport {
+  std::string algorithm = {};
+  TreeShape shape = {};
+  std::optional<double> simulated_length = {};  // tokens of a draft are right by decree
+  std::vector<DraftMeasurement> rows = {};      // as many as report.decode, in its order
 };
 
 struct BenchReport {
@@ -38,6 +47,7 @@ struct BenchReport {
   std::vector<Measurement> decode = {};
   std::vector<Measurement> contexts = {};  // decode of one sequence
   std::optional<ComparedModel> compared = {};
+  std::optional<SpeculationReport> speculation = {};
 };
 
 std::string ToTables(const BenchReport& report);

@@ -27,6 +27,7 @@ FIXTURES = SOURCE / "src/runner/testdata/hf"
 V2_LITE = FIXTURES / "v2_lite"  # one file
 V3_GROUPS = FIXTURES / "v3_groups"  # several files
 V32 = FIXTURES / "v32"  # sparse attention
+DRAFTING = FIXTURES / "v3_mtp"  # has a draft layer
 HEAD = SOURCE / "src/model/testdata/eagle3/eagle3"  # an EAGLE-3 head that fits V2_LITE
 SPARSE = SOURCE / "src/runner/testdata/dummy/sparse"  # the same, and no weights
 TINY_CHAT = SOURCE / "src/testing/testdata/tiny_chat"  # no weights: --load-format dummy
@@ -1057,7 +1058,7 @@ class RefusalTest(CliTest):
                               [name, "--tp-size 1", "GPU", "got --tp-size 2"])):
             with self.subTest(flags=flags):
                 self.assert_refused(words, "inspect", V2_LITE, *flags)
-        self.assert_score_refused([name, "expected none", "fixed steps"], V2_LITE, name, "ngram")
+        self.assert_score_refused([name, "expected none", "scores"], V2_LITE, name, "ngram")
         plain = self.run_json("inspect", V2_LITE, "--json")["memory"]
         found = self.run_json("inspect", V2_LITE, "--json", name, "ngram", nodes, 6)["memory"]
         self.assertGreater(found["workspace_bytes"], plain["workspace_bytes"])
@@ -1235,6 +1236,60 @@ class BenchTest(CliTest):
         drawn = xml.etree.ElementTree.parse(plot).getroot()
         lines = drawn.findall(".//{http://www.w3.org/2000/svg}polyline")
         self.assertEqual(len(lines), 4)  # two models, whole steps and attention
+
+    def bench_drafts(self, model, *flags):
+        text = self.run_ok("bench", model, "--batch", "1,3", "--input-len", 20, "--output-len", 8,
+                           "--contexts", 8, "--repeats", 1, "--quick", *flags, "--json",
+                           self.folder / "bench.json")
+        found = json.loads((self.folder / "bench.json").read_text())
+        rows = found["speculation"]["rows"]
+        self.assertEqual([(row["batch"], row["context"]) for row in rows],
+                         [(row["batch"], row["context"]) for row in found["decode"]])
+        for row, plain in zip(rows, found["decode"]):
+            self.assertEqual(row["steps"], 8)
+            self.assertEqual(row["plain_ms_per_step"], plain["ms_per_step"])
+            self.assertAlmostEqual(row["tokens_per_step"], row["tokens"] / 8 / row["batch"])
+            self.assertAlmostEqual(row["speed_up"], row["tokens_per_s"] / plain["tokens_per_s"])
+            self.assertEqual(row["tokens"], 8 * row["batch"] + sum(row["right_at"]))
+        return text, found["speculation"]
+
+    def test_steps_with_drafts_are_measured_beside_plain_ones(self):
+        text, found = self.bench_drafts(DRAFTING, "--speculative-algorithm", "eagle")
+        self.assertIn("decode with eagle 3-1-4\n", text)
+        self.assertNotIn("SIMULATED", text)
+        self.assertIsNone(found["simulated_accept_length"])
+        for row in found["rows"]:  # one in every step of each sequence
+            self.assertEqual(row["drafts"], 8 * row["batch"])
+
+    def test_drafts_are_right_as_often_as_is_asked_for(self):
+        for model, flags, shape in (
+                (DRAFTING, ["eagle"], "eagle 3-1-4"),
+                (DRAFTING, ["eagle", "--speculative-eagle-topk", 4, "--speculative-num-draft-tokens", 12],
+                 "eagle 3-4-12"),
+                (V2_LITE, ["ngram", "--speculative-num-steps", 3], "ngram 3-1-4")):
+            with self.subTest(shape=shape):
+                text, found = self.bench_drafts(
+                    model, "--load-format", "dummy", "--simulate-accept-length", 2.5,
+                    "--speculative-algorithm", *flags)
+                self.assertIn(f"decode with {shape}, SIMULATED: 2.5 tokens a draft", text)
+                self.assertIn("no guess is the model's", text)
+                self.assertEqual(found["simulated_accept_length"], 2.5)
+                for row in found["rows"]:
+                    self.assertEqual(row["drafts"], 8 * row["batch"])
+                    self.assertAlmostEqual(row["tokens_per_step"], 2.5, delta=0.2)
+
+    def test_what_drafts_cannot_be_is_refused(self):
+        name, simulated = "--speculative-algorithm", "--simulate-accept-length"
+        for flags, words in (([simulated, 2], [simulated, name, "got none"]),
+                             ([simulated, 2, name, "ngram"], [simulated, "--load-format dummy"]),
+                             ([simulated, 5.5, name, "ngram", "--load-format", "dummy"],
+                              [simulated, "1..5", "got 5.5"]),
+                             ([simulated, 0.5, name, "ngram"], [simulated, '"0.5"']),
+                             ([name, "eagle"], ["drafting", "one draft layer"]),
+                             ([name, "eagle", "--speculative-num-steps", "auto"],
+                              ["--speculative-num-steps", "a number", "got auto"])):
+            with self.subTest(flags=flags):
+                self.assert_refused(words, "bench", V2_LITE, *flags)
 
     def test_json_on_stdout_is_all_there_is(self):
         found = self.run_json("bench", V2_LITE, "--quick", "--batch", 2, "--contexts", 8, "--json",

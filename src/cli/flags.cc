@@ -404,9 +404,21 @@ RunnerOptions MakeOptions(const ModelFlags& flags, const RunnerOptions& defaults
   return MakeRunnerOptions(flags.device, MakeLocalOptions(flags, defaults));
 }
 
+const char* AlgorithmName(Speculation::Algorithm algorithm) {
+  switch (algorithm) {
+    case Speculation::Algorithm::kNone:
+      return "none";
+    case Speculation::Algorithm::kNgram:
+      return "ngram";
+    case Speculation::Algorithm::kEagle:
+      return "eagle";
+    case Speculation::Algorithm::kEagle3:
+      return "eagle3";
+  }
+  return "?";
+}
+
 RunnerOptions MakeRoom(const ModelFlags& flags, const RunnerOptions& room) {
-  Require(flags.speculative_algorithm == Speculation::Algorithm::kNone,
-          "--speculative-algorithm: expected none, since this command runs fixed steps");
   Require(flags.dp_size == 1, "--dp-size: expected 1, since this command runs fixed steps, got {}",
           flags.dp_size);
   const RunnerOptions options = MakeOptions(flags, room);

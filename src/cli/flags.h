@@ -57,6 +57,9 @@ struct ModelFlags {
   std::string speculative_draft_model_path = {};
 };
 
+// As --speculative-algorithm has it.
+const char* AlgorithmName(Speculation::Algorithm algorithm);
+
 // A flag's "cpu" or "cuda".
 DeviceKind ParseDevice(const std::string& where, const std::string& text);
 
@@ -70,7 +73,7 @@ LocalOptions MakeLocalOptions(const ModelFlags& flags, const RunnerOptions& defa
 RunnerOptions MakeOptions(const ModelFlags& flags, const RunnerOptions& defaults);
 
 // The same for a command that runs steps of its own, and needs the context, the sequences and the KV
-// tokens of `room`: throws Error(kInvalidArgument) if flags ask for less, or for speculation.
+// tokens of `room`: throws Error(kInvalidArgument) if flags ask for less.
 RunnerOptions MakeRoom(const ModelFlags& flags, const RunnerOptions& room);
 
 }  // namespace quire::cli

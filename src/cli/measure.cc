@@ -173,6 +173,103 @@ Measurement StepMeter::Decode(int64_t batch, TokenCount context, int64_t steps) 
   return sum;
 }
 
+// A prompt, and what has been said behind it.
+struct StepMeter::Text {
+  uint64_t id = 0;
+  std::vector<int32_t> tokens = {};
+  size_t prompt = 0;
+  std::span<const PageId> pages = {};
+
+  // Of logits that are not finite nothing comes: the text goes on with any token. How many tokens came.
+  int64_t Add(const StepSequenceResult& result) {
+    if (result.fault != RowFault::kNone) {
+      tokens.push_back(0);
+      return 1;
+    }
+    const std::span<const StepToken> said = result.answers[0].tokens;
+    for (const StepToken& token : said) tokens.push_back(token.chosen.token);
+    return std::ssize(said);
+  }
+};
+
+// One prompt after the other, each in steps as full as they can be.
+void StepMeter::Begin(std::span<Text> texts) {
+  const auto max_tokens = static_cast<size_t>(runner_.limits().max_step_tokens.raw());
+  for (Text& text : texts) {
+    const std::vector<int32_t> prompt = text.tokens;
+    for (size_t done = 0; done < prompt.size();) {
+      const size_t count = std::min(max_tokens, prompt.size() - done);
+      const bool is_last = done + count == prompt.size();
+      const StepSequence chunk{.id = text.id,
+                               .tokens = std::span(prompt).subspan(done, count),
+                               .position = TokenCount(done),
+                               .pages = text.pages,
+                               .kept_pages = PageCount(done > 0 ? text.pages.size() : 0),
+                               .want = is_last ? Want::kNextToken : Want::kNothing,
+                               .sampling = {.temperature = 0}};
+      const StepResult& result = runner_.Step({.sequences = {&chunk, 1}});
+      if (is_last) text.Add(result.sequences[0]);
+      done += count;
+    }
+  }
+}
+
+TokenCount RoomForDrafts(const TreeShape& shape, int64_t steps) {
+  return TokenCount((shape.steps + 1) * (steps + 1) + shape.Room().slots + 1);
+}
+
+DraftMeasurement StepMeter::DecodeWithDrafts(int64_t batch, TokenCount context, int64_t steps,
+                                             const TreeShape& shape) {
+  const std::vector<PageList> pages =
+      TakeSequences(pool_, batch, context + RoomForDrafts(shape, steps));
+  std::vector<Text> texts(pages.size());
+  for (size_t i = 0; i < texts.size(); ++i) {
+    texts[i] = {.id = next_id_++,
+                .prompt = static_cast<size_t>(context.raw()),
+                .pages = pages[i].PageIds()};
+    texts[i].tokens.resize(texts[i].prompt);
+    std::ranges::generate(texts[i].tokens, [this] { return RandomToken(); });
+  }
+  runner_.TakeTimes(false);
+  Begin(texts);
+  std::vector<StepSequence> sequences(texts.size());
+  DraftMeasurement sum{.batch = batch, .length = context.raw()};
+  sum.right_at.resize(static_cast<size_t>(shape.steps));
+  for (int64_t step = -1; step < steps;
+       ++step) {  // the first is not counted: it may touch new memory
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const std::span<const int32_t> tokens = texts[i].tokens;
+      sequences[i] = {.id = texts[i].id,
+                      .tokens = tokens.last(1),
+                      .position = TokenCount(tokens.size() - 1),
+                      .pages = texts[i].pages,
+                      .kept_pages = PageCount(texts[i].pages.size()),
+                      .lookahead = runner_.limits().lookahead,
+                      .want = Want::kNextToken,
+                      .sampling = {.temperature = 0},
+                      .prompt = tokens.first(texts[i].prompt),
+                      .output = tokens.subspan(texts[i].prompt)};
+    }
+    const double seconds = SecondsOfStep({.sequences = sequences});
+    const int32_t experts = runner_.last_step().fewest_experts;
+    if (step >= 0) {
+      sum.fewest_experts = step == 0 ? experts : std::min(sum.fewest_experts, experts);
+      sum.seconds += seconds;
+      ++sum.steps;
+    }
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const StepSequenceResult& result = result_->sequences[i];
+      const int64_t said = texts[i].Add(result);
+      if (step < 0) continue;
+      sum.tokens += said;
+      if (result.num_drafted == 0) continue;
+      ++sum.drafts;
+      for (int64_t depth = 0; depth + 1 < said; ++depth) ++sum.right_at[static_cast<size_t>(depth)];
+    }
+  }
+  return sum;
+}
+
 int32_t StepMeter::RandomToken() {
   const auto vocab_size = static_cast<uint32_t>(runner_.limits().vocab_size);
   return static_cast<int32_t>(random_() % vocab_size);
@@ -192,7 +289,7 @@ void StepMeter::RunStep(const StepBatch& batch, Measurement& sum) {
 
 double StepMeter::SecondsOfStep(const StepBatch& batch) {
   const Clock::time_point begin = Clock::now();
-  runner_.Step(batch);
+  result_ = &runner_.Step(batch);
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 

@@ -4,13 +4,16 @@
 
 #include <cstdint>
 #include <random>
-#include <string>
+#include <span>
+#include <vector>
 
 #include "base/units.h"
 #include "cache/page_pool.h"
 #include "kernels/cpu/roof.h"
 #include "model/config.h"
+#include "runner/layer_drafter.h"
 #include "runner/metered_runner.h"
+#include "step/step.h"
 
 namespace quire::cli {
 
@@ -34,6 +37,28 @@ struct Measurement {
   double FlopsPerToken() const { return flops / static_cast<double>(tokens); }
 };
 
+// Steps of sequences that are drafted for; sums over all of them.
+struct DraftMeasurement {
+  int64_t batch = 0;   // sequences
+  int64_t length = 0;  // tokens that a sequence has before the first step
+  int64_t steps = 0;
+  int64_t drafts = 0;                  // of sequences, in all steps
+  int64_t tokens = 0;                  // that came of the steps
+  std::vector<int64_t> right_at = {};  // drafts whose guesses were right up to each depth
+  double seconds = 0;
+  int32_t fewest_experts = 0;  // as a Measurement's
+
+  double SecondsPerStep() const { return seconds / static_cast<double>(steps); }
+  double TokensPerSecond() const { return static_cast<double>(tokens) / seconds; }
+  // Of one sequence.
+  double TokensPerStep() const {
+    return static_cast<double>(tokens) / static_cast<double>(steps * batch);
+  }
+};
+
+// Tokens that a sequence of DecodeWithDrafts has at most behind its context.
+TokenCount RoomForDrafts(const TreeShape& shape, int64_t steps);
+
 // Seconds that the roofs allow at best: memory or arithmetic, whichever takes longer.
 double RoofSeconds(const Measurement& measurement, const cpu::Roofs& roofs);
 double ReadSeconds(const Measurement& measurement, const cpu::Roofs& roofs);
@@ -55,16 +80,26 @@ class StepMeter {
   // copies into all pages: zeros would all score the same, and the first keys be chosen.
   Measurement Decode(int64_t batch, TokenCount context, int64_t steps);
 
+  // The same of a runner that drafts in this shape. The sequences go on with what it says, behind prompts that
+  // it computes first: a draft layer has to have seen the whole text.
+  DraftMeasurement DecodeWithDrafts(int64_t batch, TokenCount context, int64_t steps,
+                                    const TreeShape& shape);
+
  private:
+  struct Text;
+  void Begin(std::span<Text> texts);
   void FillPages();
   int32_t RandomToken();
   void RunStep(const StepBatch& batch, Measurement& sum);
+  // result_ is what came of it.
   double SecondsOfStep(const StepBatch& batch);
 
   MeteredRunner& runner_;
   const ModelConfig& config_;
   PagePool pool_;
   std::mt19937 random_{20};  // any seed
+  const StepResult* result_ = nullptr;
+  uint64_t next_id_ = 1;  // of sequences that are drafted for
 };
 
 }  // namespace quire::cli

@@ -83,6 +83,8 @@ RunnerOptions OptionsFor(const ScoreFlags& flags, const ModelConfig& config,
       context);
   RunnerOptions room{.context = length, .max_seqs = 1, .pool_tokens = length};
   room.max_step_tokens = Min(room.max_step_tokens, length);
+  Require(flags.model.speculative_algorithm == Speculation::Algorithm::kNone,
+          "--speculative-algorithm: expected none, since scores are of tokens that are given");
   return MakeRoom(flags.model, room);
 }
 
