@@ -373,12 +373,12 @@ void RunServe(ServeFlags flags) {
     say("quire: the weights are made up, and so are the answers");
   }
   if (!model.text->chat) say("quire: no chat: " + model.text->no_chat);
+  server.StopOnSignals();  // before /health says that it is ready: who has read that may send one
   server.SetReady(*model.answers, DescribeModel(model, flags));
   const std::shared_ptr<Collective> ranks = RanksOf(flags.model);
   const std::jthread watch([&](const std::stop_token& stop) {
     StopWithoutDevice(*model.engine, ranks.get(), server, log, stop);
   });
-  server.StopOnSignals();
   say(fmt::format("quire: ready: {}", server.endpoint()));
   server.Wait();
   log.Put("quire: all requests have ended");
