@@ -340,6 +340,7 @@ std::string DescribeModel(const LocalModel& model, const ServeFlags& flags) {
 void StopWithoutDevice(const Engine& engine, const Collective* ranks, Server& server,
                        LogWriter& log, const std::stop_token& stop) {
   constexpr Milliseconds kLook{100};
+  constexpr Milliseconds kTold{500};  // so long /health says it to whoever asks
   const auto loss = [&]() -> std::optional<std::string> {
     if (engine.lost_device()) return engine.failure();
     try {
@@ -353,6 +354,7 @@ void StopWithoutDevice(const Engine& engine, const Collective* ranks, Server& se
   while (!stop.stop_requested() && !(lost = loss())) std::this_thread::sleep_for(kLook);
   if (!lost) return;
   log.Put(fmt::format("quire: the device is lost: {}", *lost));
+  std::this_thread::sleep_for(kTold);
   server.Stop();
 }
 
