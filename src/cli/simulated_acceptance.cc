@@ -25,7 +25,7 @@ std::vector<int32_t> DeepestPath(std::span<const int32_t> parents) {
 }  // namespace
 
 SimulatedAcceptance::SimulatedAcceptance(std::unique_ptr<MeteredRunner> target, double length)
-    : target_(std::move(target)), length_(length) {}
+    : RunnerOver(std::move(target)), length_(length) {}
 
 void SimulatedAcceptance::Submit(const StepBatch& batch) {
   target_->Submit(batch);

@@ -16,7 +16,7 @@
 namespace quire::cli {
 
 // A target that draws what makes so many tokens of a draft right.
-class SimulatedAcceptance final : public MeteredRunner {
+class SimulatedAcceptance final : public RunnerOver {
  public:
   // A draft gives `length` tokens on average, the one behind it among them, where it is as deep.
   SimulatedAcceptance(std::unique_ptr<MeteredRunner> target, double length);
@@ -25,21 +25,12 @@ class SimulatedAcceptance final : public MeteredRunner {
   void Submit(const StepBatch& batch) override;
   const StepResult& Collect() override;
 
-  const MemoryPlan& memory_plan() const override { return target_->memory_plan(); }
-  ByteOffset WeightBytesPerStep(int64_t num_tokens) const override {
-    return target_->WeightBytesPerStep(num_tokens);
-  }
-  const StepStats& last_step() const override { return target_->last_step(); }
-  const StepTimes& times() const override { return target_->times(); }
-  void TakeTimes(bool on) override { target_->TakeTimes(on); }
-  bool TimingSlowsSteps() const override { return target_->TimingSlowsSteps(); }
   DraftRunner* draft_runner() override { return target_->draft_runner(); }
 
  private:
   void Decree(const StepSequence& seq, std::span<StepToken> drawn);
   int32_t TokenUnlike(std::span<const int32_t> others);
 
-  const std::unique_ptr<MeteredRunner> target_;
   const double length_;
   double owed_ = 0;         // tokens that the drafts so far should have given, and did not
   std::mt19937 random_{3};  // any seed

@@ -6,6 +6,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "base/units.h"
 #include "kernels/ops.h"
@@ -71,6 +73,24 @@ class MeteredRunner : public Runner {
 
   // What runs its model's draft layer, where one was loaded to draft; else null.
   virtual DraftRunner* draft_runner() { return nullptr; }
+};
+
+// One that steps by another, and is like it but for that.
+class RunnerOver : public MeteredRunner {
+ public:
+  explicit RunnerOver(std::unique_ptr<MeteredRunner> target) : target_(std::move(target)) {}
+
+  const MemoryPlan& memory_plan() const override { return target_->memory_plan(); }
+  ByteOffset WeightBytesPerStep(int64_t num_tokens) const override {
+    return target_->WeightBytesPerStep(num_tokens);
+  }
+  const StepStats& last_step() const override { return target_->last_step(); }
+  const StepTimes& times() const override { return target_->times(); }
+  void TakeTimes(bool on) override { target_->TakeTimes(on); }
+  bool TimingSlowsSteps() const override { return target_->TimingSlowsSteps(); }
+
+ protected:
+  const std::unique_ptr<MeteredRunner> target_;
 };
 
 }  // namespace quire

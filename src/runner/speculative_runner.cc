@@ -40,7 +40,7 @@ RunnerOptions TargetOptions(const RunnerOptions& options, const DraftRoom& room)
 
 SpeculativeRunner::SpeculativeRunner(std::unique_ptr<MeteredRunner> target,
                                      std::unique_ptr<Drafter> drafter, const DraftRoom& room)
-    : target_(std::move(target)),
+    : RunnerOver(std::move(target)),
       drafter_(std::move(drafter)),
       num_nodes_(AsSize(room.nodes)),
       limits_(target_->limits()) {

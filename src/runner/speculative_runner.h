@@ -48,7 +48,7 @@ struct DraftRoom {
 RunnerOptions TargetOptions(const RunnerOptions& options, const DraftRoom& room);
 
 // Not for two threads at once.
-class SpeculativeRunner final : public MeteredRunner {
+class SpeculativeRunner final : public RunnerOver {
  public:
   // `target` was made with TargetOptions of `room`.
   SpeculativeRunner(std::unique_ptr<MeteredRunner> target, std::unique_ptr<Drafter> drafter,
@@ -58,15 +58,6 @@ class SpeculativeRunner final : public MeteredRunner {
   void Submit(const StepBatch& batch) override;
   const StepResult& Collect() override;
 
-  const MemoryPlan& memory_plan() const override { return target_->memory_plan(); }
-  ByteOffset WeightBytesPerStep(int64_t num_tokens) const override {
-    return target_->WeightBytesPerStep(num_tokens);
-  }
-  const StepStats& last_step() const override { return target_->last_step(); }
-  const StepTimes& times() const override { return target_->times(); }
-  void TakeTimes(bool on) override { target_->TakeTimes(on); }
-  bool TimingSlowsSteps() const override { return target_->TimingSlowsSteps(); }
-
  private:
   void MakeDrafts(const StepBatch& batch);
   void Expand(const Draft& draft);
@@ -74,7 +65,6 @@ class SpeculativeRunner final : public MeteredRunner {
                             std::span<int32_t> room_of_path, StepOutcome& outcome);
   void ReportOutcomes();
 
-  const std::unique_ptr<MeteredRunner> target_;
   const std::unique_ptr<Drafter> drafter_;  // may use the target
   const size_t num_nodes_;
   RunnerLimits limits_;
