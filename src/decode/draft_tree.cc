@@ -28,7 +28,7 @@ void SelectBest(std::span<const float> scores, int32_t count, std::vector<int32_
   numbers.resize(scores.size());
   std::iota(numbers.begin(), numbers.end(), 0);
   std::partial_sort(numbers.begin(), numbers.begin() + count, numbers.end(),
-                    [&](int32_t a, int32_t b) { return IsBetterCandidate(scores, a, b); });
+                    [&](int32_t a, int32_t b) { return IsBetterCandidate(scores.data(), a, b); });
   numbers.resize(static_cast<size_t>(count));
   numbers.push_back(-1);
   std::sort(numbers.begin(), numbers.end());

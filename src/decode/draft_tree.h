@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "base/host_device.h"
+
 namespace quire {
 
 // What drafting left behind for one sequence. Level 0 has `branches` candidates, every later level
@@ -33,10 +35,8 @@ struct DraftTree {
 };
 
 // Whether candidate a goes before b: that of the higher score, or of the lower number.
-inline bool IsBetterCandidate(std::span<const float> scores, int32_t a, int32_t b) {
-  const float score_a = scores[static_cast<size_t>(a)];
-  const float score_b = scores[static_cast<size_t>(b)];
-  return score_a != score_b ? score_a > score_b : a < b;
+QUIRE_HD inline bool IsBetterCandidate(const float* scores, int32_t a, int32_t b) {
+  return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
 }
 
 // Makes `tree` the root and the num_nodes - 1 candidates of the highest score, ties to the lower number,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "decode/tree_growth.h"
 #include "step/step.h"
 
 namespace quire {
@@ -17,6 +18,9 @@ struct Draft {
   std::span<int32_t> tokens = {};
   std::span<int32_t> parents = {};  // parents[i] < i is the node that node i follows
   size_t num_nodes = 1;             // in use, the root among them
+  // Where the tree grows on a device: tokens and parents behind the root are placeholders, a chain, until
+  // the step is collected. Of the drafter, until its next call.
+  const GrownTree* grown = nullptr;
 };
 
 // What became of one sequence of a step.

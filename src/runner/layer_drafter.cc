@@ -296,9 +296,9 @@ void LayerDrafter::AddRows(const StepSequence& seq, Growth& growth) {
   std::iota(best.begin(), best.end(),
             static_cast<int32_t>(NumCandidates(growth.num_levels) - best.size()));
   if (growth.num_levels > 1) {
-    std::partial_sort(best.begin(), best.begin() + static_cast<std::ptrdiff_t>(branches),
-                      best.end(),
-                      [&](int32_t a, int32_t b) { return IsBetterCandidate(growth.scores, a, b); });
+    std::partial_sort(
+        best.begin(), best.begin() + static_cast<std::ptrdiff_t>(branches), best.end(),
+        [&](int32_t a, int32_t b) { return IsBetterCandidate(growth.scores.data(), a, b); });
   }
   for (size_t i = 0; i < branches; ++i) {
     const auto row = num_rows + i;
