@@ -95,7 +95,7 @@ TEST(ShapeCostsTest, AStepCostsWhatItsPartsDo) {
   };
   const ShapeCosts measured =
       MeasureShapeCosts(*each.steps, *each.drafter, {.seconds = seconds, .budget_seconds = 1e9});
-  EXPECT_DOUBLE_EQ(measured.prompt_token_seconds, 1.0 / 16) << "a pass for a prompt of 16 tokens";
+  EXPECT_DOUBLE_EQ(measured.prompt_token_seconds, 1.0 / 64) << "a pass for 64 tokens more";
   const std::vector<ShapeCost>& costs = measured.steps;
   ASSERT_EQ(costs.size(), 3u);
   EXPECT_EQ(costs[0].num_seqs, 1);

@@ -15,6 +15,9 @@ namespace quire {
 namespace {
 
 constexpr size_t kPromptTokens = 16;
+// Tokens more, of prompts whose own cost is measured: what a prompt takes whatever its length, a pass of the
+// layer, it shares with the answers beside it.
+constexpr size_t kMoreTokens = 64;
 // Every shape in turn, more than once: what else the machine does comes and goes.
 constexpr int kRounds = 3;
 constexpr int kStepsEach = 2;
@@ -25,25 +28,24 @@ constexpr uint64_t kFirstId = uint64_t{1} << 63;
 // Sequences that answer together, for as long as there is room for what they say.
 class Choir {
  public:
-  Choir(Runner& runner, int64_t num_seqs, uint64_t first_id, const CostMeter& meter)
-      : runner_(runner), singers_(static_cast<size_t>(num_seqs)), batch_(singers_.size()) {
+  Choir(Runner& runner, int64_t num_seqs, uint64_t first_id, size_t num_prompt = kPromptTokens)
+      : runner_(runner),
+        num_prompt_(num_prompt),
+        singers_(static_cast<size_t>(num_seqs)),
+        batch_(singers_.size()) {
     const RunnerLimits& limits = runner.limits();
     const int64_t num_pages = PagesOfEach(limits).raw();
     int64_t page = 1;
     for (Singer& singer : singers_) {
       singer.id = first_id++;
       for (int64_t i = 0; i < num_pages; ++i) singer.pages.emplace_back(page++);
-      for (size_t i = 0; i < kPromptTokens; ++i) {
+      for (size_t i = 0; i < num_prompt_; ++i) {
         singer.text.push_back(
             static_cast<int32_t>((page + 7 * std::ssize(singer.text)) % limits.vocab_size));
       }
-      const double begin = meter.seconds();
       Begin(singer);
-      shortest_prompt_ = std::min(shortest_prompt_, meter.seconds() - begin);
     }
   }
-
-  double shortest_prompt() const { return shortest_prompt_; }
 
   static PageCount PagesOfEach(const RunnerLimits& limits) {
     return limits.page_size.PagesFor(Length(limits));
@@ -68,8 +70,8 @@ class Choir {
                    .lookahead = limits.lookahead,
                    .want = Want::kNextToken,
                    .sampling = {.temperature = 0},
-                   .prompt = text.first(kPromptTokens),
-                   .output = text.subspan(kPromptTokens)};
+                   .prompt = text.first(num_prompt_),
+                   .output = text.subspan(num_prompt_)};
     }
     const StepResult& result = runner_.Step({.sequences = batch_});
     for (size_t i = 0; i < singers_.size(); ++i) Take(result.sequences[i], singers_[i]);
@@ -89,12 +91,12 @@ class Choir {
   }
 
   void Begin(Singer& singer) {
-    const size_t chunk = std::min<size_t>(
-        kPromptTokens, static_cast<size_t>(runner_.limits().max_step_tokens.raw()));
+    const size_t chunk =
+        std::min<size_t>(num_prompt_, static_cast<size_t>(runner_.limits().max_step_tokens.raw()));
     const std::span<const int32_t> text = singer.text;
-    for (size_t first = 0; first < kPromptTokens; first += chunk) {
-      const size_t count = std::min(chunk, kPromptTokens - first);
-      const bool is_last = first + count == kPromptTokens;
+    for (size_t first = 0; first < num_prompt_; first += chunk) {
+      const size_t count = std::min(chunk, num_prompt_ - first);
+      const bool is_last = first + count == num_prompt_;
       const StepSequence seq{.id = singer.id,
                              .tokens = text.subspan(first, count),
                              .position = TokenCount(first),
@@ -118,10 +120,19 @@ class Choir {
   }
 
   Runner& runner_;
+  const size_t num_prompt_;
   std::vector<Singer> singers_;
   std::vector<StepSequence> batch_;
-  double shortest_prompt_ = std::numeric_limits<double>::infinity();
 };
+
+// Of the second of two prompts: what the layer does behind a step may end within the next one.
+double SecondsOfPrompt(Runner& runner, uint64_t first_id, size_t num_tokens,
+                       const CostMeter& meter) {
+  const Choir before(runner, 1, first_id, num_tokens);
+  const double begin = meter.seconds();
+  const Choir timed(runner, 1, first_id + 1, num_tokens);
+  return meter.seconds() - begin;
+}
 
 // The shortest of some steps, or infinite without room.
 double ShortestStep(Choir& choir, const CostMeter& meter) {
@@ -145,6 +156,26 @@ std::vector<int64_t> NumbersOfSequences(const RunnerLimits& limits) {
   return numbers;
 }
 
+// What one takes longer where the layer is to draft behind it.
+double SecondsOfPromptToken(Runner& runner, AdaptiveDrafter& drafter, uint64_t next_id,
+                            const CostMeter& meter) {
+  if (runner.limits().context < TokenCount(kPromptTokens + kMoreTokens)) return 0;
+  const auto seconds = [&](size_t number, size_t num_tokens) {
+    drafter.Fix(number);
+    double shortest = std::numeric_limits<double>::infinity();
+    for (int round = 0; round < 2; ++round) {
+      next_id += 2;
+      shortest = std::min(shortest, SecondsOfPrompt(runner, next_id, num_tokens, meter));
+    }
+    return shortest;
+  };
+  const auto fed_longer = [&](size_t num_tokens) {
+    return seconds(1, num_tokens) - seconds(0, num_tokens);
+  };
+  return std::max(fed_longer(kPromptTokens + kMoreTokens) - fed_longer(kPromptTokens), 0.0) /
+         static_cast<double>(kMoreTokens);
+}
+
 }  // namespace
 
 ShapeCosts MeasureShapeCosts(Runner& runner, AdaptiveDrafter& drafter, const CostMeter& meter) {
@@ -153,7 +184,6 @@ ShapeCosts MeasureShapeCosts(Runner& runner, AdaptiveDrafter& drafter, const Cos
   const double begin = meter.seconds();
   const auto has_time = [&] { return meter.seconds() - begin < meter.budget_seconds; };
   ShapeCosts costs;
-  double plain_prompt = kInfinite, fed_prompt = kInfinite;
   uint64_t next_id = kFirstId;
   for (const int64_t num_seqs : NumbersOfSequences(runner.limits())) {
     if (!costs.steps.empty() && !has_time()) break;
@@ -163,7 +193,7 @@ ShapeCosts MeasureShapeCosts(Runner& runner, AdaptiveDrafter& drafter, const Cos
     const auto next_choir = [&](size_t number) {
       drafter.Fix(number);
       next_id += static_cast<uint64_t>(num_seqs);
-      return Choir(runner, num_seqs, next_id, meter);
+      return Choir(runner, num_seqs, next_id);
     };
     const auto measure = [&](Choir& choir, size_t number) {
       drafter.Fix(number);
@@ -173,16 +203,13 @@ ShapeCosts MeasureShapeCosts(Runner& runner, AdaptiveDrafter& drafter, const Cos
       Choir plain = next_choir(0);
       measure(plain, 0);
       Choir drafting = next_choir(1);
-      plain_prompt = std::min(plain_prompt, plain.shortest_prompt());
-      fed_prompt = std::min(fed_prompt, drafting.shortest_prompt());
       for (size_t i = 1; i <= shapes.size() && has_time(); ++i) measure(drafting, i);
     }
   }
-  drafter.Fix(0);
   if (!costs.steps.empty()) {
-    costs.prompt_token_seconds =
-        std::max(fed_prompt - plain_prompt, 0.0) / static_cast<double>(kPromptTokens);
+    costs.prompt_token_seconds = SecondsOfPromptToken(runner, drafter, next_id, meter);
   }
+  drafter.Fix(0);
   return costs;
 }
 
