@@ -46,16 +46,13 @@ inline RunnerOptions DraftOptions(int32_t page_size, StepMode mode = StepMode::k
           .faults = testing::ActiveFaults()};
 }
 
+// Tokens of each answer.
+inline constexpr size_t kDraftOutput = 40;
+
 // What was drafted, for which text.
 struct SeenDraft {
   std::vector<int32_t> text, tokens, parents;
 };
-
-inline std::vector<int32_t> TextOf(const StepSequence& seq) {
-  std::vector<int32_t> text(seq.prompt.begin(), seq.prompt.end());
-  text.insert(text.end(), seq.output.begin(), seq.output.end());
-  return text;
-}
 
 // Speculates by the draft layer of `target`, which was made with LayerTargetOptions of the shape; every
 // draft is added to `seen`.
@@ -65,12 +62,10 @@ inline std::unique_ptr<SpeculativeRunner> MakeDrafting(std::unique_ptr<MeteredRu
                                                        std::unique_ptr<Drafter> scripted = {}) {
   auto layer = std::make_unique<LayerDrafter>(*target->draft_runner(), target->limits(), shape,
                                               testing::ActiveFaults());
-  const auto observe = [&seen](const StepBatch& batch, std::span<const Draft> drafts) {
-    for (const Draft& draft : drafts) {
-      seen.push_back({.text = TextOf(batch.sequences[draft.sequence]),
-                      .tokens = {draft.tokens.begin(), draft.tokens.begin() + draft.num_nodes},
-                      .parents = {draft.parents.begin(), draft.parents.begin() + draft.num_nodes}});
-    }
+  const auto observe = [&seen](const std::vector<int32_t>& text, const Draft& draft) {
+    seen.push_back({.text = text,
+                    .tokens = {draft.tokens.begin(), draft.tokens.begin() + draft.num_nodes},
+                    .parents = {draft.parents.begin(), draft.parents.begin() + draft.num_nodes}});
   };
   return std::make_unique<SpeculativeRunner>(
       std::move(target),
@@ -141,7 +136,7 @@ inline std::vector<Draftee> MakeDraftees(const RunnerLimits& limits) {
   std::vector<PageId> pages;
   for (int32_t i = 1; i < limits.pool_pages.raw(); ++i) pages.push_back(PageId(i));
   std::shuffle(pages.begin(), pages.end(), std::mt19937_64(3));
-  const auto each = static_cast<size_t>(limits.page_size.PagesFor(TokenCount(110)).raw());
+  const auto each = static_cast<size_t>(limits.page_size.PagesFor(TokenCount(150)).raw());
   std::vector<Draftee> draftees;
   for (size_t i = 0; i < 3; ++i) {
     Draftee draftee{
@@ -191,22 +186,22 @@ using MakeDraftTarget =
     std::function<std::unique_ptr<MeteredRunner>(int32_t page_size, const TreeShape* shape)>;
 inline void ExpectDraftsDependOnTheTextAlone(const TreeShape& shape, const MakeDraftTarget& make,
                                              int32_t page_size) {
-  constexpr size_t kOutput = 24;
   const auto plain = make(page_size, nullptr);
-  const auto texts = Answer(*plain, kOutput);
+  const auto texts = Answer(*plain, kDraftOutput);
   std::vector<SeenDraft> seen;
   auto scripted = std::make_unique<testing::ScriptedDrafter>(
       [&texts](const StepSequence& seq) { return testing::NextOf(texts, seq); },
       shape.branches > 1 ? testing::DraftStyle::kLastSibling : testing::DraftStyle::kRight,
       plain->limits().vocab_size, 5);
   const auto runner = MakeDrafting(make(page_size, &shape), shape, seen, std::move(scripted));
-  EXPECT_EQ(Answer(*runner, kOutput), texts);
+  EXPECT_EQ(Answer(*runner, kDraftOutput), texts);
 
   std::vector<SeenDraft> anew;
   const auto fresh = MakeDrafting(make(64, &shape), shape, anew);
   int64_t num_whole = 0;
   for (const SeenDraft& each : seen) {
     ASSERT_GT(each.tokens.size(), 1u) << "nothing was drafted behind " << each.text.size();
+    ASSERT_GE(std::ranges::min(each.tokens), 0) << "no guess behind " << each.text.size();
     if (std::ssize(each.tokens) < shape.nodes) continue;  // with less lookahead
     ++num_whole;
     const SeenDraft expected = DraftAnew(*fresh, each.text, anew);

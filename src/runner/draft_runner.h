@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "decode/drafter.h"
+#include "decode/tree_growth.h"
 #include "step/step.h"
 
 namespace quire {
@@ -18,6 +20,24 @@ struct DraftPass {
   std::span<const int32_t> wanted = {};    // rows of which states and most likely tokens are wanted
   int32_t num_top = 1;                     // tokens, 1..kMaxTopLogprobs
   int32_t first_state = 0;                 // where the states of those go: one behind the other
+};
+
+// Grows trees between passes that the host does not wait for (decode/tree_growth.h): what comes of them
+// stays on the device. Errors are thrown by the next Collect.
+class TreeGrower {
+ public:
+  virtual ~TreeGrower() = default;
+
+  // A pass without rows, or as DraftRunner::Draft; then states and tokens are kept. `kept` and what else
+  // is given may go when it returns.
+  virtual void Extend(const DraftPass& pass, std::span<const KeptDraft> kept) = 0;
+  // A pass of rows of growing trees, num_top of each draft, all of which are wanted: their tokens, states
+  // and parents are placeholders. With `forgets_parents` (a fault) they see no row but themselves.
+  virtual void Grow(const DraftPass& pass, std::span<const GrowingRows> rows,
+                    bool forgets_parents) = 0;
+  // Which drafts of the next step, of its sequences, have grown; the step's Collect writes their tokens
+  // and parents.
+  virtual void UseTrees(std::span<const Draft> drafts) = 0;
 };
 
 // States (model/draft.h) are numbered: the first num_step_states() are those that the last step left of
@@ -35,6 +55,8 @@ class DraftRunner {
   // whose logits are not finite have a log-probability that is NaN or -inf. Valid until the next call.
   virtual std::span<const TokenLogprob> Draft(const DraftPass& pass) = 0;
   virtual void CopyState(int32_t from, int32_t to) = 0;
+  // Null where trees grow on the host, by Draft and CopyState.
+  virtual TreeGrower* grower() { return nullptr; }
 };
 
 }  // namespace quire

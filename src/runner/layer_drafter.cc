@@ -57,6 +57,7 @@ LayerDrafter::LayerDrafter(DraftRunner& runner, const RunnerLimits& limits, cons
       room_(shape),
       shape_(shape),
       faults_(faults),
+      grower_(runner.grower()),
       first_kept_(runner.num_step_states()),
       first_row_(first_kept_ + limits.max_seqs),
       places_(SizeOf(limits.max_seqs)) {
@@ -70,6 +71,8 @@ LayerDrafter::LayerDrafter(DraftRunner& runner, const RunnerLimits& limits, cons
   last_states_.reserve(most_rows);
   wanted_.reserve(std::max(most_rows, max_seqs * num_branches()));
   waiting_.reserve(max_seqs);
+  kept_.reserve(max_seqs);
+  growing_.reserve(max_seqs);
   growths_.reserve(max_seqs);
   scores_.resize(max_seqs * SizeOf(shape.candidates()));
   candidate_tokens_.resize(scores_.size());
@@ -174,6 +177,7 @@ void LayerDrafter::AddSequence(const StepSequence& seq, TokenCount first,
 
 // A kept state is read by the pass, and written behind it. The next draft may have any shape.
 void LayerDrafter::RunExtension() {
+  if (grower_ != nullptr) return ExtendOnDevice();
   std::span<const TokenLogprob> top;
   if (runner_.keys_cost_little()) {
     if (!sequences_.empty()) runner_.Draft({.sequences = sequences_, .state_of = state_of_});
@@ -195,6 +199,30 @@ void LayerDrafter::RunExtension() {
     std::ranges::copy(top.subspan(SizeOf(waiting.wanted) * kMaxTopLogprobs, SizeOf(room_.branches)),
                       place.best.begin());
   }
+  ClearExtension();
+}
+
+// What comes of it stays there.
+void LayerDrafter::ExtendOnDevice() {
+  if (waiting_.empty()) return;
+  kept_.clear();
+  for (const Waiting& waiting : waiting_) {
+    const bool is_draft = waiting.wanted >= 0;
+    kept_.push_back({.from = is_draft ? first_row_ + waiting.wanted : waiting.state,
+                     .to = KeptState(places_[waiting.place]),
+                     .top = waiting.wanted,
+                     .place = static_cast<int32_t>(waiting.place)});
+  }
+  grower_->Extend({.sequences = sequences_,
+                   .state_of = state_of_,
+                   .wanted = wanted_,
+                   .num_top = static_cast<int32_t>(room_.branches),
+                   .first_state = first_row_},
+                  kept_);
+  ClearExtension();
+}
+
+void LayerDrafter::ClearExtension() {
   sequences_.clear();
   last_rows_.clear();
   tokens_.clear();
@@ -213,7 +241,7 @@ void LayerDrafter::AddNodes(const StepBatch& batch, std::span<Draft> drafts) {
     if (Begin(batch, draft, growth)) growths_.push_back(growth);
   }
   for (int64_t level = 1; level < shape_.steps; ++level) AddLevel(batch);
-  for (const Growth& growth : growths_) Select(growth);
+  for (Growth& growth : growths_) grower_ == nullptr ? Select(growth) : LeaveOpen(growth);
 }
 
 // False where nothing is known of what follows.
@@ -241,12 +269,17 @@ bool LayerDrafter::Begin(const StepBatch& batch, Draft& draft, Growth& growth) {
             .continued = part(continued_),
             .row_tokens = part(row_tokens_),
             .row_parents = part(row_parents_)};
+  growth.grown = {.growth = static_cast<int32_t>(number),
+                  .place = static_cast<int32_t>(place - places_.data()),
+                  .branches = static_cast<int32_t>(shape_.branches)};
+  if (grower_ != nullptr) return true;
   growth.continued[0] = -1;
   return AddCandidates(std::span(place->best).first(num_branches()), 1.0f, 0, growth);
 }
 
 size_t LayerDrafter::NumCandidates(size_t num_levels) const {
-  return num_branches() + (num_levels - 1) * num_branches() * num_branches();
+  return SizeOf(quire::NumCandidates(static_cast<int32_t>(shape_.branches),
+                                     static_cast<int32_t>(num_levels)));
 }
 
 // False, and nothing added, for what came of logits that are not finite.
@@ -268,29 +301,70 @@ void LayerDrafter::AddLevel(const StepBatch& batch) {
   if (sequences_.empty()) return;
   wanted_.resize(state_of_.size());
   std::iota(wanted_.begin(), wanted_.end(), 0);
-  std::span<const TokenLogprob> top =
-      runner_.Draft({.sequences = sequences_,
-                     .state_of = state_of_,
-                     .wanted = wanted_,
-                     .num_top = static_cast<int32_t>(num_branches()),
-                     .first_state = first_row_});
+  const DraftPass pass{.sequences = sequences_,
+                       .state_of = state_of_,
+                       .wanted = wanted_,
+                       .num_top = static_cast<int32_t>(num_branches()),
+                       .first_state = first_row_};
+  std::span<const TokenLogprob> top;
+  if (grower_ == nullptr) {
+    top = runner_.Draft(pass);
+  } else {
+    grower_->Grow(pass, growing_, faults_.Has(Fault::kDraftsNotSeen));
+  }
   int32_t first_state = first_row_;
   for (Growth& growth : growths_) {
     if (!growth.in_pass) continue;
     growth.first_state = first_state;
+    first_state += static_cast<int32_t>(num_branches());
+    if (grower_ != nullptr) {
+      ++growth.num_levels;
+      continue;
+    }
     TakeLevel(top.first(num_branches() * kMaxTopLogprobs), growth);
     top = top.subspan(num_branches() * kMaxTopLogprobs);
-    first_state += static_cast<int32_t>(num_branches());
   }
+  growing_.clear();
   sequences_.clear();
   state_of_.clear();
   wanted_.clear();
 }
 
-// Rows of the best candidates of the last level: all of the first one's.
 void LayerDrafter::AddRows(const StepSequence& seq, Growth& growth) {
   const size_t branches = num_branches();
   const size_t num_rows = branches * (growth.num_levels - 1);  // that it has
+  grower_ == nullptr ? ContinueBest(growth) : AddPlaceholders(growth);
+  sequences_.push_back(
+      {.id = seq.id,
+       .tokens = growth.row_tokens.subspan(num_rows, branches),
+       .position = seq.position + TokenCount(num_rows),
+       .pages = seq.pages,
+       .kept_pages = growth.num_levels == 1 ? seq.kept_pages : PageCount(seq.pages.size()),
+       .tree_parents = growth.row_parents.first(num_rows + branches)});
+}
+
+// For rows that the device fills in: a chain of each branch, of any token.
+void LayerDrafter::AddPlaceholders(Growth& growth) {
+  const size_t branches = num_branches();
+  const size_t num_rows = branches * (growth.num_levels - 1);
+  growing_.push_back({.growth = growth.grown.growth,
+                      .place = growth.grown.place,
+                      .num_levels = static_cast<int32_t>(growth.num_levels),
+                      .sequence = static_cast<int32_t>(sequences_.size()),
+                      .first_row = static_cast<int32_t>(state_of_.size()),
+                      .first_state = growth.first_state});
+  for (size_t row = num_rows; row < num_rows + branches; ++row) {
+    growth.row_tokens[row] = growth.draft->tokens[0];
+    growth.row_parents[row] =
+        row < branches ? kTreeRoot : static_cast<int32_t>(row) - static_cast<int32_t>(branches);
+    state_of_.push_back(growth.first_state);
+  }
+}
+
+// Rows of the best candidates of the last level: all of the first one's.
+void LayerDrafter::ContinueBest(Growth& growth) {
+  const size_t branches = num_branches();
+  const size_t num_rows = branches * (growth.num_levels - 1);
   const std::span<int32_t> best =
       std::span(order_).first(growth.num_levels == 1 ? branches : branches * branches);
   std::iota(best.begin(), best.end(),
@@ -313,13 +387,6 @@ void LayerDrafter::AddRows(const StepSequence& seq, Growth& growth) {
   if (faults_.Has(Fault::kDraftsNotSeen)) {
     std::ranges::fill(growth.row_parents.first(num_rows + branches), kTreeRoot);
   }
-  sequences_.push_back(
-      {.id = seq.id,
-       .tokens = growth.row_tokens.subspan(num_rows, branches),
-       .position = seq.position + TokenCount(num_rows),
-       .pages = seq.pages,
-       .kept_pages = growth.num_levels == 1 ? seq.kept_pages : PageCount(seq.pages.size()),
-       .tree_parents = growth.row_parents.first(num_rows + branches)});
 }
 
 void LayerDrafter::TakeLevel(std::span<const TokenLogprob> top, Growth& growth) const {
@@ -348,6 +415,19 @@ void LayerDrafter::Select(const Growth& growth) {
   draft.num_nodes = tree_.tokens.size();
   std::ranges::copy(tree_.tokens, draft.tokens.begin());
   std::ranges::copy(tree_.parents, draft.parents.begin());
+}
+
+// As many nodes as Select would take, of which the device knows all but the root.
+void LayerDrafter::LeaveOpen(Growth& growth) {
+  Draft& draft = *growth.draft;
+  draft.num_nodes = std::min(draft.tokens.size(), NumCandidates(growth.num_levels) + 1);
+  for (size_t i = 1; i < draft.num_nodes; ++i) {
+    draft.tokens[i] = draft.tokens[0];
+    draft.parents[i] = static_cast<int32_t>(i) - 1;
+  }
+  growth.grown.num_levels = static_cast<int32_t>(growth.num_levels);
+  growth.grown.num_nodes = static_cast<int32_t>(draft.num_nodes);
+  draft.grown = &growth.grown;
 }
 
 }  // namespace quire

@@ -92,6 +92,7 @@ class LayerDrafter final : public Drafter {
     std::span<int32_t> continued = {};    // [1 + branches * (steps - 1)]: DraftCandidates'
     std::span<int32_t> row_tokens = {};   // [branches * (steps - 1)]
     std::span<int32_t> row_parents = {};  // as many: the tree of the rows
+    GrownTree grown = {};                 // where the tree grows on a device
   };
 
   size_t num_branches() const { return static_cast<size_t>(shape_.branches); }
@@ -104,6 +105,8 @@ class LayerDrafter final : public Drafter {
   void AddSequence(const StepSequence& seq, TokenCount first, std::span<const int32_t> tokens,
                    bool is_wanted);
   void RunExtension();
+  void ExtendOnDevice();
+  void ClearExtension();
 
   // ---- Before a step ----
   bool Begin(const StepBatch& batch, Draft& draft, Growth& growth);
@@ -112,14 +115,18 @@ class LayerDrafter final : public Drafter {
                             const Growth& growth);
   void AddLevel(const StepBatch& batch);
   void AddRows(const StepSequence& seq, Growth& growth);
+  void AddPlaceholders(Growth& growth);
+  void ContinueBest(Growth& growth);
   void TakeLevel(std::span<const TokenLogprob> top, Growth& growth) const;
   void Select(const Growth& growth);
+  void LeaveOpen(Growth& growth);
 
   DraftRunner& runner_;
   const RunnerLimits limits_;
   const TreeShape room_;
   TreeShape shape_;  // in use
   [[no_unique_address]] const Faults faults_;
+  TreeGrower* const grower_;  // null: trees grow here
   const int32_t first_kept_;  // states: one for each place
   const int32_t first_row_;   // and those of a pass
   std::vector<Place> places_;
@@ -137,6 +144,9 @@ class LayerDrafter final : public Drafter {
     int32_t state = 0;
   };
   std::vector<Waiting> waiting_;  // for it
+
+  std::vector<KeptDraft> kept_;       // where trees grow on a device, as are
+  std::vector<GrowingRows> growing_;  // of the pass at hand
 
   std::vector<Growth> growths_;
   std::vector<float> scores_;

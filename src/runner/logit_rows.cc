@@ -35,6 +35,11 @@ int32_t TokensPerAnswer(const StepSequence& seq) {
   return is_last_only ? 1 : static_cast<int32_t>(seq.tokens.size());
 }
 
+int32_t NumNextItems(const StepSequence& seq) {
+  if (seq.want == Want::kScores) return 0;
+  return TokensPerAnswer(seq) * (seq.want == Want::kNothing ? 1 : seq.num_samples);
+}
+
 int32_t NumResults(const StepSequence& seq) {
   return std::max(NumAnswers(seq), 1) * TokensPerAnswer(seq);
 }

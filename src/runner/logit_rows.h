@@ -38,6 +38,8 @@ int32_t MaxNextRows(const RunnerLimits& limits);
 // logits of its last token are numbers.
 int32_t NumAnswers(const StepSequence& seq);
 int32_t TokensPerAnswer(const StepSequence& seq);
+// Of what is drawn of the step, or only looked at: scores are apart.
+int32_t NumNextItems(const StepSequence& seq);
 int32_t NumResults(const StepSequence& seq);
 // The token that a score row is the score of: the next one given.
 int32_t NextGiven(const StepSequence& seq, int32_t token);

@@ -30,6 +30,7 @@ ModelRunner::ModelRunner(std::unique_ptr<StepDevice> device, const MemoryPlan& p
     bucket_sizes_.push_back(bucket.size);
     expanded_keys_ = Max(expanded_keys_, bucket.expanded_keys);
   }
+  trees_.reserve(ToSize(plan.limits.max_seqs));
   PrepareBuckets();
   device_->Ready(plan_);
 }
@@ -71,6 +72,7 @@ void ModelRunner::Submit(const StepBatch& batch) {
     Start(batch);
     is_running_ = true;
   } catch (...) {
+    grown_ = {};
     book_.ForgetPages();  // a step that was packed may not have been brought
     device_->Abandon(std::current_exception());
     throw;
@@ -91,6 +93,7 @@ void ModelRunner::Start(const StepBatch& batch) {
   stats_.copied_pages = static_cast<int32_t>(batch.copies.size());
   stats_.logit_rows = memory_.results.num_rows();
   PackCopies();
+  PackTrees();
   AssignRows();
   host_seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
   device_->Bring(work_);
@@ -119,6 +122,7 @@ void ModelRunner::PackRows(size_t number) {
   const Bucket& bucket = memory_.buckets[number];
   const StepInputs inputs = Inputs(bucket);
   Pack(batch_, plan_.limits.page_size, inputs);
+  DropChains();
   const TokenCount num_tokens = NumTokens(batch_);
   bucket.host.live_tokens[0] = static_cast<int32_t>(num_tokens.raw());
   work_ = {.bucket = number};
@@ -129,6 +133,20 @@ void ModelRunner::PackRows(size_t number) {
   } else {
     work_.num_tokens = ToSize(num_tokens.raw());
     work_.seqs = memory_.seqs.first(batch_.sequences.size());
+  }
+}
+
+// Chains are computed as any sequence of several tokens, whose queries go over their last keys together: a
+// tree's go one by one, each over the keys of its path.
+void ModelRunner::DropChains() {
+  for (size_t i = 0; i < batch_.sequences.size(); ++i) {
+    const auto stands_for_tree = [&](const quire::Draft& draft) {
+      return draft.sequence == i && draft.grown != nullptr && draft.grown->branches > 1;
+    };
+    if (IsChain(batch_.sequences[i].tree_parents) &&
+        std::ranges::none_of(grown_, stands_for_tree)) {
+      memory_.seqs[i].tree_parents = {};
+    }
   }
 }
 
@@ -238,8 +256,18 @@ void ModelRunner::BringMany(std::span<const SequenceStep> seqs, std::span<RowUse
 
 // ---- Drafting ----
 
-// As a step of its own, in the smallest bucket: results of the last one stay as they are.
 std::span<const TokenLogprob> ModelRunner::Draft(const DraftPass& pass) {
+  const DraftWork draft =
+      RunPass(pass, Tops::kHost, [&](const DraftWork& work) { device_->Draft(work_, work); });
+  const std::span<TokenLogprob> tops =
+      memory_.host_tops.top.first(draft.num_wanted * kMaxTopLogprobs);
+  if (!device_->draft_token_ids().empty()) TranslateTops(tops, ToSize(pass.num_top));
+  return tops;
+}
+
+// As a step of its own, in the smallest bucket: results of the last one stay as they are.
+DraftWork ModelRunner::RunPass(const DraftPass& pass, Tops tops,
+                               FunctionRef<void(const DraftWork&)> run) {
   device_->ThrowIfLost();
   QUIRE_CHECK(!is_running_, "a step is still to be collected");
   batch_ = {.sequences = pass.sequences};
@@ -248,20 +276,71 @@ std::span<const TokenLogprob> ModelRunner::Draft(const DraftPass& pass) {
   const size_t number =
       ChooseBucket(bucket_sizes_, static_cast<int32_t>(num_seqs), num_tokens, num_tokens);
   PackRows(number);
-  const DraftWork draft = PackDraft(pass);
+  const DraftWork draft = PackDraft(pass, tops);
   try {
     AssignRows();
-    device_->Draft(work_, draft);
+    run(draft);
     NoteRows();
   } catch (...) {
     book_.ForgetPages();
     device_->Abandon(std::current_exception());
     throw;
   }
-  const std::span<TokenLogprob> tops =
-      memory_.host_tops.top.first(draft.num_wanted * kMaxTopLogprobs);
-  if (!device_->draft_token_ids().empty()) TranslateTops(tops, ToSize(pass.num_top));
-  return tops;
+  return draft;
+}
+
+void ModelRunner::Extend(const DraftPass& pass, std::span<const KeptDraft> kept) {
+  const GrowthWork growth{.kept = kept, .branches = pass.num_top};
+  if (pass.sequences.empty()) {
+    device_->ThrowIfLost();
+    device_->Grow({}, {}, growth);
+  } else {
+    RunPass(pass, Tops::kDevice,
+            [&](const DraftWork& work) { device_->Grow(work_, work, growth); });
+  }
+}
+
+void ModelRunner::Grow(const DraftPass& pass, std::span<const GrowingRows> rows,
+                       bool forgets_parents) {
+  const GrowthWork growth{
+      .rows = rows, .branches = pass.num_top, .forgets_parents = forgets_parents};
+  RunPass(pass, Tops::kDevice, [&](const DraftWork& work) { device_->Grow(work_, work, growth); });
+}
+
+void ModelRunner::UseTrees(std::span<const quire::Draft> drafts) {
+  QUIRE_CHECK(!is_running_, "a step is still to be collected");
+  grown_ = drafts;
+}
+
+void ModelRunner::PackTrees() {
+  trees_.clear();
+  for (const quire::Draft& draft : grown_) {
+    if (draft.grown == nullptr) continue;
+    int64_t first_row = 0, first_item = 0;
+    for (const StepSequence& before : batch_.sequences.first(draft.sequence)) {
+      first_row += std::ssize(before.tokens);
+      first_item += NumNextItems(before);
+    }
+    GrownTree& tree = trees_.emplace_back(*draft.grown);
+    tree.sequence = static_cast<int32_t>(draft.sequence);
+    tree.first_row = static_cast<int32_t>(first_row);
+    tree.first_item = static_cast<int32_t>(first_item);
+    tree.position = batch_.sequences[draft.sequence].position.raw();
+  }
+  work_.trees = trees_;
+}
+
+// The drafts as they were verified.
+void ModelRunner::TakeTrees() {
+  const TreeNodes& nodes = memory_.host_outputs.trees;
+  const auto room = ToSize(plan_.limits.max_tree_nodes.raw());
+  for (const quire::Draft& draft : grown_) {
+    if (draft.grown == nullptr) continue;
+    const size_t first = room * ToSize(draft.grown->growth);
+    std::ranges::copy(nodes.tokens.subspan(first, draft.num_nodes), draft.tokens.begin());
+    std::ranges::copy(nodes.parents.subspan(first, draft.num_nodes), draft.parents.begin());
+  }
+  grown_ = {};
 }
 
 // To the model's tokens: the first num_top of every row.
@@ -273,7 +352,7 @@ void ModelRunner::TranslateTops(std::span<TokenLogprob> tops, size_t num_top) co
 }
 
 // Rows of padding take state 0, and what is wanted of them is row 0: nobody reads what comes of it.
-DraftWork ModelRunner::PackDraft(const DraftPass& pass) {
+DraftWork ModelRunner::PackDraft(const DraftPass& pass, Tops tops) {
   const auto most_rows = ToSize(memory_.buckets[work_.bucket].draft_rows);
   const DraftWork draft{.num_rows = device_->pads() ? most_rows : pass.wanted.size(),
                         .num_wanted = pass.wanted.size(),
@@ -291,7 +370,11 @@ DraftWork ModelRunner::PackDraft(const DraftPass& pass) {
   put(pass.wanted, inputs.wanted.first(draft.num_rows));
   memory_.draft_tops->Begin(static_cast<int32_t>(draft.num_wanted));
   for (int32_t i = 0; i < std::ssize(pass.wanted); ++i) {
-    memory_.draft_tops->AddScore(i, kNoToken, pass.num_top);
+    if (tops == Tops::kDevice && pass.num_top == 1) {
+      memory_.draft_tops->Add({.row = i, .params = {.temperature = 0}});
+    } else {
+      memory_.draft_tops->AddScore(i, kNoToken, pass.num_top);
+    }
   }
   return draft;
 }
@@ -306,10 +389,12 @@ const StepResult& ModelRunner::Collect() {
     if (memory_.results.has_masks()) SampleMasked();
     device_->Wait();
   } catch (...) {
+    grown_ = {};
     book_.ForgetPages();  // the step may not have come as far as its pages
     device_->Abandon(std::current_exception());
     throw;
   }
+  TakeTrees();
   times_ = device_->times();
   times_[StepPart::kPlan] += host_seconds_;
   CountExperts();

@@ -10,7 +10,9 @@
 #include <span>
 #include <vector>
 
+#include "base/executor.h"
 #include "base/units.h"
+#include "decode/tree_growth.h"
 #include "model/forward.h"
 #include "runner/draft_runner.h"
 #include "runner/memory_plan.h"
@@ -23,7 +25,7 @@
 namespace quire {
 
 // Not for two threads at once.
-class ModelRunner : public MeteredRunner, private DraftRunner {
+class ModelRunner : public MeteredRunner, private DraftRunner, private TreeGrower {
  public:
   // `plan` is the one that the device was made with.
   ModelRunner(std::unique_ptr<StepDevice> device, const MemoryPlan& plan);
@@ -54,12 +56,23 @@ class ModelRunner : public MeteredRunner, private DraftRunner {
   bool keys_cost_little() const override { return !device_->pads(); }
   std::span<const TokenLogprob> Draft(const DraftPass& pass) override;
   void CopyState(int32_t from, int32_t to) override { device_->CopyState(from, to); }
+  TreeGrower* grower() override { return device_->grows_trees() ? this : nullptr; }
+  void Extend(const DraftPass& pass, std::span<const KeptDraft> kept) override;
+  void Grow(const DraftPass& pass, std::span<const GrowingRows> rows,
+            bool forgets_parents) override;
+  void UseTrees(std::span<const quire::Draft> drafts) override;
 
   void PrepareBuckets();
   void Start(const StepBatch& batch);
   void PackBucket(size_t number);
   void PackRows(size_t number);
-  DraftWork PackDraft(const DraftPass& pass);
+  // Where the most likely tokens of a pass are for: one each is the highest, and found without a search.
+  enum class Tops { kHost, kDevice };
+  void DropChains();
+  DraftWork RunPass(const DraftPass& pass, Tops tops, FunctionRef<void(const DraftWork&)> run);
+  DraftWork PackDraft(const DraftPass& pass, Tops tops);
+  void PackTrees();
+  void TakeTrees();
   void TranslateTops(std::span<TokenLogprob> tops, size_t num_top) const;
   void PackExpansion(const Bucket& bucket);
   StepInputs Inputs(const Bucket& bucket) const;
@@ -85,6 +98,9 @@ class ModelRunner : public MeteredRunner, private DraftRunner {
   StepBatch batch_;
   StepWork work_;
   bool is_running_ = false;
+  // Drafts of the next step, or of that at hand, whose trees grow on the device.
+  std::span<const quire::Draft> grown_ = {};
+  std::vector<GrownTree> trees_;  // theirs, as the device takes them
   double host_seconds_ = 0;
 
   StepStats stats_;

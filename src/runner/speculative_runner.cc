@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "decode/acceptance.h"
 #include "runner/batch_checks.h"
+#include "runner/draft_runner.h"
 
 namespace quire {
 namespace {
@@ -23,6 +24,11 @@ bool CanSpeculate(const StepSequence& seq) {
 Slot SlotAt(const StepSequence& seq, PageSize page_size, TokenCount place) {
   return page_size.SlotOf(seq.pages[AsSize(page_size.FullPages(place).raw())],
                           page_size.OffsetOf(place));
+}
+
+TreeGrower* GrowerOf(MeteredRunner& target) {
+  DraftRunner* const runner = target.draft_runner();
+  return runner == nullptr ? nullptr : runner->grower();
 }
 
 }  // namespace
@@ -43,6 +49,7 @@ SpeculativeRunner::SpeculativeRunner(std::unique_ptr<MeteredRunner> target,
     : RunnerOver(std::move(target)),
       drafter_(std::move(drafter)),
       num_nodes_(AsSize(room.nodes)),
+      grower_(GrowerOf(*target_)),
       limits_(target_->limits()) {
   QUIRE_CHECK(limits_.max_tree_nodes == TokenCount(room.slots), "{} slots, and the target has {}",
               room.slots, limits_.max_tree_nodes);
@@ -70,6 +77,7 @@ void SpeculativeRunner::Submit(const StepBatch& batch) {
   sequences_.assign(batch.sequences.begin(), batch.sequences.end());
   MakeDrafts(batch);
   for (const Draft& draft : drafts_) Expand(draft);
+  if (grower_ != nullptr) grower_->UseTrees(drafts_);
   // If it throws, nothing was written, and rows are still to be moved.
   target_->Submit({.moves = moves_, .copies = batch.copies, .sequences = sequences_});
 }

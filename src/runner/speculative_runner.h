@@ -28,6 +28,8 @@
 
 namespace quire {
 
+class TreeGrower;
+
 // The most that a draft can have, its root among the nodes.
 inline constexpr int64_t kMaxDraftNodes = 64;
 
@@ -67,6 +69,7 @@ class SpeculativeRunner final : public RunnerOver {
 
   const std::unique_ptr<Drafter> drafter_;  // may use the target
   const size_t num_nodes_;
+  TreeGrower* const grower_;  // the target's, or null
   RunnerLimits limits_;
 
   // The step at hand. Each is as long as it can be, or reserved.

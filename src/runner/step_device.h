@@ -13,6 +13,7 @@
 #include "attn/sequence_step.h"
 #include "attn/step_pack.h"
 #include "base/units.h"
+#include "decode/tree_growth.h"
 #include "model/forward.h"
 #include "runner/memory_plan.h"
 #include "runner/metered_runner.h"
@@ -29,6 +30,7 @@ struct StepWork {
   size_t num_moves = 0;                     // rows to move first, of RareInputs
   size_t num_copies = 0;                    // rows to copy then, of RareInputs
   size_t num_score_blocks = 0;
+  std::span<const GrownTree> trees = {};  // whose nodes the device knows
 };
 
 // A pass of the draft layer as the runner has packed it: its rows are those of a StepWork, and the rest
@@ -37,6 +39,14 @@ struct DraftWork {
   size_t num_rows = 0;      // wanted, padding included
   size_t num_wanted = 0;    // of those, the first ones: whose states and tokens are kept
   int32_t first_state = 0;  // where the states of these go
+};
+
+// What a pass of the draft layer does for trees that grow.
+struct GrowthWork {
+  std::span<const GrowingRows> rows = {};
+  std::span<const KeptDraft> kept = {};  // behind it
+  int32_t branches = 1;                  // tokens that are wanted of a row
+  bool forgets_parents = false;
 };
 
 class StepDevice {
@@ -72,6 +82,10 @@ class StepDevice {
   // A pass of the draft layer, between steps. When it returns, it is done, and memory().host_tops hold
   // what came of it.
   virtual void Draft(const StepWork& work, const DraftWork& draft) = 0;
+  // Whether trees grow on the device. Then Draft may be Grow, which returns before anything is done and
+  // brings nothing to the host, and without rows only keeps drafts.
+  virtual bool grows_trees() const { return false; }
+  virtual void Grow(const StepWork&, const DraftWork&, const GrowthWork&) {}
   // Which of the model's tokens each of the layer's is, where these are others: an EAGLE-3 head's.
   virtual std::span<const int32_t> draft_token_ids() const { return {}; }
   // Of memory().states; behind the passes before it.

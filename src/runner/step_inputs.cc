@@ -20,6 +20,13 @@ TokenCount PositionOf(const StepSequence& seq, size_t token) {
   return position;
 }
 
+bool IsChain(std::span<const int32_t> tree_parents) {
+  for (size_t i = 0; i < tree_parents.size(); ++i) {
+    if (tree_parents[i] != static_cast<int32_t>(i) - 1) return false;
+  }
+  return true;
+}
+
 void Pack(const StepBatch& batch, PageSize page_size, const StepInputs& inputs) {
   size_t t = 0;
   size_t row = 0;

@@ -28,6 +28,9 @@ TokenCount NumTokens(const StepBatch& batch);
 // than stand before it in the cache.
 TokenCount PositionOf(const StepSequence& seq, size_t token);
 
+// Whether every node follows the one before it: then queries see what those of a sequence without a tree do.
+bool IsChain(std::span<const int32_t> tree_parents);
+
 // Writes the batch to the beginning of `inputs`. Of a sequence's pages it takes those that its tokens
 // and lookahead need.
 void Pack(const StepBatch& batch, PageSize page_size, const StepInputs& inputs);

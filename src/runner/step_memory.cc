@@ -148,12 +148,14 @@ RareInputs LayOutRare(const RunnerLimits& limits, Carver& carver) {
   return rare;
 }
 
-StepOutputs LayOutOutputs(const RunnerLimits& limits, int64_t num_layers, Carver& carver) {
+StepOutputs LayOutOutputs(const RunnerLimits& limits, const GrowthRoom& trees, int64_t num_layers,
+                          Carver& carver) {
   StepOutputs outputs;
   outputs.bytes = TakeLaidOut(carver, [&](Carver& region) {
     outputs.scores.clear();
     outputs.experts_used = region.Take<int32_t>(num_layers);
     outputs.next = LayOutSampleResults(NextCapacity(limits), region);
+    outputs.trees = LayOutTreeNodes(trees, region);
     outputs.ends = {region.used()};
     for (int64_t i = 0; i < MaxScoreBlocks(limits); ++i) {
       outputs.scores.push_back(LayOutSampleResults(ScoreCapacity(limits), region));
@@ -284,6 +286,14 @@ void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
 
 }  // namespace
 
+// A tree has no more nodes, and drafting no more rows, than slots.
+GrowthRoom GrowthRoomOf(const RunnerLimits& limits, const RunnerOptions& options) {
+  if (!options.draft_layer || options.draft_branches == 0) return {};
+  return {.growths = limits.max_seqs,
+          .branches = options.draft_branches,
+          .nodes = static_cast<int32_t>(limits.max_tree_nodes.raw())};
+}
+
 int64_t MaxMoves(const RunnerLimits& limits) {
   return (limits.max_tree_nodes * limits.max_seqs).raw();
 }
@@ -301,9 +311,10 @@ StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
   const ByteOffset begin = device.used();
   memory.device_rare = LayOutRare(limits, device);
   memory.host_rare = is_apart ? LayOutRare(limits, host) : memory.device_rare;
-  memory.device_outputs = LayOutOutputs(limits, config.num_layers(), device);
+  const GrowthRoom trees = is_apart ? GrowthRoomOf(limits, options) : GrowthRoom{};
+  memory.device_outputs = LayOutOutputs(limits, trees, config.num_layers(), device);
   memory.host_outputs =
-      is_apart ? LayOutOutputs(limits, config.num_layers(), host) : memory.device_outputs;
+      is_apart ? LayOutOutputs(limits, trees, config.num_layers(), host) : memory.device_outputs;
   LayOutDrafts(limits, device, host, memory);
   LayOutHost(limits, host, memory);
   const ByteOffset tables_begin = device.used();

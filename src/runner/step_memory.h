@@ -20,6 +20,7 @@
 #include "base/tensor_view.h"
 #include "base/units.h"
 #include "decode/sample_items.h"
+#include "decode/tree_growth.h"
 #include "device/arena.h"
 #include "kernels/ops.h"
 #include "model/config.h"
@@ -70,6 +71,9 @@ struct DraftInputs {
   std::span<std::byte> bytes = {};   // all of these
 };
 
+// What trees that grow on a device take; nothing where none do.
+GrowthRoom GrowthRoomOf(const RunnerLimits& limits, const RunnerOptions& options);
+
 // Rows that one step can move: those of the trees of all sequences.
 int64_t MaxMoves(const RunnerLimits& limits);
 
@@ -77,6 +81,7 @@ int64_t MaxMoves(const RunnerLimits& limits);
 struct StepOutputs {
   std::span<int32_t> experts_used = {};  // [num_layers]
   SampleResults next = {};               // [MaxNextItems]
+  TreeNodes trees = {};                  // of GrowthRoomOf, where trees grow
   std::vector<SampleResults> scores;     // [score blocks], kLogitBlock each
   std::vector<ByteOffset> ends;          // [score blocks + 1]: where the piece before ends
   std::span<std::byte> bytes = {};

@@ -62,6 +62,14 @@ class PlanStorage {
   void Pack(std::span<const SequenceStep> seqs, std::span<const RowUse> uses);
   // The copy to the device. Not for graphs: its length is the step's own.
   void Upload(const Stream& stream);
+  // What Upload copies, and where to: for those who copy it themselves, and are done with the first before
+  // the next step is packed.
+  std::span<const std::byte> packed() const {
+    return pinned_.first(static_cast<size_t>(packed_bytes_.raw()));
+  }
+  std::span<std::byte> packed_on_device() const { return arrays_.packed; }
+  // Its parts there. Trees may be written over, by trees of as many nodes, between the copy and Launch.
+  PackedStep step_on_device() const { return PackedAt(arrays_.packed.data(), capacity_); }
   // The kernel. What it finds wrong goes to `status`; the plan of lengths that cannot be is empty.
   void Launch(const Stream& stream, StatusWord status) const;
 

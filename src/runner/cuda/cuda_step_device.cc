@@ -16,9 +16,13 @@
 namespace quire::cuda {
 namespace {
 
-// Decode steps of so many sequences overlap their kernels; larger ones, and prompts, gain nothing or
-// lose by it.
-constexpr int32_t kMostOverlappedRows = 8;
+// Decode steps of so many sequences overlap their kernels, and others of so many tokens, which verify drafts;
+// larger ones, and prompts, gain nothing or lose by it.
+constexpr TokenCount kMostOverlappedRows{8};
+constexpr TokenCount kMostOverlappedTokens{16};
+
+// What a kernel brings of the host's memory, in bytes; more is copied.
+constexpr size_t kLargestDelivery = 32 << 10;
 
 size_t Index(int64_t n) { return static_cast<size_t>(n); }
 
@@ -112,7 +116,9 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
       orders_(rank_.host.get(), memory_),
       gemms_(options.deterministic ? GemmBackend::kTiles : GemmBackend::kCublasLt, parts_.gemm,
              parts_.side_gemm),
-      work_(memory_.buckets.size()) {
+      work_(memory_.buckets.size()),
+      staging_(parts_.staging) {
+  to_deliver_.reserve(kMaxColumnCopies);
   QUIRE_CHECK(carver_.used() == plan.arena(), "{} bytes laid out, {} planned", carver_.used(),
               plan.arena());
   for (size_t i = 0; i < work_.size(); ++i) {
@@ -160,7 +166,8 @@ void CudaStepDevice::PrepareNow(const StepWork& work) {
   PlanStorage& plan = *parts_.buckets[work.bucket].plan;
   plan.Pack(work.seqs, work.uses);
   Upload(bucket);
-  plan.Upload(stream_);
+  BringPlan(plan);
+  Deliver();
   const bool drafts = bucket.draft_rows > 0;
   LaunchBucket(work.bucket);
   if (drafts) LaunchDraft(work.bucket);
@@ -235,7 +242,22 @@ void CudaStepDevice::LaunchAllOnce() {
     KeepStates(memory_, {.num_wanted = 1, .first_state = memory_.num_step_states}, 0, 1,
                *work_.front().ops);
   }
+  if (grows_trees()) GrowNothing();
   Download(0);
+}
+
+// Of trees without branches, and of a state that nobody has written yet.
+void CudaStepDevice::GrowNothing() {
+  const GrowingRows rows;
+  const KeptDraft kept;
+  const GrownTree tree{.branches = 0};
+  const GrowthWork nothing{.rows = {&rows, 1}, .kept = {&kept, 1}, .branches = 0};
+  const auto on_device = BringList(parts_.growing, nothing.rows, "rows that grow");
+  Deliver();
+  GrowRows(RowsOf(0, on_device, nothing), stream_);
+  TakeLevel({.growths = parts_.growths, .rows = on_device, .branches = 0}, stream_);
+  Grow({}, {}, nothing);
+  PlaceTrees({.trees = {&tree, 1}});
 }
 
 ForwardArgs CudaStepDevice::ForwardOf(size_t number) const {
@@ -322,7 +344,8 @@ void CudaStepDevice::BringPagesNow(size_t bucket, std::span<const SequenceStep> 
                                    std::span<const RowUse> uses) {
   PlanStorage& plan = *parts_.buckets[bucket].plan;
   plan.Pack(seqs, uses);
-  plan.Upload(stream_);
+  BringPlan(plan);
+  Deliver();
   plan.Launch(stream_, status_.word());
 }
 
@@ -342,7 +365,8 @@ void CudaStepDevice::BringNow(const StepWork& work) {
            &RareInputs::move_from, &RareInputs::move_to);
   MoveRows(stores_, work.num_copies, &RareInputs::copy_from, &RareInputs::copy_to);
   Upload(memory_.buckets[work.bucket]);
-  plan.Upload(stream_);
+  BringPlan(plan);
+  PlaceTrees(work);
   if (timing_) timing_->planned.Record(stream_);
 }
 
@@ -398,8 +422,53 @@ void CudaStepDevice::Poison() {
   }
 }
 
+void CudaStepDevice::BringBytes(std::span<std::byte> device, std::span<const std::byte> pinned,
+                                const char* what) {
+  if (parts_.staging.empty()) return CopyTo(device, pinned, what, stream_);
+  if (pinned.empty()) return;
+  std::span<const std::byte> staged = staging_.Put(pinned);
+  if (staged.empty()) {
+    Deliver();
+    AwaitStream();
+    staging_.Clear();
+    staged = staging_.Put(pinned);
+  }
+  if (staged.empty()) {  // it is larger than the room
+    CopyTo(device, pinned, what, stream_);
+    AwaitStream();
+  } else if (staged.size() > kLargestDelivery) {
+    CopyTo(device, staged, what, stream_);
+  } else {
+    if (to_deliver_.size() == kMaxColumnCopies) Deliver();
+    to_deliver_.push_back(
+        {.from = staged.data(), .to = device.data(), .width = static_cast<int64_t>(staged.size())});
+  }
+}
+
+// By a kernel that reads the host's memory: a copy of each piece would take longer.
+void CudaStepDevice::Deliver() {
+  CopyColumns(to_deliver_, 1, stream_);
+  to_deliver_.clear();
+}
+
+// To the first elements of `device`, which are returned.
+template <class T>
+std::span<const T> CudaStepDevice::BringList(std::span<T> device, std::span<const T> list,
+                                             const char* what) {
+  BringBytes(std::as_writable_bytes(device), std::as_bytes(list), what);
+  return device.first(list.size());
+}
+
+void CudaStepDevice::BringPlan(PlanStorage& plan) {
+  if (parts_.staging.empty()) {
+    plan.Upload(stream_);
+  } else {
+    BringBytes(plan.packed_on_device(), plan.packed(), "a packed step");
+  }
+}
+
 void CudaStepDevice::Upload(const Bucket& bucket) {
-  CopyTo(bucket.device.bytes, bucket.host.bytes, "a step's inputs", stream_);
+  BringBytes(bucket.device.bytes, bucket.host.bytes, "a step's inputs");
   // What the items refer to, where they do.
   int64_t num_biases = 0, num_text = 0;
   for (const SampleItem& item :
@@ -436,7 +505,8 @@ void CudaStepDevice::LaunchBucket(size_t number, PartMarks* marks) {
 // The plan, and how what follows is launched.
 void CudaStepDevice::PlanStep(size_t number) {
   const BucketSize& size = memory_.buckets[number].size;
-  const bool overlaps = size.is_decode && size.num_seqs <= kMostOverlappedRows;
+  const bool overlaps =
+      size.num_tokens <= (size.is_decode ? kMostOverlappedRows : kMostOverlappedTokens);
   stream_.set_overlaps(overlaps);
   branch_.set_overlaps(overlaps);
   parts_.buckets[number].plan->Launch(stream_, status_.word());
@@ -496,6 +566,7 @@ void CudaStepDevice::Download(size_t num_score_blocks) {
 
 void CudaStepDevice::Wait() {
   orders_.WithRanks([&] { AwaitDone(); });
+  staging_.Clear();
   if (!status_.report()) return;
   status_.Clear(stream_);
   status_.ThrowIfReported();
@@ -509,21 +580,31 @@ void CudaStepDevice::Draft(const StepWork& work, const DraftWork& draft) {
     DraftNow(work, draft);
   });
   SampleTops(draft.num_wanted);
+  DownloadTops(draft.num_wanted);
   Wait();
 }
 
-// The inputs of the bucket's rows alone: nothing is drawn of them.
 void CudaStepDevice::DraftNow(const StepWork& work, const DraftWork& draft) {
+  BringDraft(work);
+  Deliver();
+  RunDraftNow(work, draft);
+}
+
+// The inputs of the bucket's rows alone: nothing is drawn of them.
+void CudaStepDevice::BringDraft(const StepWork& work) {
   const Bucket& bucket = memory_.buckets[work.bucket];
   PlanStorage& plan = *parts_.buckets[work.bucket].plan;
   plan.Pack(work.seqs, work.uses);
   if (options_.checks == StepChecks::kPoison) Poison();
-  CopyTo(bucket.device.bytes, UpTo(bucket.host.bytes, bucket.host.live_tokens), "a draft's rows",
-         stream_);
+  BringBytes(bucket.device.bytes, UpTo(bucket.host.bytes, bucket.host.live_tokens),
+             "a draft's rows");
   const DraftInputs& pinned = memory_.host_draft;
-  CopyTo(memory_.device_draft.bytes, UpTo(pinned.bytes, pinned.state_of.first(work.num_tokens)),
-         "a draft's inputs", stream_);
-  plan.Upload(stream_);
+  BringBytes(memory_.device_draft.bytes, UpTo(pinned.bytes, pinned.state_of.first(work.num_tokens)),
+             "a draft's inputs");
+  BringPlan(plan);
+}
+
+void CudaStepDevice::RunDraftNow(const StepWork& work, const DraftWork& draft) {
   if (options_.mode == StepMode::kGraph) {
     Launch(work_[work.bucket].draft_graph);
   } else {
@@ -542,11 +623,15 @@ void CudaStepDevice::LaunchDraft(size_t number) {
 }
 
 void CudaStepDevice::SampleTops(size_t num_wanted) {
+  if (num_wanted == 0) return;
+  cuda::Sample(
+      SampleOf(DraftCapacity(limits_, static_cast<int32_t>(num_wanted)),
+               memory_.device_draft.sampling, memory_.device_tops, WorkOf(*memory_.draft_tops)),
+      stream_);
+}
+
+void CudaStepDevice::DownloadTops(size_t num_wanted) {
   if (num_wanted > 0) {
-    cuda::Sample(
-        SampleOf(DraftCapacity(limits_, static_cast<int32_t>(num_wanted)),
-                 memory_.device_draft.sampling, memory_.device_tops, WorkOf(*memory_.draft_tops)),
-        stream_);
     const std::span<TokenLogprob> top = memory_.host_tops.top.first(num_wanted * kMaxTopLogprobs);
     Check(cudaMemcpyAsync(top.data(), memory_.device_tops.top.data(), top.size_bytes(),
                           cudaMemcpyDeviceToHost, stream_.get()),
@@ -554,6 +639,52 @@ void CudaStepDevice::SampleTops(size_t num_wanted) {
   }
   status_.Read(stream_);
   done_.Record(stream_);
+}
+
+GrowRowsArgs CudaStepDevice::RowsOf(size_t bucket, std::span<const GrowingRows> rows,
+                                    const GrowthWork& growth) const {
+  return {.growths = parts_.growths,
+          .rows = rows,
+          .branches = growth.branches,
+          .forgets_parents = growth.forgets_parents,
+          .tokens = memory_.buckets[bucket].device.tokens,
+          .state_of = memory_.device_draft.state_of,
+          .packed = parts_.buckets[bucket].plan->step_on_device()};
+}
+
+// Nothing of it is waited for: what fails is found by the next Wait.
+void CudaStepDevice::Grow(const StepWork& work, const DraftWork& draft, const GrowthWork& growth) {
+  const RowTops tops =
+      growth.branches == 1
+          ? RowTops{.tokens = memory_.device_tops.chosen.data(), .stride = 1}
+          : RowTops{.tokens = memory_.device_tops.top.data(), .stride = kMaxTopLogprobs};
+  const auto rows = BringList(parts_.growing, growth.rows, "rows that grow");
+  const auto kept = BringList(parts_.kept, growth.kept, "drafts to keep");
+  if (work.num_tokens > 0) BringDraft(work);
+  Deliver();
+  if (work.num_tokens > 0) {
+    GrowRows(RowsOf(work.bucket, rows, growth), stream_);
+    RunDraftNow(work, draft);
+    SampleTops(draft.num_wanted);
+    TakeLevel({.growths = parts_.growths, .rows = rows, .branches = growth.branches, .tops = tops},
+              stream_);
+  }
+  KeepDrafts({.growths = parts_.growths, .kept = kept, .tops = tops, .states = memory_.states},
+             stream_);
+}
+
+void CudaStepDevice::PlaceTrees(const StepWork& work) {
+  const BucketInputs& inputs = memory_.buckets[work.bucket].device;
+  const auto trees = BringList(parts_.trees, work.trees, "trees of a step");
+  Deliver();
+  cuda::PlaceTrees({.growths = parts_.growths,
+                    .trees = trees,
+                    .tokens = inputs.tokens,
+                    .positions = inputs.positions,
+                    .packed = parts_.buckets[work.bucket].plan->step_on_device(),
+                    .sampling = inputs.sampling,
+                    .nodes = memory_.device_outputs.trees},
+                   stream_);
 }
 
 void CudaStepDevice::CopyState(int32_t from, int32_t to) {

@@ -23,10 +23,13 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "decode/cuda/sampling.h"
+#include "decode/cuda/tree_growth.h"
 #include "device/arena.h"
 #include "device/collective.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/device_ranks.h"
+#include "device/cuda/gather_columns.h"
+#include "device/cuda/staging.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/gemm/gemm_planner.h"
 #include "kernels/cuda/part_marks.h"
@@ -76,6 +79,8 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   void Wait() override;
   void Draft(const StepWork& work, const DraftWork& draft) override;
   void CopyState(int32_t from, int32_t to) override;
+  bool grows_trees() const override { return GrowsTrees(options_); }
+  void Grow(const StepWork& work, const DraftWork& draft, const GrowthWork& growth) override;
   void Abandon(const std::exception_ptr& why) noexcept override;
 
   void TakeTimes(bool on) override;
@@ -114,15 +119,27 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   void BringNow(const StepWork& work);
   void RunNow(size_t bucket, bool is_timed);
   void DraftNow(const StepWork& work, const DraftWork& draft);
+  void BringDraft(const StepWork& work);
+  void RunDraftNow(const StepWork& work, const DraftWork& draft);
+  void PlaceTrees(const StepWork& work);
   // Waits for what the stream was given, or for done_.
   void AwaitStream();
   void AwaitDone() const;
   std::optional<Graph> Record(FunctionRef<void()> work);
   void Launch(const std::optional<Graph>& graph);
   void LaunchAllOnce();
+  void GrowNothing();
   void MoveRows(std::span<const KvStore> stores, size_t num_rows, std::span<Slot> RareInputs::*from,
                 std::span<Slot> RareInputs::*to);
   void Poison();
+  // To memory of the device, with Deliver. Where drafts grow, `pinned` may be written again at once, and
+  // otherwise when the stream has come so far.
+  void BringBytes(std::span<std::byte> device, std::span<const std::byte> pinned, const char* what);
+  template <class T>
+  std::span<const T> BringList(std::span<T> device, std::span<const T> list, const char* what);
+  void BringPlan(PlanStorage& plan);
+  // Small pieces of what was to be brought wait for this, and come together. Before anything reads them.
+  void Deliver();
   void Upload(const Bucket& bucket);
   void UploadMasks(const Bucket& bucket);
   void LaunchBucket(size_t number, PartMarks* marks = nullptr);
@@ -130,10 +147,13 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   void LaunchDraft(size_t number);
   void PlanStep(size_t number);
   void SampleTops(size_t num_wanted);
+  void DownloadTops(size_t num_wanted);
   void SampleNext(const Bucket& bucket);
   void SampleScores(const StepWork& work);
   void Download(size_t num_score_blocks);
 
+  GrowRowsArgs RowsOf(size_t bucket, std::span<const GrowingRows> rows,
+                      const GrowthWork& growth) const;
   ForwardArgs ForwardOf(size_t number) const;
   ForwardArgs DraftOf(size_t number) const;
   LogitsArgs LogitsOf(const Bucket& bucket, std::span<const int32_t> rows) const;
@@ -157,7 +177,9 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   StepMemory memory_;
   StepOrders orders_;
   GemmPlanner gemms_;
-  std::vector<BucketWork> work_;  // of each bucket
+  std::vector<BucketWork> work_;        // of each bucket
+  Staging staging_;                     // of what is on its way, where drafts grow
+  std::vector<ColumnCopy> to_deliver_;  // kMaxColumnCopies at most
 
   Event done_;
   std::optional<Timing> timing_;     // while times are taken

@@ -69,7 +69,14 @@ ByteOffset LargestGather(const ModelConfig& config, int64_t num_tokens, int64_t 
                              logit_rows * config.vocab_size * DTypeBytes(DType::kF32)));
 }
 
+// For what the passes of one step bring, most of which are small. A pass that brings more is waited for.
+constexpr ByteOffset kStagingBytes{int64_t{4} << 20};
+
 }  // namespace
+
+bool GrowsTrees(const RunnerOptions& options) {
+  return options.draft_layer && options.draft_branches > 0 && options.num_ranks() == 1;
+}
 
 ModelConfig CudaConfigFor(const ModelConfig& model, const RunnerOptions& options) {
   ModelConfig config = ConfigFor(model, options);
@@ -129,6 +136,13 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
     if (config.shard.is_cut()) {
       parts.gathers = on_device.TakeBytes(LargestGather(config, most_tokens, logit_rows));
     }
+    if (GrowsTrees(options)) {
+      const GrowthRoom room = GrowthRoomOf(limits, options);
+      parts.growths = LayOutTreeGrowths(room, on_device);
+      parts.kept = on_device.Take<KeptDraft>(room.growths);
+      parts.growing = on_device.Take<GrowingRows>(room.growths);
+      parts.trees = on_device.Take<GrownTree>(room.growths);
+    }
     if (options.deterministic) return;
     parts.gemm = TakeGemmWorkspace(on_device);
     parts.side_gemm = TakeGemmWorkspace(on_device);
@@ -153,6 +167,7 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
   StepMemory memory = LayOutSteps(config, limits, options, layout, device, pinned);
   QUIRE_CHECK(memory.num_draft_rows <= logit_rows, "logits of {} rows, and a draft may want {}",
               logit_rows, memory.num_draft_rows);
+  if (GrowsTrees(options)) parts.staging = pinned.TakeBytes(kStagingBytes);
   return memory;
 }
 

@@ -12,6 +12,7 @@
 #include "attn/cuda/plan.h"
 #include "base/units.h"
 #include "decode/cuda/sampling.h"
+#include "decode/tree_growth.h"
 #include "device/arena.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "model/config.h"
@@ -39,7 +40,16 @@ struct CudaStepParts {
   std::span<std::byte> gemm = {};
   std::span<std::byte> side_gemm = {};  // of products beside others
   std::span<std::byte> gathers = {};    // of several ranks: DeviceRank::TakeStaging
+  // Where trees grow:
+  TreeGrowths growths = {};
+  std::span<KeptDraft> kept = {};       // [growths] of the pass at hand
+  std::span<GrowingRows> growing = {};  // [growths]
+  std::span<GrownTree> trees = {};      // [growths] of the step at hand
+  std::span<std::byte> staging = {};    // pinned
 };
+
+// Whether drafts grow on the device: ranks would have to be told of it.
+bool GrowsTrees(const RunnerOptions& options);
 
 // Sizes, or takes, the memory of steps on a device of num_sms multiprocessors.
 StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits,
