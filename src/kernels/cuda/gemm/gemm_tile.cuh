@@ -77,8 +77,13 @@ class TileLoader {
 #pragma unroll
     for (int i = 0; i < T::kOutputs / kRowStep; ++i) {
       const bool there = w_row_ + i * w_row_step_ < w_end_ && bytes > 0;
-      CopyChunk<kLoads>(to + T::kXBytes + i * kRowStep * kRowBytes,
-                        there ? w_ + i * w_step_bytes_ + from : w_, there ? bytes : 0);
+      const uint32_t chunk = to + T::kXBytes + i * kRowStep * kRowBytes;
+      const std::byte* const w = there ? w_ + i * w_step_bytes_ + from : w_;
+      if constexpr (kLoads == TileLoads::kAligned && T::kSize == TileSize::kDecode) {
+        CopyAsync16(chunk, w, there ? bytes : 0, w_policy_);
+      } else {
+        CopyChunk<kLoads>(chunk, w, there ? bytes : 0);
+      }
     }
   }
 
@@ -92,6 +97,8 @@ class TileLoader {
   const int64_t x_row_bytes_;
   const XRows<T::kRows / kRowStep, kRowStep, kIndexed> x_rows_;
   const int w_end_;
+  const uint64_t w_policy_ =
+      ReadOncePolicy();  // other tiles' weights are read again, by other rows
   int w_row_, w_row_step_;
   int64_t w_step_bytes_;
   const std::byte *x_, *w_;

@@ -6,6 +6,7 @@
 #include "base/maths.h"
 #include "device/cuda/check.h"
 #include "device/cuda/launch.h"
+#include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/row_ops/row_ops_math.cuh"
 
 namespace quire::cuda {
@@ -28,12 +29,13 @@ __global__ void __launch_bounds__(kGemvThreads) GemvKernel(const GemvParams p, R
   const int first = static_cast<int>(blockIdx.x) * kOutputs;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint64_t policy = ReadOncePolicy();
   uint4 next[kOutputs];  // groups of w, as they lie in memory
   const auto load_w = [&](int k) {
     if (k >= p.inputs) return;
 #pragma unroll
     for (int n = 0; n < kOutputs; ++n) {
-      next[n] = *reinterpret_cast<const uint4*>(p.w[min(first + n, p.outputs - 1)] + k);
+      next[n] = LoadConst16(p.w[min(first + n, p.outputs - 1)] + k, policy);
     }
   };
   int k = static_cast<int>(threadIdx.x) * kGroup;

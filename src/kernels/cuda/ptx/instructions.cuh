@@ -22,6 +22,27 @@ __device__ inline void CopyAsync16(uint32_t to, const std::byte* from, int bytes
                "r"(bytes)
                : "memory");
 }
+// How L2 keeps what is read once in a step: it goes before anything else does, so that weights do not drive
+// out what every layer uses again, such as activations and the kernels themselves.
+__device__ inline uint64_t ReadOncePolicy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+// CopyAsync16, and 16 bytes of memory that nobody writes, with a policy.
+__device__ inline void CopyAsync16(uint32_t to, const std::byte* from, int bytes, uint64_t policy) {
+  asm volatile(
+      "cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2, %3;" ::"r"(to),
+      "l"(from), "r"(bytes), "l"(policy)
+      : "memory");
+}
+__device__ inline uint4 LoadConst16(const void* from, uint64_t policy) {
+  uint4 v;
+  asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(from), "l"(policy));
+  return v;
+}
 // The same of 4 bytes, 0 or all of which are read.
 __device__ inline void CopyAsync4(uint32_t to, const std::byte* from, int bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes)
