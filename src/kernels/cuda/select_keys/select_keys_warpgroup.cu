@@ -189,7 +189,11 @@ class Producer {
 
   __device__ void CopyRows(const Places& places, int stage) {
     const uint32_t to = SharedAddress(shared_.keys[stage]);
-    const uint32_t chunk = static_cast<uint32_t>(lane_) % 8;
+    const uint32_t chunk = static_cast<uint32_t>(lane_) % 8,
+                   row_of_four = static_cast<uint32_t>(lane_) / 8;
+    // This lane's chunk in the first eight rows, of which it copies two; eight rows on it lies alike. (Not
+    // told so, the compiler keeps a register for each of the 32 rows, and spills.)
+    const uint32_t chunks[2] = {PanelChunk(row_of_four, chunk), PanelChunk(row_of_four + 4, chunk)};
     const bool is_plain = args_.store.parts[0].tile_rows == 1;
     const uint32_t chunk_step = is_plain ? 16 : 16 * kPreshuffleTile;
 #pragma unroll
@@ -206,10 +210,10 @@ class Producer {
       const auto own = reinterpret_cast<uint64_t>(page + offset);
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
-        const int from = 4 * k + lane_ / 8;
+        const int from = 4 * k + static_cast<int>(row_of_four);
         const auto* codes = reinterpret_cast<const std::byte*>(__shfl_sync(kAllLanes, own, from));
         if ((keys >> from & 1) == 0) continue;
-        CopyChunk(to + PanelChunk(static_cast<uint32_t>(kWarp * i + from), chunk),
+        CopyChunk(to + chunks[k % 2] + static_cast<uint32_t>(4 * i + k / 2) * (8 * kRowBytes),
                   codes + chunk * chunk_step);
       }
       if (is_key) {
