@@ -227,15 +227,18 @@ inline void ExpectChunksChangeNothing(const SelectFn& select, const PagedBatchSh
 // ---- What is not seen ----
 
 // Overwrites the key at a position of the batch's first sequence.
-inline void SetKey(const PagedBatch& batch, int64_t position, float value) {
+inline void SetKey(const PagedBatch& batch, int64_t position, const std::vector<float>& key) {
   SerialExecutor executor;
-  const int32_t dim = batch.shape().dims.latent_dim;
-  const std::vector<float> key(static_cast<size_t>(dim), value);
   const Slot slot = batch.SlotAt(0, position);
   cpu::StoreWrite({.store = batch.store(),
                    .slots = {&slot, 1},
-                   .latent = ConstTensorView(key.data(), {1, dim})},
+                   .latent = ConstTensorView(key.data(), {1, std::ssize(key)})},
                   executor);
+}
+// All of its values.
+inline void SetKey(const PagedBatch& batch, int64_t position, float value) {
+  const auto dim = static_cast<size_t>(batch.shape().dims.latent_dim);
+  SetKey(batch, position, std::vector<float>(dim, value));
 }
 
 inline void ExpectNothingBehindTheEndIsRead(const SelectFn& select) {

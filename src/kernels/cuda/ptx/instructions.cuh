@@ -187,10 +187,13 @@ __device__ inline void WidenToF16(uint32_t codes, uint32_t& low, uint32_t& high)
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(high) : "h"(second));
 }
 
-__device__ inline uint32_t F16PairToBf16(uint32_t pair) {
+__device__ inline float2 WidenF16(uint32_t pair) {
   __half2 narrow;
   memcpy(&narrow, &pair, sizeof(pair));
-  const float2 wide = __half22float2(narrow);
+  return __half22float2(narrow);
+}
+__device__ inline uint32_t F16PairToBf16(uint32_t pair) {
+  const float2 wide = WidenF16(pair);
   return PackBf16(wide.x, wide.y);
 }
 // Four e4m3 codes as two pairs of bf16; exact, since e4m3 has 4 significant bits and 2^-9 .. 448.

@@ -2,8 +2,8 @@
 //
 // Spans and views hold device pointers, and so does the plan (attn/cuda), whose work is
 // SelectWorkShape's. The kernels:
-//   kTensorCore  e4m3 keys of 128 values, up to 64 heads: queries are rounded to e4m3 too, a scale for
-//                each head, and products keep 13 bits (docs/numerics.md)
+//   kTensorCore  e4m3 keys of 128 values, up to 64 heads: queries are two e4m3 codes a value, a scale
+//                for each head, and products keep 13 bits (docs/numerics.md)
 //   kPlain       anything else, in f32 throughout: right for any shape, not fast
 // The choice of a query depends on its own sequence, position and kernel, and on nothing else. A page
 // outside the pool is reported (DeviceFault::kPage, index: the sequence) and read as the scratch page.

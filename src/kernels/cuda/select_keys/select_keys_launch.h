@@ -21,7 +21,7 @@ constexpr int64_t CandidateRoom(int32_t top_k) {
   return top_k + int64_t{2} * (top_k > kMostOffers ? top_k : kMostOffers);
 }
 // They lie in shared memory where there is room for them.
-inline constexpr int64_t kMostSharedCandidates = 12288;
+inline constexpr int64_t kMostSharedCandidates = 12160;
 constexpr bool CandidatesAreShared(int32_t top_k) {
   return CandidateRoom(top_k) <= kMostSharedCandidates;
 }

@@ -106,27 +106,31 @@ TEST_F(CudaSelectKeysTest, ATreeRowChoosesAsPlainDecodeOverItsPath) {
 
 // ---- Tensor cores ----
 
-// What e4m3 with a scale per head keeps of the queries.
-std::vector<float> RoundedToCodes(std::span<const float> q) {
+constexpr int32_t kNumsOfHeads[] = {1, 20, 32, 33, 64};
+
+// What so many codes of e4m3, each for what those before leave out, keep of the queries: a scale per head.
+std::vector<float> RoundedToCodes(std::span<const float> q, int num_codes) {
   std::vector<float> rounded;
   for (size_t begin = 0; begin < q.size(); begin += 128) {
     float amax = 0;
     for (const float value : q.subspan(begin, 128)) amax = std::max(amax, std::abs(value));
     const float scale = amax / kFp8E4m3Max, inverse = 1.0f / scale;
     for (const float value : q.subspan(begin, 128)) {
-      rounded.push_back(ToFloat(ToFp8E4m3(value * inverse)) * scale);
+      float codes = 0;  // exact: two codes have at most 18 bits
+      for (int i = 0; i < num_codes; ++i) codes += ToFloat(ToFp8E4m3(value * inverse - codes));
+      rounded.push_back(codes * scale);
     }
   }
   return rounded;
 }
 
-// As the reference, for queries as e4m3; a product of codes keeps 13 bits behind the largest addend
-// (docs/numerics.md).
+// As the reference, for queries as two codes. Products of either keep 13 bits behind the largest addend,
+// and the codes' magnitudes add up to 17/15 of the query's at most (docs/numerics.md).
 std::vector<ReferenceScores> ReferenceOfCodes(const PagedBatch& batch, const SelectRun& run) {
-  constexpr double kCodesError = 0x1p-11;
+  constexpr double kCodesError = 0x1p-11 * 17 / 15;
   const IndexShape shape = testing::IndexShapeOf(batch, run);
   std::vector<ReferenceScores> reference = testing::ReferenceIndexScores(
-      batch.seqs(), batch.Rows(), RoundedToCodes(batch.q()), batch.gates(), shape, run.scale);
+      batch.seqs(), batch.Rows(), RoundedToCodes(batch.q(), 2), batch.gates(), shape, run.scale);
   // Its own bound is of so many roundings of the same sums of magnitudes.
   const double roundings = shape.head_dim + (shape.num_heads + 15) / 16 + 4 + 2;
   for (ReferenceScores& row : reference) {
@@ -137,7 +141,7 @@ std::vector<ReferenceScores> ReferenceOfCodes(const PagedBatch& batch, const Sel
 
 TEST_F(CudaSelectKeysTest, ByCodesEveryKeyClearlyAboveTheLastIsChosenAndNoneClearlyBelow) {
   for (const KvFormat format : {KvFormat::kIndexKeyFp8, KvFormat::kIndexKeyFp8Preshuffled}) {
-    for (const int32_t heads : {1, 20, 32, 33, 64}) {
+    for (const int32_t heads : kNumsOfHeads) {
       for (const int page_size : {16, 64}) {
         SCOPED_TRACE(
             fmt::format("{}, {} heads, pages of {}", KvFormatName(format), heads, page_size));
@@ -151,6 +155,48 @@ TEST_F(CudaSelectKeysTest, ByCodesEveryKeyClearlyAboveTheLastIsChosenAndNoneClea
     }
   }
 }
+
+// Keys of two ones: what rounding a query's values does to scores is not averaged over 128 of them.
+PagedBatch BatchOfPairs(KvFormat format, int page_size, int32_t heads) {
+  PagedBatch batch({{1, 3000, {}, 5}}, IndexKeys(format, page_size, heads, 128));
+  for (int64_t p = 0; p < 3000; ++p) {
+    std::vector<float> key(128);
+    key[static_cast<size_t>(p % 128)] = 1;
+    key[static_cast<size_t>((p + 1 + p / 128) % 128)] = 1;
+    testing::SetKey(batch, p, key);
+  }
+  return batch;
+}
+constexpr SelectRun kPairsRun{.top_k = 200, .scale = 0.3f, .num_workers = 5};
+
+TEST_F(CudaSelectKeysTest, ByCodesAQueryIsAsNearAsTwoCodes) {
+  for (const int32_t heads : kNumsOfHeads) {
+    SCOPED_TRACE(fmt::format("{} heads", heads));
+    for (const int page_size : {1, 61, 64}) {
+      const PagedBatch batch = BatchOfPairs(KvFormat::kIndexKeyFp8, page_size, heads);
+      testing::ExpectNearReference(batch, kPairsRun, ReferenceOfCodes(batch, kPairsRun),
+                                   SelectByCodes(batch, kPairsRun));
+    }
+  }
+}
+// Of one code it would not be.
+TEST(CudaSelectKeysReferenceTest, TellsTwoCodesFromOne) {
+  for (const int32_t heads : kNumsOfHeads) {
+    const PagedBatch batch = BatchOfPairs(KvFormat::kIndexKeyFp8, 64, heads);
+    const IndexShape shape = testing::IndexShapeOf(batch, kPairsRun);
+    const ReferenceScores reference = ReferenceOfCodes(batch, kPairsRun)[0];
+    const auto mismatch = [&](int num_codes) {
+      const std::vector<float> q = RoundedToCodes(batch.q(), num_codes);
+      const std::vector<ReferenceScores> scores = testing::ReferenceIndexScores(
+          batch.seqs(), batch.Rows(), q, batch.gates(), shape, kPairsRun.scale);
+      return testing::ChoiceMismatch(testing::ReferenceChoice(scores[0].scores, shape), reference,
+                                     shape);
+    };
+    EXPECT_EQ(mismatch(2), "") << heads;
+    EXPECT_NE(mismatch(1), "") << heads;
+  }
+}
+
 TEST_F(CudaSelectKeysTest, ByCodesPageSizesAndLayoutsChangeNoChoice) {
   for (const int32_t heads : {32, 64}) {
     testing::ExpectPagesChangeNothing(SelectByCodes, KvFormat::kIndexKeyFp8, heads, 128);

@@ -1,11 +1,13 @@
 // Choosing keys on tensor cores: e4m3 keys of 128 values, up to 64 heads.
 //
 //   producers   three warps, a stage of 128 keys each in turn: look up pages, copy codes and scales
-//   scorers     three warpgroups: make the query e4m3; then every third stage each: products of 64 keys x
-//               all heads, the weighted sum over heads, and candidates to the search, which they all are
+//   scorers     three warpgroups: make the query e4m3, two codes a value; then every third stage each:
+//               products of 64 keys x all heads' codes, the weighted sum over heads, and candidates to
+//               the search, which they all are
 //
-// A score is a chain of four products over the values, then a chain of multiply-adds over heads
-// 2t, 2t + 1 of every eight, and the sum of four such: neither pages nor workers change a bit.
+// A dot is a chain of four products over the values for each code, and the sum of the two. A score is a
+// chain of multiply-adds over heads 2t, 2t + 1 of every eight, and the sum of four such: neither pages
+// nor workers change a bit.
 #include "device/cuda/launch.h"
 #include "device/cuda/tensor_map.h"
 #include "kernels/cuda/ptx/instructions.cuh"
@@ -33,10 +35,12 @@ constexpr uint32_t kRounds = 8;
 static_assert(kRounds * kScorers * kStageKeys <= kMostOffers);
 constexpr uint32_t kRowBytes = kCodeValues;  // a row of a panel
 constexpr uint32_t kTileBytes = kTileKeys * kRowBytes;
+constexpr int kQueryCodes =
+    2;  // of a value: one loses keys that f32 queries choose (docs/numerics.md)
 
 struct SharedKeys {
   alignas(1024) std::byte keys[kStages][2 * kTileBytes];
-  alignas(1024) std::byte q[kCodeHeads * kRowBytes];
+  alignas(1024) std::byte q[kQueryCodes * kCodeHeads * kRowBytes];
   alignas(128) float scales[kStages][kStageKeys];
   float gates[kCodeHeads];    // times the queries' scales
   bool needs_fence[kStages];  // copies of threads that did not wait for them
@@ -250,16 +254,22 @@ __device__ inline float Relu(float x) {
   return y;
 }
 
-// Four products as e4m3, to nearest, ties to even.
-__device__ inline uint32_t RoundToCodes(float4 v, float factor) {
+__device__ inline float4 Scaled(float4 v, float factor) {
+  return {__fmul_rn(v.x, factor), __fmul_rn(v.y, factor), __fmul_rn(v.z, factor),
+          __fmul_rn(v.w, factor)};
+}
+
+// Four values as e4m3, to nearest, ties to even. They become what the codes leave out, which is exact.
+__device__ inline uint32_t TakeCodes(float4& v) {
   uint16_t low, high;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
-      : "=h"(low)
-      : "f"(__fmul_rn(v.y, factor)), "f"(__fmul_rn(v.x, factor)));
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
-      : "=h"(high)
-      : "f"(__fmul_rn(v.w, factor)), "f"(__fmul_rn(v.z, factor)));
-  return low | static_cast<uint32_t>(high) << 16;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(v.y), "f"(v.x));
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(v.w), "f"(v.z));
+  const uint32_t codes = low | static_cast<uint32_t>(high) << 16;
+  uint32_t first, second;
+  WidenToF16(codes, first, second);
+  const float2 xy = WidenF16(first), zw = WidenF16(second);
+  v = {__fsub_rn(v.x, xy.x), __fsub_rn(v.y, xy.y), __fsub_rn(v.z, zw.x), __fsub_rn(v.w, zw.y)};
+  return codes;
 }
 
 template <int kHeads>
@@ -303,8 +313,12 @@ class Scorer {
   }
 
  private:
-  // The query as e4m3 to shared memory, a scale for each head, and gates times that. Four threads have a
-  // head. Nobody reads the query before.
+  // A thread's sums of 64 keys x all codes: those of first codes, then those of second ones.
+  static constexpr int kSums = kQueryCodes * kHeads / 2;
+
+  // The query as e4m3 to shared memory: first codes of all heads, then second ones, which hold what the
+  // first leave out, with one scale for each head; and gates times that. Four threads have a head. Nobody
+  // reads the query before.
   __device__ void MakeCodes(int64_t token) {
     const int head = thread_ / 4, quarter = thread_ % 4;
     if (head >= kHeads) return;
@@ -322,14 +336,19 @@ class Scorer {
     amax = fmaxf(amax, __shfl_xor_sync(kAllLanes, amax, 2));
     const float scale = Fp8Scale(amax), inverse = __frcp_rn(scale);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint32_t words[4];
+    for (float4& v : values) v = Scaled(v, inverse);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) words[i] = RoundToCodes(values[4 * half + i], inverse);
-      StoreShared16(
-          SharedAddress(shared_.q) +
-              PanelChunk(static_cast<uint32_t>(head), static_cast<uint32_t>(2 * quarter + half)),
-          words);
+    for (int code = 0; code < kQueryCodes; ++code) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) words[i] = TakeCodes(values[4 * half + i]);
+        StoreShared16(
+            SharedAddress(shared_.q) + PanelChunk(static_cast<uint32_t>(code * kHeads + head),
+                                                  static_cast<uint32_t>(2 * quarter + half)),
+            words);
+      }
     }
     if (quarter == 0) shared_.gates[head] = __fmul_rn(__fmul_rn(args_.scale, gate), scale);
     FenceForProducts();
@@ -343,54 +362,57 @@ class Scorer {
     }
   }
 
-  // Begins the products of 64 keys.
-  __device__ void Multiply(uint32_t keys, float (&sums)[kHeads / 2]) {
+  // The products of 64 keys. Both codes are columns of one product, which reads the keys once for both:
+  // a chain of twice as many products would read them twice, and shared memory bounds it.
+  __device__ void Multiply(uint32_t keys, float (&sums)[kSums]) {
+    BeginProducts();
     const uint32_t a = UniformHere(keys), b = UniformHere(SharedAddress(shared_.q));
 #pragma unroll
     for (uint32_t i = 0; i < kRowBytes; i += 32) {
       MultiplyCodes(sums, PanelOperand(a, i), PanelOperand(b, i), i > 0);
     }
     CommitProducts();
+    WaitForProducts<0>();
+    HoldSums(sums);
   }
   // Of two keys, over this thread's heads.
-  __device__ float2 WeightedSums(const float (&sums)[kHeads / 2]) const {
+  __device__ float2 WeightedSums(const float (&sums)[kSums]) const {
     float scores[2] = {};
 #pragma unroll
     for (int j = 0; j < kHeads / 8; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        scores[i / 2] = __fmaf_rn(gates_[j][i % 2], Relu(sums[4 * j + i]), scores[i / 2]);
+        const float dot = __fadd_rn(sums[4 * j + i], sums[kHeads / 2 + 4 * j + i]);
+        scores[i / 2] = __fmaf_rn(gates_[j][i % 2], Relu(dot), scores[i / 2]);
       }
     }
     return {scores[0], scores[1]};
   }
 
   __device__ void ScoreStage(StageOf at, int32_t first, int32_t end, int32_t visible) {
-    float sums[2][kHeads / 2];
-    shared_.full[at.stage].Wait(at.parity);
-    if (shared_.needs_fence[at.stage]) FenceForProducts();
-    BeginProducts();
-    const uint32_t keys = SharedAddress(shared_.keys[at.stage]);
-    Multiply(keys, sums[0]);
-    Multiply(keys + kTileBytes, sums[1]);
-    WaitForProducts<1>();
-    HoldSums(sums[0]);
-    const float2 low = WeightedSums(sums[0]);
-    WaitForProducts<0>();
-    HoldSums(sums[1]);
-    const float2 high = WeightedSums(sums[1]);
-    // Each of four lanes gets one of the four keys that they share, and adds what the others have of it.
     const int lane = thread_ % kWarp;
     const bool has_second = lane % 2 == 1, has_high = lane % 4 >= 2;
+    const int row = thread_ % kWarpgroup / kWarp * 16 + lane / 4 + (has_second ? 8 : 0) +
+                    (has_high ? kTileKeys : 0);
+    shared_.full[at.stage].Wait(at.parity);
+    if (shared_.needs_fence[at.stage]) FenceForProducts();
+    const float scale = shared_.scales[at.stage][row];
+    const uint32_t keys = SharedAddress(shared_.keys[at.stage]);
+    // Of one array for both, ptxas 13.0 takes the second sums for the first too, and drops those products.
+    float sums[2][kSums];
+    Multiply(keys, sums[0]);
+    const float2 low = WeightedSums(sums[0]);
+    Multiply(keys + kTileBytes, sums[1]);
+    // The keys are read, and the scale; the rest takes time that the next copy can use.
+    shared_.empty[at.stage].Arrive();
+    const float2 high = WeightedSums(sums[1]);
+    // Each of four lanes gets one of the four keys that they share, and adds what the others have of it.
     const float kept_low = has_second ? low.y : low.x, kept_high = has_second ? high.y : high.x;
     const float of_low = kept_low + __shfl_xor_sync(kAllLanes, has_second ? low.x : low.y, 1);
     const float of_high = kept_high + __shfl_xor_sync(kAllLanes, has_second ? high.x : high.y, 1);
     const float sum =
         (has_high ? of_high : of_low) + __shfl_xor_sync(kAllLanes, has_high ? of_low : of_high, 2);
-    const int row = thread_ % kWarpgroup / kWarp * 16 + lane / 4 + (has_second ? 8 : 0) +
-                    (has_high ? kTileKeys : 0);
-    const float score = __fmul_rn(sum, shared_.scales[at.stage][row]);
-    shared_.empty[at.stage].Arrive();
+    const float score = __fmul_rn(sum, scale);
     const int32_t position = first + row;
     search_.Offer(RankOfKey(args_.shape, score, position, visible), position < end);
   }
