@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kColumns = 4;      // of a thread
 constexpr int kRowsAtOnce = 64;  // CTAs of a merge
-constexpr int kInFlight = 16;    // partials
+constexpr int kInFlight = 32;    // partials
 
 template <class Exponent>
 class MergeRow {
@@ -67,14 +67,11 @@ class MergeRow {
   __device__ float2 FoldAll(Step step) const {
     const StateView first = State(0);
     float m = first.m[row_], l = first.l[row_];
+    float2 next = MaximumAndSum(1 + lane_);
     for (int32_t begin = 1; begin < num_partials_; begin += kWarp) {
       const int32_t count = min(kWarp, num_partials_ - begin);
-      float later_m = -INFINITY, later_l = 0.0f;
-      if (lane_ < count) {
-        const StateView later = State(begin + lane_);
-        later_m = later.m[row_];
-        later_l = later.l[row_];
-      }
+      const float later_m = next.x, later_l = next.y;
+      next = MaximumAndSum(begin + kWarp + lane_);  // on its way while these are folded
       const float top = fmaxf(m, MaximumUpTo(later_m));
       const float above = __shfl_up_sync(kAllLanes, top, 1);
       const float a = Exponent::Exp((lane_ == 0 ? m : above) - Anchor(top));
@@ -87,6 +84,13 @@ class MergeRow {
       m = __shfl_sync(kAllLanes, top, count - 1);
     }
     return {m, l};
+  }
+
+  // m and l of a partial; nothing behind the last.
+  __device__ float2 MaximumAndSum(int32_t i) const {
+    if (i >= num_partials_) return {-INFINITY, 0.0f};
+    const StateView state = State(i);
+    return {state.m[row_], state.l[row_]};
   }
 
   // Of the lanes up to and with this one.
