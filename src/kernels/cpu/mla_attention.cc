@@ -23,16 +23,6 @@ namespace quire {
 namespace cpu {
 namespace HWY_NAMESPACE {
 
-// Whether a query's path (attn/plan_elements.h) is all nodes up to its own.
-bool IsChain(const uint64_t* mask, int32_t words) {
-  for (int32_t word = 0; word < words; ++word) {
-    if (mask[word] == ~uint64_t{0}) continue;
-    return (mask[word] & (mask[word] + 1)) == 0 &&
-           std::all_of(mask + word + 1, mask + words, [](uint64_t rest) { return rest == 0; });
-  }
-  return true;
-}
-
 // One query tile on one worker. Its rows are the heads of its tokens, token after token without
 // padding between: a block of rows may hold heads of several tokens.
 class TileRun {
@@ -43,7 +33,7 @@ class TileRun {
         tile_(tile),
         num_heads_(args.q.dim(1)),
         shape_(TileShape::Of(tile.q_count * num_heads_, args.store.layout().dims())),
-        sees_in_order_(SeesInOrder(args.plan, tile)),
+        is_tree_(args.plan.IsTree(tile.seq)),
         scratch_(scratch) {}
 
   void PackQueries() {
@@ -131,19 +121,10 @@ class TileRun {
     return Min(tile_.kv_end, plan_.Visible(tile_.seq, tile_.q_begin + TokenCount(t)));
   }
 
-  // Whether the p-th key is the same for all queries that see it, and the last query sees all: of a tree,
-  // where every path is all nodes up to the query's own.
-  static bool SeesInOrder(const Plan& plan, const QueryTile& tile) {
-    for (int32_t t = 0; plan.IsTree(tile.seq) && t < tile.q_count; ++t) {
-      if (!IsChain(plan.TreeMask(tile.q_begin + TokenCount(t)), plan.mask_words)) return false;
-    }
-    return true;
-  }
-
   // So many keys are the same for every query; from there on each query sums its own path, in depth
   // order.
   TokenCount SharedKeys() const {
-    return sees_in_order_ ? tile_.kv_end : plan_.committed[static_cast<size_t>(tile_.seq)];
+    return is_tree_ ? plan_.committed[static_cast<size_t>(tile_.seq)] : tile_.kv_end;
   }
 
   // Decodes keys [begin, end) of the tile that begins with `first`, in the order in which token t sums
@@ -255,7 +236,7 @@ class TileRun {
   const QueryTile tile_;
   const int64_t num_heads_;
   const TileShape shape_;
-  const bool sees_in_order_;
+  const bool is_tree_;
   WorkerScratch scratch_;
 };
 
