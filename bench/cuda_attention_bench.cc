@@ -21,6 +21,11 @@ namespace {
 
 using namespace quire::cuda;  // NOLINT: all of it is about the device
 
+// Four sequences with four tokens to verify, of lengths that others have published times for.
+enum class Drafts { kNone, kChains, kTrees };
+constexpr int64_t kDraftedLengths[] = {4641, 45118, 1730, 1696};
+constexpr int32_t kDraftedParents[] = {kTreeRoot, 0, 0, 1};
+
 struct AttentionShape {
   int32_t num_heads;
   int64_t q_len;
@@ -31,6 +36,7 @@ struct AttentionShape {
   Effort least_effort = Effort::kFull;
   bool exact = false;     // as with --deterministic
   bool is_mixed = false;  // lengths up to kv_len
+  Drafts drafts = Drafts::kNone;
 };
 
 constexpr KvFormat kBf16Rows = KvFormat::kLatentBf16, kFp8Rows = KvFormat::kLatentFp8;
@@ -67,7 +73,29 @@ constexpr AttentionShape kAttentionShapes[] = {
     {128, 1, 128, 4096, kFp8Rows},
     {16, 1, 64, 131072, kBf16Rows, 64, Effort::kQuick, false, true},
     {128, 1, 64, 131072, kBf16Rows, 64, Effort::kQuick, false, true},
+    {16, 4, 4, 45118, kBf16Rows, 64, Effort::kQuick, false, false, Drafts::kChains},
+    {16, 4, 4, 45118, kBf16Rows, 64, Effort::kQuick, false, false, Drafts::kTrees},
 };
+
+SequenceShape SequencesOf(const AttentionShape& shape) {
+  SequenceShape of{.num_seqs = shape.num_seqs,
+                   .q_len = TokenCount(shape.q_len),
+                   .kv_len = TokenCount(shape.kv_len),
+                   .is_mixed = shape.is_mixed,
+                   .page_size = PageSize(shape.page_size)};
+  if (shape.drafts != Drafts::kNone) of.lengths = kDraftedLengths;
+  if (shape.drafts == Drafts::kTrees) of.tree_parents = kDraftedParents;
+  return of;
+}
+
+std::string NameOf(const AttentionShape& shape) {
+  std::string of = shape.format == KvFormat::kLatentFp8 ? "_fp8" : "";
+  if (shape.exact) of += "_exact";
+  if (shape.is_mixed) of += "_mixed";
+  if (shape.drafts != Drafts::kNone) of += shape.drafts == Drafts::kTrees ? "_trees" : "_chains";
+  return fmt::format("attention/{}h_q{}_b{}_s{}{}/p{}", shape.num_heads, shape.q_len,
+                     shape.num_seqs, shape.kv_len, of, shape.page_size);
+}
 
 struct Roofs {
   double read_bytes_per_s = 0, mma_flops_per_s = 0;
@@ -88,11 +116,7 @@ class AttentionStep {
  public:
   AttentionStep(const AttentionShape& shape, int num_sms)
       : shape_{.num_heads = shape.num_heads},
-        seqs_({.num_seqs = shape.num_seqs,
-               .q_len = TokenCount(shape.q_len),
-               .kv_len = TokenCount(shape.kv_len),
-               .is_mixed = shape.is_mixed,
-               .page_size = PageSize(shape.page_size)}),
+        seqs_(SequencesOf(shape)),
         work_(MlaWorkShape(shape_, num_sms, shape.q_len == 1 ? MlaStep::kDecode : MlaStep::kAny,
                            shape.exact)),
         plans_(seqs_.capacity(), work_),
@@ -165,14 +189,8 @@ void RegisterCudaAttention(Effort effort) {
   const auto roofs = std::make_shared<std::unique_ptr<Roofs>>();
   for (const AttentionShape& shape : kAttentionShapes) {
     if (effort < shape.least_effort) continue;
-    const std::string name =
-        fmt::format("attention/{}h_q{}_b{}_s{}{}/p{}", shape.num_heads, shape.q_len, shape.num_seqs,
-                    shape.kv_len,
-                    std::string(shape.format == KvFormat::kLatentFp8 ? "_fp8" : "") +
-                        (shape.exact ? "_exact" : "") + (shape.is_mixed ? "_mixed" : ""),
-                    shape.page_size);
     benchmark::RegisterBenchmark(
-        name.c_str(),
+        NameOf(shape).c_str(),
         [roofs, shape](benchmark::State& state) { RunAttention(shape, roofs, state); })
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond)

@@ -20,7 +20,9 @@ struct SequenceShape {
   TokenCount q_len{1};
   TokenCount kv_len{1};
   bool is_mixed = false;  // lengths are log-uniform from 1 to kv_len, the same in every run
-  TokenCount room{0};     // tokens behind kv_len that the page lists have pages for
+  std::span<const int64_t> lengths = {};       // of each, instead of kv_len
+  std::span<const int32_t> tree_parents = {};  // of the queries of each, where they are a tree
+  TokenCount room{0};  // tokens behind kv_len that the page lists have pages for
   PageSize page_size{64};
 };
 
@@ -40,7 +42,8 @@ class Sequences {
       const size_t row_pages = static_cast<size_t>(PagesOf(shape, b).raw());
       steps_.push_back({.q_len = shape.q_len,
                         .kv_len = LengthOf(shape, b),
-                        .pages = std::span(pages_).subspan(first, row_pages)});
+                        .pages = std::span(pages_).subspan(first, row_pages),
+                        .tree_parents = shape.tree_parents});
       first += row_pages;
     }
     capacity_ = CapacityOf(steps_, shape.page_size, PageCount(num_pages + 1));
@@ -53,6 +56,7 @@ class Sequences {
 
  private:
   static TokenCount LengthOf(const SequenceShape& shape, int32_t seq) {
+    if (!shape.lengths.empty()) return TokenCount(shape.lengths[static_cast<size_t>(seq)]);
     if (!shape.is_mixed) return shape.kv_len;
     const uint64_t bits = testing::SplitMix64(static_cast<uint64_t>(seq) + 1);
     const double share = static_cast<double>(bits >> 11) * 0x1p-53;

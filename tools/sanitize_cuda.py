@@ -49,9 +49,9 @@ SUITES = (
     Suite("choosing keys", "kernels/cuda_kernels_test", "CudaSelectKeys*:*CudaSparse*", 4,
           "CudaSelectKeysTest.KeysBehind*:CudaSelectKeysTest.ByCodesKeysBehind*:"
           "CudaSelectKeysTest.ByCodesALongRow*", 3),
-    Suite("sampling", "decode/cuda_decode_test", "*", 2,
+    Suite("sampling, trees", "decode/cuda_decode_test", "*", 2,
           "*/SampleItemsTest/*.TheHighestAnd*:*/SampleItemsTest/*.Bias*:*/SampleItemsTest/*.ALarge*:"
-          "*/SampleItemsTest/*.Logprobs*:*/SampleItemsTest/*.RowsThat*", 5),
+          "*/SampleItemsTest/*.Logprobs*:*/SampleItemsTest/*.RowsThat*:*/TreeGrowthTest.*", 5),
     Suite("runner", "runner/cuda_runner_test", "*", 1, "CudaRunnerTest.CopiedPages*", 1),
     Suite("drafts", "runner/cuda_drafts_test", "*", 6, "LayerDrafterTest.RowsOfATree*", 1),
     Suite("runner: bits, parity", "runner/cuda_runner_invariants_test", "*", 6, "", 0),
