@@ -81,4 +81,13 @@ void EagleHead::Logits(const LogitsArgs& args, TensorView states, Ops& ops) cons
   ops.Mark(ForwardPart::kHead);
 }
 
+EagleHead LoadEagleHead(const OpenedHead& head, const Weight& embedding, TokenCount context,
+                        WeightPacker& packer) {
+  EagleWeights weights = LoadWeights(*head.config, *head.weights, packer);
+  if (weights.embedding.empty()) weights.embedding = embedding;
+  const RopeAngles angles = MakeRopeAngles(head.config->layer, context, packer);
+  packer.Finish();
+  return EagleHead(*head.config, std::move(weights), angles);
+}
+
 }  // namespace quire

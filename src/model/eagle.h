@@ -14,7 +14,9 @@
 #include <span>
 
 #include "base/tensor_view.h"
+#include "base/units.h"
 #include "kernels/ops.h"
+#include "kernels/weight.h"
 #include "model/draft.h"
 #include "model/eagle_config.h"
 #include "model/forward.h"
@@ -66,6 +68,11 @@ class EagleHead {
   RopeAngles rope_;
   float softmax_scale_;
 };
+
+// The head of a folder, packed, with the trunk's `embedding` where it has none of its own. `packer` has
+// finished when it returns.
+EagleHead LoadEagleHead(const OpenedHead& head, const Weight& embedding, TokenCount context,
+                        WeightPacker& packer);
 
 }  // namespace quire
 

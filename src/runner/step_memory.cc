@@ -78,17 +78,18 @@ int32_t MostTokens(std::span<const Bucket> buckets) {
   return static_cast<int32_t>(most);
 }
 
-// For passes over as many rows as the largest bucket has.
-Bucket MakeHeadBucket(std::span<const Bucket> buckets, const RunnerLimits& limits,
-                      const StepLayout& layout) {
-  Bucket head;
+// Passes have the sizes of buckets, and plans of the head's own geometry.
+std::vector<Bucket> MakeHeadList(std::span<const Bucket> buckets, const StepLayout& layout) {
+  std::vector<Bucket> heads;
   for (const Bucket& bucket : buckets) {
-    head.size.num_seqs = std::max(head.size.num_seqs, bucket.size.num_seqs);
-    head.size.num_tokens = Max(head.size.num_tokens, bucket.size.num_tokens);
+    Bucket& head = heads.emplace_back();
+    head.is_head = true;
+    head.size = bucket.size;
+    head.capacity = bucket.capacity;
+    head.work = layout.head_work(bucket.size);
+    head.draft_rows = bucket.draft_rows;
   }
-  head.capacity = CapacityOfBucket(head.size, limits);
-  head.work = layout.head_work;
-  return head;
+  return heads;
 }
 
 // ---- Inputs and outputs: the same on both sides ----
@@ -224,15 +225,21 @@ void LayOutPlans(const RunnerLimits& limits, const StepLayout& layout, Carver& d
   for (size_t i = 0; i < memory.buckets.size(); ++i) {
     layout.plan(i, memory.buckets[i], memory.page_rows, device, host);
   }
-  if (memory.head) {
-    layout.plan(memory.buckets.size(), *memory.head, memory.page_rows, device, host);
+  for (size_t i = 0; i < memory.heads.size(); ++i) {
+    const Bucket& head = memory.heads[i];
+    if (head.draft_rows == 0) continue;
+    layout.plan(memory.buckets.size() + i, head, memory.page_rows, device, host);
   }
+}
+
+int64_t LayerInputWidth(const EagleConfig& head) {
+  return std::ssize(head.wanted_layers) * head.layer.hidden_size;
 }
 
 // What a head takes of the model's layers stays until the pass is over.
 void LayOutLayerInputs(const EagleConfig& head, const StepLayout& layout, Carver& region,
                        Bucket& bucket) {
-  const int64_t width = std::ssize(head.wanted_layers) * head.layer.hidden_size;
+  const int64_t width = LayerInputWidth(head);
   const auto take = [&] {
     return region.TakeTensor(layout.activation, {bucket.size.num_tokens.raw(), width});
   };
@@ -243,13 +250,19 @@ void LayOutLayerInputs(const EagleConfig& head, const StepLayout& layout, Carver
 void LayOutActivations(const ModelConfig& config, const RunnerOptions& options,
                        const StepLayout& layout, Carver& device, StepMemory& memory) {
   const size_t num_buckets = memory.buckets.size();
-  const EagleConfig* const head = memory.head ? options.head->config.get() : nullptr;
+  const EagleConfig* const head = options.head != nullptr ? options.head->config.get() : nullptr;
   const auto lay_out = [&](size_t i, Carver& region) {
-    const bool is_head = i == num_buckets;
-    Bucket& bucket = is_head ? *memory.head : memory.buckets[i];
+    const bool is_head = i >= num_buckets;
+    Bucket& bucket = is_head ? memory.heads[i - num_buckets] : memory.buckets[i];
+    if (is_head && bucket.draft_rows == 0) return;
     const ModelConfig& model = is_head ? head->layer : config;
     OpLimits ops = OpLimitsOf(model, bucket.capacity, bucket.work, bucket.expanded_keys);
     ops.tokens_of_rank = MostTokens(memory.buckets);  // other ranks may be at another bucket
+    if (head != nullptr && !is_head && head->layer.fp8_blocks) {
+      // The pass ends with EagleHead::Fuse.
+      ops.has_block_scales = true;
+      ops.widest_input = std::max(ops.widest_input, LayerInputWidth(*head));
+    }
     bucket.forward = LayOutForward(model, bucket.capacity, layout.activation, region);
     layout.ops(i, ops, region);
     if (head != nullptr && !is_head) LayOutLayerInputs(*head, layout, region, bucket);
@@ -257,7 +270,7 @@ void LayOutActivations(const ModelConfig& config, const RunnerOptions& options,
     const ByteOffset chosen(bucket.capacity.query_tokens.raw() * ops.index.top_k * 4);
     memory.selection_bytes = Max(memory.selection_bytes, chosen + layout.selection(ops));
   };
-  memory.activations = TakeShared(device, num_buckets + (memory.head ? 1 : 0), lay_out);
+  memory.activations = TakeShared(device, num_buckets + memory.heads.size(), lay_out);
 }
 
 void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
@@ -307,7 +320,7 @@ StepMemory LayOutSteps(const ModelConfig& config, const RunnerLimits& limits,
   if (options.draft_layer) memory.num_draft_rows = limits.max_seqs * options.draft_branches;
   memory.buckets = MakeBucketList(limits, layout, memory.num_draft_rows);
   if (options.draft_layer) memory.num_step_states = MostTokens(memory.buckets);
-  if (options.head != nullptr) memory.head = MakeHeadBucket(memory.buckets, limits, layout);
+  if (options.head != nullptr) memory.heads = MakeHeadList(memory.buckets, layout);
   const ByteOffset begin = device.used();
   memory.device_rare = LayOutRare(limits, device);
   memory.host_rare = is_apart ? LayOutRare(limits, host) : memory.device_rare;

@@ -93,6 +93,7 @@ struct Bucket {
   WorkShape work = {};
   int32_t head_rows = 0;        // rows of which tokens can be drawn
   int32_t draft_rows = 0;       // the same of a pass of the draft layer; 0: none runs in it
+  bool is_head = false;         // one of StepMemory::heads
   TokenCount expanded_keys{0};  // rows for keys of sequences that are expanded
   BucketInputs host = {};
   BucketInputs device = {};              // host's own where the host computes
@@ -106,9 +107,9 @@ struct Bucket {
 struct StepMemory {
   PageRows page_rows;  // of all buckets, where the backend computes
   std::vector<Bucket> buckets;
-  // Where an EAGLE-3 head drafts: sizes, plan and buffers of its passes, whose inputs are those of any
-  // bucket. Its number is that behind the others.
-  std::optional<Bucket> head = {};
+  // Where an EAGLE-3 head drafts, for every bucket: sizes, plan and buffers of its passes there, whose inputs
+  // are the bucket's. They are numbered behind the buckets; where no pass runs, there is nothing.
+  std::vector<Bucket> heads = {};
   RareInputs host_rare, device_rare;
   StepOutputs host_outputs, device_outputs;
   std::vector<SampledRows> scores;  // over host_rare, one per block
@@ -149,14 +150,14 @@ struct StepLayout {
   StepMode buckets = StepMode::kGraph;  // kEager: one bucket for all steps
   int64_t logit_rows = kLogitBlock;     // computed at once
   FunctionRef<WorkShape(const BucketSize&)> work;
-  WorkShape head_work = {};  // of an EAGLE-3 head's passes
+  FunctionRef<WorkShape(const BucketSize&)> head_work;  // of an EAGLE-3 head's passes
   FunctionRef<ByteOffset(const OpLimits&)> attention;
   FunctionRef<ByteOffset(const OpLimits&)> selection;
   // Rows for the keys of sequences that attend in multi-head form, and what one takes; 0: none do.
   TokenCount expanded_keys{0};
   ByteOffset expanded_key_bytes{0};
-  // Take the memory of bucket i's plan and of its ops. A function that takes memory runs more than
-  // once, and only its last call counts.
+  // Take the memory of bucket i's plan and of its ops; a head's are behind the others. A function that takes
+  // memory runs more than once, and only its last call counts.
   FunctionRef<void(size_t i, const Bucket&, const PageRows&, Carver& device, Carver& host)> plan;
   FunctionRef<void(size_t i, const OpLimits&, Carver& region)> ops;
   FunctionRef<void(Carver& device)> more;

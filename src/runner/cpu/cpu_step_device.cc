@@ -43,11 +43,7 @@ std::optional<EagleHead> LoadHead(const RunnerOptions& options, const MemoryPlan
     if (progress) progress(Min(used, plan.weights));  // the model's angles lie before the head
   };
   cpu::CpuWeightPacker packer(carver, executor, loaded);
-  const EagleConfig& config = *options.head->config;
-  EagleWeights weights = LoadWeights(config, *options.head->weights, packer);
-  if (weights.embedding.empty()) weights.embedding = embedding;
-  return EagleHead(config, std::move(weights),
-                   MakeRopeAngles(config.layer, plan.limits.context, packer));
+  return LoadEagleHead(*options.head, embedding, plan.limits.context, packer);
 }
 
 // Writes to every memory page, so that the machine gives it now or not at all.
@@ -102,7 +98,7 @@ StepMemory LayOutCpuSteps(const ModelConfig& config, const RunnerLimits& limits,
   const auto more = [&](Carver& memory) {
     parts.sample_workers = LayOutSampleWorkers(limits.vocab_size, options.num_threads, memory);
   };
-  const auto head_work = [&] {
+  const auto head_work = [&](const BucketSize&) {
     const MlaShape head = AttentionShape(options.head->config->layer);
     return cpu::MlaWorkShape(head, options.num_threads);
   };
@@ -110,7 +106,7 @@ StepMemory LayOutCpuSteps(const ModelConfig& config, const RunnerLimits& limits,
                           .buckets = options.mode,
                           .logit_rows = std::min(kLogitBlock, limits.max_step_tokens.raw()),
                           .work = work,
-                          .head_work = options.head != nullptr ? head_work() : WorkShape(),
+                          .head_work = head_work,
                           .attention = attention,
                           .selection = selection,
                           .plan = plan,
@@ -308,8 +304,8 @@ void CpuStepDevice::Draft(const StepWork& work, const DraftWork& draft) {
 void CpuStepDevice::DraftNow(const StepWork& work, const DraftWork& draft,
                              FunctionRef<void(int64_t first, int64_t count)> sample) {
   const BucketInputs& inputs = memory_.buckets[work.bucket].device;
-  const size_t number = head_ ? memory_.buckets.size() : work.bucket;
-  const Bucket& bucket = head_ ? *memory_.head : memory_.buckets[number];
+  const size_t number = work.bucket + (head_ ? memory_.buckets.size() : 0);
+  const Bucket& bucket = (head_ ? memory_.heads : memory_.buckets)[work.bucket];
   cpu::CpuOps& ops = ops_[number];
   Poison();
   plan_ = &parts_.buckets[number].plans->Make(work.seqs, work.uses, pool_, options_.faults);

@@ -45,7 +45,7 @@ struct CpuStepParts {
     std::unique_ptr<PlanStorage> plans;
     cpu::OpScratch scratch = {};
   };
-  std::vector<BucketParts> buckets;   // and StepMemory's head behind them, where there is one
+  std::vector<BucketParts> buckets;   // and StepMemory's heads behind them
   SampleWorkers sample_workers = {};  // one per thread
 };
 

@@ -9,6 +9,7 @@
 #include "kernels/cuda/mla_attention/mla_attention.h"
 #include "kernels/cuda/select_keys/select_keys.h"
 #include "kernels/weight.h"
+#include "model/eagle.h"
 #include "model/indexer.h"
 #include "runner/logit_rows.h"
 #include "runner/plan_parts.h"
@@ -69,6 +70,12 @@ ByteOffset LargestGather(const ModelConfig& config, int64_t num_tokens, int64_t 
                              logit_rows * config.vocab_size * DTypeBytes(DType::kF32)));
 }
 
+WorkShape DenseWorkShape(const ModelConfig& config, const BucketSize& size, int32_t num_sms,
+                         const RunnerOptions& options) {
+  return MlaWorkShape(AttentionShape(config), num_sms,
+                      size.is_decode ? MlaStep::kDecode : MlaStep::kAny, options.deterministic);
+}
+
 // For what the passes of one step bring, most of which are small. A pass that brings more is waited for.
 constexpr ByteOffset kStagingBytes{int64_t{4} << 20};
 
@@ -100,8 +107,10 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
       return SparseWorkShape(AttentionShape(config), config.indexer->top_k, num_sms,
                              options.deterministic);
     }
-    return MlaWorkShape(AttentionShape(config), num_sms,
-                        size.is_decode ? MlaStep::kDecode : MlaStep::kAny, options.deterministic);
+    return DenseWorkShape(config, size, num_sms, options);
+  };
+  const auto head_work = [&](const BucketSize& size) {
+    return DenseWorkShape(options.head->config->layer, size, num_sms, options);
   };
   // A row that sees no more keys than it can choose gets them all, so one graph serves short rows and
   // long ones.
@@ -112,14 +121,15 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
   };
   const auto plan = [&](size_t i, const Bucket& bucket, const PageRows& rows, Carver& on_device,
                         Carver& on_host) {
+    const std::optional<WorkShape> selection = bucket.is_head ? std::nullopt : choosing;
     if (on_device.counting()) {
       const PlanStorageMemory need =
-          PlanStorageBytes(bucket.capacity, bucket.work, kNewPages, choosing);
+          PlanStorageBytes(bucket.capacity, bucket.work, kNewPages, selection);
       on_device.TakeBytes(need.device);
       on_host.TakeBytes(need.pinned);
     } else {
       bucket_parts(i).plan = std::make_unique<PlanStorage>(bucket.capacity, bucket.work, kNewPages,
-                                                           rows, on_device, on_host, choosing);
+                                                           rows, on_device, on_host, selection);
     }
   };
   int64_t most_tokens = 0;
@@ -142,6 +152,9 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
       parts.kept = on_device.Take<KeptDraft>(room.growths);
       parts.growing = on_device.Take<GrowingRows>(room.growths);
       parts.trees = on_device.Take<GrownTree>(room.growths);
+      if (options.head != nullptr) {
+        parts.token_ids = on_device.Take<int32_t>(options.head->config->draft_vocab_size);
+      }
     }
     if (options.deterministic) return;
     parts.gemm = TakeGemmWorkspace(on_device);
@@ -149,7 +162,8 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
   };
   // The same buckets in both modes: an eager step launches what the graph of its bucket holds.
   const auto selection = [&](const OpLimits& of) {
-    return choosing ? SelectKeysWorkspace(of.capacity, *choosing, of.index) : ByteOffset(0);
+    return of.index.num_heads > 0 ? SelectKeysWorkspace(of.capacity, *choosing, of.index)
+                                  : ByteOffset(0);
   };
   const TokenCount expanded_keys = ExpandedKeysFor(config, limits);
   const StepLayout layout{
@@ -157,6 +171,7 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
       .buckets = StepMode::kGraph,
       .logit_rows = logit_rows,
       .work = work,
+      .head_work = head_work,
       .attention = attention,
       .selection = selection,
       .expanded_keys = expanded_keys,

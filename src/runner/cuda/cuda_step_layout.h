@@ -35,7 +35,7 @@ struct CudaStepParts {
     std::unique_ptr<PlanStorage> plan;
     OpScratch scratch = {};
   };
-  std::vector<BucketParts> buckets;
+  std::vector<BucketParts> buckets;  // and StepMemory's heads behind them
   SampleScratch sampling = {};
   std::span<std::byte> gemm = {};
   std::span<std::byte> side_gemm = {};  // of products beside others
@@ -45,6 +45,7 @@ struct CudaStepParts {
   std::span<KeptDraft> kept = {};       // [growths] of the pass at hand
   std::span<GrowingRows> growing = {};  // [growths]
   std::span<GrownTree> trees = {};      // [growths] of the step at hand
+  std::span<int32_t> token_ids = {};    // of an EAGLE-3 head's tokens; empty where none drafts
   std::span<std::byte> staging = {};    // pinned
 };
 
