@@ -39,6 +39,15 @@ __device__ GrowthView ViewOf(const TreeGrowths& all, int32_t growth, int32_t pla
           .row_parents = all.row_parents.data() + int64_t{growth} * room.nodes};
 }
 
+// One of the most likely tokens of a row, as a token of the model. One that no vocabulary has is no guess.
+__device__ TokenLogprob TopOf(const RowTops& tops, int32_t row, int32_t number) {
+  TokenLogprob top = tops.tokens[int64_t{row} * tops.stride + number];
+  if (tops.token_ids.empty()) return top;
+  const bool is_known = top.token >= 0 && top.token < static_cast<int64_t>(tops.token_ids.size());
+  top.token = is_known ? tops.token_ids.data()[top.token] : kNoToken;
+  return top;
+}
+
 // As candidate `number`, behind one of score `before`.
 __device__ void AddCandidate(const TokenLogprob& guess, float before, int32_t number,
                              const GrowthView& draft) {
@@ -91,9 +100,10 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (keeps.top < 0) return;
   const int32_t branches = args.growths.room.branches;
-  const TokenLogprob* const top = args.tops.tokens + int64_t{keeps.top} * args.tops.stride;
   TokenLogprob* const kept = args.growths.kept.data() + int64_t{keeps.place} * branches;
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < branches; i += kThreads) kept[i] = top[i];
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < branches; i += kThreads) {
+    kept[i] = TopOf(args.tops, keeps.top, i);
+  }
 }
 
 // ---- Levels ----
@@ -134,9 +144,8 @@ __global__ void __launch_bounds__(kThreads) TakeLevelKernel(TakeLevelArgs args) 
   const int32_t first = NumCandidates(branches, rows.num_levels);
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < branches * branches; i += kThreads) {
     const int32_t row = i / branches;
-    const int64_t top = int64_t{rows.first_row + row} * args.tops.stride + i % branches;
     const float before = draft.scores[draft.continued[1 + num_rows + row]];
-    AddCandidate(args.tops.tokens[top], before, first + i, draft);
+    AddCandidate(TopOf(args.tops, rows.first_row + row, i % branches), before, first + i, draft);
   }
 }
 

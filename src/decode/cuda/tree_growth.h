@@ -19,6 +19,8 @@ namespace quire::cuda {
 struct RowTops {
   const TokenLogprob* tokens = nullptr;
   int32_t stride = 0;  // of rows
+  // Which of the model's tokens each of these is; empty: they are the model's own.
+  std::span<const int32_t> token_ids = {};
 };
 
 // States and tokens of the last pass to their places. No state is read that is written.

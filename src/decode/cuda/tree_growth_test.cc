@@ -21,10 +21,12 @@ namespace {
 constexpr int32_t kDrafts = 3;
 constexpr int32_t kHidden = 20;  // of bf16: not a multiple of 16 bytes
 constexpr int32_t kRootToken = 7;
+constexpr int32_t kNumTokens = 1000;
 
 struct Shape {
   int32_t steps, branches, nodes;
   bool has_faults = false;  // rows of NaN among the levels
+  bool is_head = false;     // tokens are a head's, and others of the model
 };
 
 // One draft as the host grows it.
@@ -80,7 +82,7 @@ class TreeGrowthTest : public ::testing::TestWithParam<Shape> {
       float logprob = -0.01f * static_cast<float>(1 + random_() % 50);
       for (int32_t i = 0; i < branches; ++i) {
         tops[static_cast<size_t>(row * kMaxTopLogprobs + i)] = {
-            .token = static_cast<int32_t>(random_() % 1000),
+            .token = static_cast<int32_t>(random_() % kNumTokens),
             .logprob = is_faulty ? std::numeric_limits<float>::quiet_NaN() : logprob};
         logprob -= 0.013f * static_cast<float>(1 + random_() % 90);
       }
@@ -93,12 +95,19 @@ class TreeGrowthTest : public ::testing::TestWithParam<Shape> {
     return {first, first + branches};
   }
 
+  // Of a head's tokens.
+  static std::vector<int32_t> TokenIds() {
+    std::vector<int32_t> ids(kNumTokens);
+    for (int32_t i = 0; i < kNumTokens; ++i) ids[static_cast<size_t>(i)] = 3 * i + 1;
+    return ids;
+  }
+
   std::mt19937_64 random_{5};
   Stream stream_;
 };
 
 TEST_P(TreeGrowthTest, TreesAreThoseThatTheHostGrows) {
-  const auto [steps, branches, nodes, has_faults] = GetParam();
+  const auto [steps, branches, nodes, has_faults, is_head] = GetParam();
   const GrowthRoom room{
       .growths = kDrafts, .branches = branches, .nodes = std::max(nodes, branches * steps)};
   Carver counter;
@@ -109,6 +118,19 @@ TEST_P(TreeGrowthTest, TreesAreThoseThatTheHostGrows) {
   const TreeGrowths growths = LayOutTreeGrowths(room, carver);
   const auto place_of = [](int32_t draft) { return (draft + 1) % kDrafts; };
   std::vector<HostDraft> drafts(kDrafts);
+  const DeviceVector<int32_t> ids_there(TokenIds());
+  const auto tops_at = [&](const DeviceVector<TokenLogprob>& tops) -> RowTops {
+    return {.tokens = tops.span().data(),
+            .stride = kMaxTopLogprobs,
+            .token_ids = is_head ? ids_there.span() : std::span<int32_t>()};
+  };
+  const auto row_of = [&](const std::vector<TokenLogprob>& tops, int32_t row) {
+    std::vector<TokenLogprob> best = RowOf(tops, row, branches);
+    for (TokenLogprob& guess : best) {
+      if (is_head) guess.token = TokenIds()[static_cast<size_t>(guess.token)];
+    }
+    return best;
+  };
 
   // What is kept: row i of the first pass, of the sequence in place_of(i).
   std::vector<uint16_t> states(static_cast<size_t>(2 * kDrafts * kHidden));
@@ -118,7 +140,7 @@ TEST_P(TreeGrowthTest, TreesAreThoseThatTheHostGrows) {
   const std::vector<TokenLogprob> first = RandomTops(kDrafts, branches, false);
   for (int32_t i = 0; i < kDrafts; ++i) {
     keeps.push_back({.from = i, .to = kDrafts + i, .top = i, .place = place_of(i)});
-    drafts[static_cast<size_t>(i)].Add(RowOf(first, i, branches), 1.0f);
+    drafts[static_cast<size_t>(i)].Add(row_of(first, i), 1.0f);
     for (int32_t k = 0; k < kHidden; ++k) {
       states[static_cast<size_t>((kDrafts + i) * kHidden + k)] =
           states[static_cast<size_t>(i * kHidden + k)];
@@ -128,7 +150,7 @@ TEST_P(TreeGrowthTest, TreesAreThoseThatTheHostGrows) {
   const DeviceVector<TokenLogprob> first_there(first);
   KeepDrafts({.growths = growths,
               .kept = keeps_there.span(),
-              .tops = {.tokens = first_there.span().data(), .stride = kMaxTopLogprobs},
+              .tops = tops_at(first_there),
               .states = TensorView(on_device.bytes().data(), DType::kBf16, {2 * kDrafts, kHidden},
                                    MemorySide::kDevice)},
              stream_);
@@ -172,7 +194,7 @@ TEST_P(TreeGrowthTest, TreesAreThoseThatTheHostGrows) {
       expected_parents.insert(expected_parents.end(), draft.row_parents.begin(),
                               draft.row_parents.end());
       for (int32_t k = 0; k < branches; ++k) {
-        draft.Add(RowOf(tops, i * branches + k, branches),
+        draft.Add(row_of(tops, i * branches + k),
                   draft.scores[static_cast<size_t>(best[static_cast<size_t>(k)])]);
       }
     }
@@ -183,7 +205,7 @@ TEST_P(TreeGrowthTest, TreesAreThoseThatTheHostGrows) {
     TakeLevel({.growths = growths,
                .rows = list.span(),
                .branches = branches,
-               .tops = {.tokens = tops_there.span().data(), .stride = kMaxTopLogprobs}},
+               .tops = tops_at(tops_there)},
               stream_);
     stream_.Synchronize();
   }
@@ -269,11 +291,14 @@ INSTANTIATE_TEST_SUITE_P(Shapes, TreeGrowthTest,
                          ::testing::Values(Shape{1, 1, 2}, Shape{1, 4, 5}, Shape{3, 1, 4},
                                            Shape{3, 4, 8}, Shape{5, 8, 32}, Shape{8, 8, 64},
                                            Shape{8, 1, 9}, Shape{3, 1, 4, true},
-                                           Shape{5, 8, 64, true}, Shape{4, 3, 30, true}),
+                                           Shape{5, 8, 64, true}, Shape{4, 3, 30, true},
+                                           Shape{3, 1, 4, false, true},
+                                           Shape{5, 8, 32, true, true}),
                          [](const auto& shape) {
                            const Shape& is = shape.param;
                            return std::to_string(is.steps) + "_" + std::to_string(is.branches) +
-                                  "_" + std::to_string(is.nodes) + (is.has_faults ? "_faulty" : "");
+                                  "_" + std::to_string(is.nodes) +
+                                  (is.has_faults ? "_faulty" : "") + (is.is_head ? "_head" : "");
                          });
 
 }  // namespace
