@@ -1,4 +1,4 @@
-// The drafts of EAGLE-3 heads, on the CPU.
+// The drafts of EAGLE-3 heads, on the CPU and on a device.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "model/eagle.h"
-#include "runner/cpu_runner.h"
 #include "runner/draft_cases.h"
+#include "runner/test_backend.h"
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
 #include "testing/random_head.h"
@@ -37,11 +37,11 @@ struct HeadedModel {
   }
   // Without a shape: plain steps.
   std::unique_ptr<MeteredRunner> Make(const RunnerOptions& plain, const TreeShape* shape) const {
-    if (shape == nullptr) return testing::MakeRunner(DraftFixture(folder), plain);
+    if (shape == nullptr) return testing::MakeBackendRunner(DraftFixture(folder), plain);
     const OpenedHead opened = Open();
     RunnerOptions options = LayerTargetOptions(plain, *shape);
     options.head = &opened;
-    return testing::MakeRunner(DraftFixture(folder), options);
+    return testing::MakeBackendRunner(DraftFixture(folder), options);
   }
 };
 
@@ -120,7 +120,8 @@ TEST(HeadDraftsTest, MoreBranchesThanAHeadHasTokensAreRefused) {
   RunnerOptions options =
       LayerTargetOptions(DraftOptions(16), {.steps = 2, .branches = 5, .nodes = 8});
   options.head = &head;
-  EXPECT_EQ(testing::ErrorMessage([&] { testing::MakeRunner(DraftFixture("v3_groups"), options); }),
+  EXPECT_EQ(testing::ErrorMessage(
+                [&] { testing::MakeBackendRunner(DraftFixture("v3_groups"), options); }),
             "speculation: branches: expected up to the draft model's 4 tokens, got 5");
 }
 

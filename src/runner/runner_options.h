@@ -48,7 +48,7 @@ struct RunnerOptions {
   // The model's draft layer is loaded, and keeps its rows in the pages too.
   bool draft_layer = false;
   // With draft_layer: an EAGLE-3 head, which drafts in place of the model's own layer, or null. It outlives
-  // the making of the runner. Of one rank, on the CPU.
+  // the making of the runner. Of one rank.
   const OpenedHead* head = nullptr;
   int32_t draft_branches =
       0;  // rows of each sequence that a pass of it wants tokens of; 0: none runs

@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +16,7 @@
 #include "device/arena.h"
 #include "device/cuda/cuda.h"
 #include "model/config.h"
+#include "model/eagle.h"
 #include "runner/cuda/cuda_step_layout.h"
 #include "runner/cuda/test_call_count.h"
 #include "runner/cuda/test_runner.h"
@@ -23,6 +28,7 @@
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
 #include "testing/faulty_weights.h"
+#include "testing/random_head.h"
 #include "testing/step_jobs.h"
 
 namespace quire::cuda {
@@ -189,14 +195,25 @@ struct DraftedAnswer {
   std::vector<int32_t> text;
 };
 
-// Whatever it drafts, and however: the passes of the layer follow each other on the device.
-TEST_F(CudaRunnerTest, AStepThatDraftsTakesNoMemoryWaitsOnceAndHasItsPassesInThePlan) {
+// Whatever it drafts, and however: the passes of the layer, or of a head, follow each other on the device.
+class CudaDraftingStepTest : public CudaRunnerTest,
+                             public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(CudaDraftingStepTest, TakesNoMemoryWaitsOnceAndHasItsPassesInThePlan) {
+  const bool has_head = GetParam() == std::string("eagle3");
+  const std::filesystem::path folder = kTestData / "hf" / (has_head ? "v3_groups" : "v3_mtp");
   const TreeShape shape{.steps = 3, .branches = 4, .nodes = 8};
   for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
     RunnerOptions options = kOptions;
     options.mode = mode;
     options.pool_tokens = TokenCount(1'000'000);
-    auto target = MakeDeviceRunner(kTestData / "hf" / "v3_mtp", LayerTargetOptions(options, shape));
+    OpenedHead head;
+    if (has_head) {
+      head = OpenEagleHead(std::filesystem::path(QUIRE_EAGLE_HEADS) / "eagle3",
+                           ReadModelConfig(folder));
+      options.head = &head;
+    }
+    auto target = MakeDeviceRunner(folder, LayerTargetOptions(options, shape));
     const MemoryPlan plan = target->memory_plan();
     auto drafter = std::make_unique<LayerDrafter>(*target->draft_runner(), target->limits(), shape);
     SpeculativeRunner runner(std::move(target), std::move(drafter), shape.Room());
@@ -220,6 +237,9 @@ TEST_F(CudaRunnerTest, AStepThatDraftsTakesNoMemoryWaitsOnceAndHasItsPassesInThe
                 0.01);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Drafts, CudaDraftingStepTest, ::testing::Values("layer", "eagle3"),
+                         [](const auto& test) { return std::string(test.param); });
 
 // Prompts in chunks and at once, beside an answer: multi-head form gives what latent form does, which
 // --deterministic always takes, up to rounding. Without experts: where two of them tie, rounding decides.
@@ -310,6 +330,56 @@ TEST(CudaStepMemoryTest, ChoosingKeysTakesAsMuchForEveryContext) {
   EXPECT_GT(selection(8 << 10), ByteOffset(0));
   EXPECT_EQ(selection(64 << 10), selection(8 << 10));
   EXPECT_EQ(selection(1 << 20), selection(8 << 10));
+}
+
+// In every bucket that it drafts in, beside the sparse model's: on the memory that was counted.
+TEST(CudaStepMemoryTest, AHeadHasPlansOfItsOwnGeometry) {
+  const ModelConfig config = ReadModelConfig(kTestData / "hf" / "glm_dsa");
+  const OpenedHead head =
+      OpenEagleHead(testing::WriteRandomHead(
+                        std::filesystem::path(::testing::TempDir()) / "planned_head", config),
+                    config);
+  const TreeShape shape{.steps = 3, .branches = 4, .nodes = 8};
+  RunnerOptions options = LayerTargetOptions(kOptions, shape);
+  options.head = &head;
+  RunnerLimits limits = LimitsWithoutPool(config, options);
+  limits.pool_pages = PageCount(100);
+  Carver device_bytes, pinned_bytes;
+  CudaStepParts counted;
+  LayOutCudaSteps(config, limits, options, 132, counted, device_bytes, pinned_bytes);
+  std::vector<std::byte> device_memory(static_cast<size_t>(device_bytes.used().raw()) + 256);
+  std::vector<std::byte> pinned_memory(static_cast<size_t>(pinned_bytes.used().raw()) + 256);
+  const auto aligned = [](std::vector<std::byte>& memory, ByteOffset bytes) {
+    void* at = memory.data();
+    size_t room = memory.size();
+    return std::span(
+        static_cast<std::byte*>(std::align(256, static_cast<size_t>(bytes.raw()), at, room)),
+        static_cast<size_t>(bytes.raw()));
+  };
+  Carver device(aligned(device_memory, device_bytes.used()), MemorySide::kDevice);
+  Carver pinned(aligned(pinned_memory, pinned_bytes.used()));
+  CudaStepParts parts;
+  const StepMemory memory = LayOutCudaSteps(config, limits, options, 132, parts, device, pinned);
+  EXPECT_EQ(device.used(), device_bytes.used());
+  EXPECT_EQ(pinned.used(), pinned_bytes.used());
+  EXPECT_EQ(std::ssize(parts.token_ids), head.config->draft_vocab_size);
+  ASSERT_EQ(memory.heads.size(), memory.buckets.size());
+  const size_t num_buckets = memory.buckets.size();
+  for (size_t i = 0; i < num_buckets; ++i) {
+    SCOPED_TRACE("bucket " + std::to_string(i));
+    const Bucket& bucket = memory.heads[i];
+    ASSERT_EQ(bucket.draft_rows > 0, !memory.buckets[i].size.expands());
+    if (bucket.draft_rows == 0) continue;
+    EXPECT_EQ(bucket.capacity.query_tokens, memory.buckets[i].capacity.query_tokens);
+    EXPECT_EQ(bucket.forward.hidden.dim(0), memory.buckets[i].forward.hidden.dim(0));
+    EXPECT_EQ(bucket.forward.q.dim(1), 3 * 16);  // heads of the head's own width
+    const PlanStorage& plan = *parts.buckets[num_buckets + i].plan;
+    // A CTA has 64 rows: 21 queries of three heads.
+    EXPECT_EQ(plan.work().query_tile, TokenCount(bucket.size.is_decode ? 1 : 21));
+    EXPECT_EQ(plan.work().most_keys, WorkShape().most_keys);
+    EXPECT_EQ(plan.selection_plan(), nullptr);
+    EXPECT_NE(parts.buckets[i].plan->selection_plan(), nullptr);
+  }
 }
 
 // The same step for an eager and a graph runner, in every bucket, with rows and tokens of padding

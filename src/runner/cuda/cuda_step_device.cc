@@ -8,7 +8,6 @@
 #include "kernels/cuda/weight_packer.h"
 #include "model/rope_table.h"
 #include "model/weights.h"
-#include "runner/draft_pass.h"
 #include "runner/kv_stores.h"
 #include "runner/logit_rows.h"
 #include "runner/plan_parts.h"
@@ -49,6 +48,19 @@ Model LoadModel(const ModelConfig& config, WeightSource& source, const RunnerOpt
   const RopeAngles angles = MakeRopeAngles(config, context, packer);
   packer.Finish();
   return Model(config, std::move(weights), angles);
+}
+
+// None where no head is to draft.
+std::optional<EagleHead> LoadHead(const RunnerOptions& options, const MemoryPlan& plan,
+                                  const Weight& embedding, Carver& carver,
+                                  const LoadProgress& progress) {
+  if (options.head == nullptr) return std::nullopt;
+  const auto loaded = [&](ByteOffset of_head) {
+    if (progress) progress(Min(plan.weights - plan.draft_weights + of_head, plan.weights));
+  };
+  ThreadPool threads(options.num_threads);
+  CudaWeightPacker packer(carver, threads, loaded);
+  return LoadEagleHead(*options.head, embedding, plan.limits.context, packer);
 }
 
 // To memory of the device, behind what `stream` was given.
@@ -107,6 +119,7 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
               PinnedBytes(config_, plan.limits, options, properties_.num_sms)),
       carver_(DeviceCarver(arena_)),
       model_(LoadModel(config_, source, options, plan.limits.context, carver_, progress)),
+      head_(LoadHead(options, plan, model_.weights().embedding, carver_, progress)),
       stores_(LayOutStores(config_, plan.limits, options, carver_)),
       memory_([&] {
         Carver pinned(pinned_.bytes());
@@ -122,19 +135,34 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
   QUIRE_CHECK(carver_.used() == plan.arena(), "{} bytes laid out, {} planned", carver_.used(),
               plan.arena());
   for (size_t i = 0; i < work_.size(); ++i) {
-    work_[i].ops = std::make_unique<CudaOps>(
-        parts_.buckets[i].scratch,
-        OpDevice{.stream = stream_,
-                 .branch = branch_,
-                 .gemms = gemms_,
-                 .status = status_.word(),
-                 .live = {.count = memory_.buckets[i].device.live_tokens.data()},
-                 .ranks = rank_.device.get()});
+    work_[i].ops = MakeOps(i, parts_.buckets[i].scratch);
+    if (!head_ || memory_.heads[i].draft_rows == 0) continue;
+    work_[i].head_ops = MakeOps(i, parts_.buckets[work_.size() + i].scratch);
   }
+  UploadTokenIds();
   // The default stream may still copy what was given to it, and ours does not wait for it.
   Check(cudaStreamSynchronize(nullptr), "loading the model");
   if (rank_.device != nullptr) rank_.device->TakeStaging(parts_.gathers);
   PlanProducts();
+}
+
+std::unique_ptr<CudaOps> CudaStepDevice::MakeOps(size_t bucket, const OpScratch& scratch) {
+  return std::make_unique<CudaOps>(
+      scratch, OpDevice{.stream = stream_,
+                        .branch = branch_,
+                        .gemms = gemms_,
+                        .status = status_.word(),
+                        .live = {.count = memory_.buckets[bucket].device.live_tokens.data()},
+                        .ranks = rank_.device.get()});
+}
+
+// Where trees grow: the host translates what it is brought itself.
+void CudaStepDevice::UploadTokenIds() {
+  if (parts_.token_ids.empty()) return;
+  const std::span<const std::byte> ids = std::as_bytes(draft_token_ids());
+  QUIRE_CHECK(ids.size() == parts_.token_ids.size_bytes(), "{} bytes of tokens", ids.size());
+  Check(cudaMemcpy(parts_.token_ids.data(), ids.data(), ids.size(), cudaMemcpyHostToDevice),
+        "tokens of a head");
 }
 
 // ---- Getting ready ----
@@ -145,10 +173,11 @@ void CudaStepDevice::PlanProducts() {
     const Bucket& bucket = memory_.buckets[i];
     ProductPlanningOps planning(parts_.buckets[i].scratch, gemms_);
     model_.Forward(ForwardOf(i), planning);
+    FuseStates(i, planning);
     model_.Logits(LogitsOf(bucket, bucket.device.logit_rows), planning);
     model_.Logits(LogitsOf(bucket, memory_.device_rare.scores.front().rows), planning);
     if (bucket.draft_rows == 0) continue;
-    RunDraft(model_, DraftOf(i), memory_, Index(bucket.draft_rows), planning,
+    RunDraft(Drafting(), DraftOf(i), memory_, Index(bucket.draft_rows), planning,
              [](int64_t, int64_t) {});
   }
 }
@@ -170,6 +199,12 @@ void CudaStepDevice::PrepareNow(const StepWork& work) {
   Deliver();
   const bool drafts = bucket.draft_rows > 0;
   LaunchBucket(work.bucket);
+  if (drafts && head_) {
+    PlanStorage& head_plan = DraftPlan(work.bucket);
+    head_plan.Pack(work.seqs, work.uses);
+    BringPlan(head_plan);
+    Deliver();
+  }
   if (drafts) LaunchDraft(work.bucket);
   AwaitStream();
   if (options_.mode != StepMode::kGraph) return;
@@ -274,16 +309,46 @@ ForwardArgs CudaStepDevice::ForwardOf(size_t number) const {
           .expansion = bucket.size.expands() ? &bucket.device.expansion : nullptr,
           .num_latent = bucket.size.num_latent.raw(),
           .states = config_.drafts ? memory_.states.FirstRows(std::ssize(bucket.device.tokens))
-                                   : TensorView()};
+                                   : TensorView(),
+          .wanted_layers = head_ ? head_->config().wanted_layers : std::span<const int32_t>(),
+          .layer_inputs = bucket.layer_inputs};
 }
 
-// The same rows through the draft layer.
+// The same rows through what drafts. A head sees every key.
 ForwardArgs CudaStepDevice::DraftOf(size_t number) const {
+  const std::span<const KvStore> stores = std::span(stores_).subspan(NumTrunkStores(config_));
+  if (head_) {
+    const BucketInputs& inputs = memory_.buckets[number].device;
+    return {.tokens = inputs.tokens,
+            .positions = inputs.positions,
+            .slots = inputs.slots,
+            .plan = DraftPlan(number).plan(),
+            .stores = stores,
+            .buffers = memory_.heads[number].forward};
+  }
   ForwardArgs args = ForwardOf(number);
-  args.stores = std::span(stores_).subspan(NumTrunkStores(config_));
+  args.stores = stores;
   args.experts_used = {};
   args.states = {};
   return args;
+}
+
+PlanStorage& CudaStepDevice::DraftPlan(size_t bucket) const {
+  return *parts_.buckets[bucket + (head_ ? memory_.buckets.size() : 0)].plan;
+}
+
+CudaOps& CudaStepDevice::DraftOps(size_t bucket) const {
+  const BucketWork& work = work_[bucket];
+  return head_ ? *work.head_ops : *work.ops;
+}
+
+void CudaStepDevice::FuseStates(size_t number, Ops& ops) const {
+  if (!head_) return;
+  const Bucket& bucket = memory_.buckets[number];
+  head_->Fuse({.inputs = bucket.layer_inputs,
+               .normed = bucket.normed_inputs,
+               .states = memory_.states.FirstRows(bucket.size.num_tokens.raw())},
+              ops);
 }
 
 LogitsArgs CudaStepDevice::LogitsOf(const Bucket& bucket, std::span<const int32_t> rows) const {
@@ -494,22 +559,23 @@ void CudaStepDevice::UploadMasks(const Bucket& bucket) {
 void CudaStepDevice::LaunchBucket(size_t number, PartMarks* marks) {
   CudaOps& ops = *work_[number].ops;
   const Bucket& bucket = memory_.buckets[number];
-  PlanStep(number);
+  PlanStep(number, *parts_.buckets[number].plan);
   if (marks != nullptr) marks->Begin(stream_);
   ops.MarkIn(marks);
   model_.Forward(ForwardOf(number), ops);
+  FuseStates(number, ops);
   model_.Logits(LogitsOf(bucket, bucket.device.logit_rows), ops);
   ops.MarkIn(nullptr);
 }
 
 // The plan, and how what follows is launched.
-void CudaStepDevice::PlanStep(size_t number) {
+void CudaStepDevice::PlanStep(size_t number, const PlanStorage& plan) {
   const BucketSize& size = memory_.buckets[number].size;
   const bool overlaps =
       size.num_tokens <= (size.is_decode ? kMostOverlappedRows : kMostOverlappedTokens);
   stream_.set_overlaps(overlaps);
   branch_.set_overlaps(overlaps);
-  parts_.buckets[number].plan->Launch(stream_, status_.word());
+  plan.Launch(stream_, status_.word());
 }
 
 // The marks are of one launch, or of one recording: one that failed leaves none behind.
@@ -593,7 +659,7 @@ void CudaStepDevice::DraftNow(const StepWork& work, const DraftWork& draft) {
 // The inputs of the bucket's rows alone: nothing is drawn of them.
 void CudaStepDevice::BringDraft(const StepWork& work) {
   const Bucket& bucket = memory_.buckets[work.bucket];
-  PlanStorage& plan = *parts_.buckets[work.bucket].plan;
+  PlanStorage& plan = DraftPlan(work.bucket);
   plan.Pack(work.seqs, work.uses);
   if (options_.checks == StepChecks::kPoison) Poison();
   BringBytes(bucket.device.bytes, UpTo(bucket.host.bytes, bucket.host.live_tokens),
@@ -610,24 +676,27 @@ void CudaStepDevice::RunDraftNow(const StepWork& work, const DraftWork& draft) {
   } else {
     LaunchDraft(work.bucket);
   }
-  KeepStates(memory_, draft, 0, static_cast<int64_t>(draft.num_rows), *work_[work.bucket].ops);
+  KeepStates(memory_, draft, 0, static_cast<int64_t>(draft.num_rows), DraftOps(work.bucket));
 }
 
 // What a graph records: where states are kept depends on the pass, and is not in it.
 void CudaStepDevice::LaunchDraft(size_t number) {
-  PlanStep(number);
-  RunDraft(model_, DraftOf(number), memory_, Index(memory_.buckets[number].draft_rows),
-           *work_[number].ops, [](int64_t first, int64_t) {
+  PlanStep(number, DraftPlan(number));
+  RunDraft(Drafting(), DraftOf(number), memory_, Index(memory_.buckets[number].draft_rows),
+           DraftOps(number), [](int64_t first, int64_t) {
              QUIRE_CHECK(first == 0, "a block of logits has room for a whole pass");
            });
 }
 
 void CudaStepDevice::SampleTops(size_t num_wanted) {
   if (num_wanted == 0) return;
-  cuda::Sample(
-      SampleOf(DraftCapacity(limits_, static_cast<int32_t>(num_wanted)),
-               memory_.device_draft.sampling, memory_.device_tops, WorkOf(*memory_.draft_tops)),
-      stream_);
+  const TensorView logits = DraftedLogits(Drafting(), memory_, static_cast<int64_t>(num_wanted));
+  SampleCapacity capacity = DraftCapacity(limits_, static_cast<int32_t>(num_wanted));
+  capacity.vocab_size = logits.dim(1);
+  SampleArgs args = SampleOf(capacity, memory_.device_draft.sampling, memory_.device_tops,
+                             WorkOf(*memory_.draft_tops));
+  args.logits = logits;
+  cuda::Sample(args, stream_);
 }
 
 void CudaStepDevice::DownloadTops(size_t num_wanted) {
@@ -649,15 +718,16 @@ GrowRowsArgs CudaStepDevice::RowsOf(size_t bucket, std::span<const GrowingRows> 
           .forgets_parents = growth.forgets_parents,
           .tokens = memory_.buckets[bucket].device.tokens,
           .state_of = memory_.device_draft.state_of,
-          .packed = parts_.buckets[bucket].plan->step_on_device()};
+          .packed = DraftPlan(bucket).step_on_device()};
 }
 
 // Nothing of it is waited for: what fails is found by the next Wait.
 void CudaStepDevice::Grow(const StepWork& work, const DraftWork& draft, const GrowthWork& growth) {
-  const RowTops tops =
-      growth.branches == 1
-          ? RowTops{.tokens = memory_.device_tops.chosen.data(), .stride = 1}
-          : RowTops{.tokens = memory_.device_tops.top.data(), .stride = kMaxTopLogprobs};
+  const bool is_chain = growth.branches == 1;
+  const SampleResults& results = memory_.device_tops;
+  const RowTops tops{.tokens = is_chain ? results.chosen.data() : results.top.data(),
+                     .stride = is_chain ? 1 : kMaxTopLogprobs,
+                     .token_ids = parts_.token_ids};
   const auto rows = BringList(parts_.growing, growth.rows, "rows that grow");
   const auto kept = BringList(parts_.kept, growth.kept, "drafts to keep");
   if (work.num_tokens > 0) BringDraft(work);

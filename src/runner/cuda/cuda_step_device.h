@@ -35,9 +35,11 @@
 #include "kernels/cuda/part_marks.h"
 #include "kernels/weight.h"
 #include "model/config.h"
+#include "model/eagle.h"
 #include "model/forward.h"
 #include "model/weight_source.h"
 #include "runner/cuda/cuda_step_layout.h"
+#include "runner/draft_pass.h"
 #include "runner/memory_plan.h"
 #include "runner/runner_options.h"
 #include "runner/step_device.h"
@@ -78,6 +80,9 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   void Sample(const StepWork& work) override;
   void Wait() override;
   void Draft(const StepWork& work, const DraftWork& draft) override;
+  std::span<const int32_t> draft_token_ids() const override {
+    return head_ ? head_->token_ids() : std::span<const int32_t>();
+  }
   void CopyState(int32_t from, int32_t to) override;
   bool grows_trees() const override { return GrowsTrees(options_); }
   void Grow(const StepWork& work, const DraftWork& draft, const GrowthWork& growth) override;
@@ -91,6 +96,7 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   // A bucket's launches.
   struct BucketWork {
     std::unique_ptr<CudaOps> ops;
+    std::unique_ptr<CudaOps> head_ops;  // of an EAGLE-3 head, where one drafts in the bucket
     std::optional<Graph> graph;
     std::optional<Graph> draft_graph;  // of a pass of the draft layer
     // The same with marks, made when times are first asked for.
@@ -111,6 +117,13 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   void FollowCopyState(int32_t from, int32_t to) override { CopyState(from, to); }
   void AwaitLastOrder() override;
 
+  DraftModel Drafting() const { return {model_, head_ ? &*head_ : nullptr}; }
+  // Of passes that draft in a bucket: the bucket's own, or the head's there.
+  PlanStorage& DraftPlan(size_t bucket) const;
+  CudaOps& DraftOps(size_t bucket) const;
+
+  std::unique_ptr<CudaOps> MakeOps(size_t bucket, const OpScratch& scratch);
+  void UploadTokenIds();
   void PlanProducts();
   void PrepareNow(const StepWork& work);
   void ReadyNow();
@@ -145,7 +158,9 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   void LaunchBucket(size_t number, PartMarks* marks = nullptr);
   void LaunchTimed(size_t number);
   void LaunchDraft(size_t number);
-  void PlanStep(size_t number);
+  void PlanStep(size_t number, const PlanStorage& plan);
+  // Behind the forward pass: what a head takes of it.
+  void FuseStates(size_t number, Ops& ops) const;
   void SampleTops(size_t num_wanted);
   void DownloadTops(size_t num_wanted);
   void SampleNext(const Bucket& bucket);
@@ -172,7 +187,8 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   Status status_;
   Carver carver_;  // over the arena: weights, angles, KV, steps
   Model model_;
-  std::vector<KvStore> stores_;  // of StoreLayouts
+  std::optional<EagleHead> head_;  // that drafts in place of the model's own layer
+  std::vector<KvStore> stores_;    // of StoreLayouts
   CudaStepParts parts_;
   StepMemory memory_;
   StepOrders orders_;

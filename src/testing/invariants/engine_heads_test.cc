@@ -1,4 +1,4 @@
-// EAGLE-3 heads change no token either: of random weights, on the CPU.
+// EAGLE-3 heads change no token either: of random weights.
 #include <gtest/gtest.h>
 
 #include <cstdint>
