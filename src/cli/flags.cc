@@ -232,9 +232,9 @@ void AddSpeculation(FlagReader& reader, ModelFlags& flags) {
   add({"--speculative-algorithm", "NAME", "none",
        "Guess tokens ahead, several a step, for the same text sooner: none; eagle (or nextn), by "
        "the\n"
-       "model's own draft layer; eagle3, by a draft model, on a CPU; or ngram, what followed the "
-       "last\n"
-       "tokens where they stood before in the sequence"},
+       "model's own draft layer; eagle3, by a draft model; or ngram, what followed the last "
+       "tokens\n"
+       "where they stood before in the sequence"},
       flags.speculative_algorithm, ParseAlgorithm);
   add({"--speculative-draft-model-path", "FOLDER", "",
        "Folder of the draft model of eagle3: an EAGLE-3 head that was made for MODEL"},
@@ -276,16 +276,12 @@ void CheckNodes(const ModelFlags& flags, const TreeShape& shape) {
       shape.candidates() + 1, shape.steps, shape.branches, shape.nodes);
 }
 
-void CheckDraftModel(const ModelFlags& flags, const Speculation& speculation) {
+void CheckDraftModel(const Speculation& speculation) {
   const bool is_eagle3 = speculation.algorithm == Speculation::Algorithm::kEagle3;
   Require(is_eagle3 || speculation.draft_model.empty(),
           "--speculative-draft-model-path: expected --speculative-algorithm eagle3 with it");
-  if (!is_eagle3) return;
-  Require(!speculation.draft_model.empty(),
+  Require(!is_eagle3 || !speculation.draft_model.empty(),
           "--speculative-algorithm: expected --speculative-draft-model-path with eagle3, got none");
-  Require(flags.device == DeviceKind::kCpu,
-          "--speculative-algorithm: expected --device cpu with eagle3, got --device {}",
-          DeviceKindName(flags.device));
 }
 
 Speculation SpeculationOf(const ModelFlags& flags) {
@@ -300,7 +296,7 @@ Speculation SpeculationOf(const ModelFlags& flags) {
     Require(!value || speculation.is_on(),
             "{}: expected --speculative-algorithm eagle, eagle3 or ngram with it, got none", name);
   }
-  CheckDraftModel(flags, speculation);
+  CheckDraftModel(speculation);
   if (!speculation.is_on()) return speculation;
   Require(flags.device == DeviceKind::kCpu || flags.tp_size == 1,
           "--speculative-algorithm: expected --tp-size 1 with it on a GPU, since ranks on GPUs do "

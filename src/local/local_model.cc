@@ -46,13 +46,8 @@ RunnerOptions WithRoomForDrafts(DeviceKind device, const Speculation& speculatio
   Require(device == DeviceKind::kCpu || options.tp_size == 1,
           "speculation: tp size: expected 1 on a GPU, where ranks cannot speculate yet, got {}",
           options.tp_size);
-  if (speculation.algorithm == Speculation::Algorithm::kEagle3) {
-    Require(device == DeviceKind::kCpu,
-            "speculation: eagle3: expected the CPU, which alone runs a head so far, got {}",
-            DeviceKindName(device));
-    Require(options.tp_size == 1, "speculation: eagle3: expected one rank, got {}",
-            options.tp_size);
-  }
+  Require(speculation.algorithm != Speculation::Algorithm::kEagle3 || options.tp_size == 1,
+          "speculation: eagle3: expected one rank, got {}", options.tp_size);
   Validate(speculation.shape);
   const DraftRoom room = speculation.shape.Room();
   Require(options.context == TokenCount(0) || options.context > TokenCount(room.slots),
