@@ -103,10 +103,10 @@ class TreeGrowthTest : public ::testing::TestWithParam<Shape> {
   }
 
   std::mt19937_64 random_{5};
-  Stream stream_;
 };
 
 TEST_P(TreeGrowthTest, TreesAreThoseThatTheHostGrows) {
+  const Stream stream;
   const auto [steps, branches, nodes, has_faults, is_head] = GetParam();
   const GrowthRoom room{
       .growths = kDrafts, .branches = branches, .nodes = std::max(nodes, branches * steps)};
@@ -153,8 +153,8 @@ TEST_P(TreeGrowthTest, TreesAreThoseThatTheHostGrows) {
               .tops = tops_at(first_there),
               .states = TensorView(on_device.bytes().data(), DType::kBf16, {2 * kDrafts, kHidden},
                                    MemorySide::kDevice)},
-             stream_);
-  EXPECT_EQ(on_device.Values(stream_), states);
+             stream);
+  EXPECT_EQ(on_device.Values(stream), states);
 
   for (int32_t level = 1; level < steps; ++level) {
     const int32_t num_rows = branches * (level - 1);
@@ -179,7 +179,7 @@ TEST_P(TreeGrowthTest, TreesAreThoseThatTheHostGrows) {
               .tokens = tokens.span(),
               .state_of = state_of.span(),
               .packed = {.seqs = seqs.span().data(), .words = words.span().data()}},
-             stream_);
+             stream);
     std::vector<int32_t> expected_tokens, expected_states, expected_parents;
     const std::vector<TokenLogprob> tops = RandomTops(kDrafts * branches, branches, has_faults);
     for (int32_t i = 0; i < kDrafts; ++i) {
@@ -198,16 +198,16 @@ TEST_P(TreeGrowthTest, TreesAreThoseThatTheHostGrows) {
                   draft.scores[static_cast<size_t>(best[static_cast<size_t>(k)])]);
       }
     }
-    EXPECT_EQ(tokens.Values(stream_), expected_tokens) << "level " << level;
-    EXPECT_EQ(state_of.Values(stream_), expected_states) << "level " << level;
-    EXPECT_EQ(words.Values(stream_), expected_parents) << "level " << level;
+    EXPECT_EQ(tokens.Values(stream), expected_tokens) << "level " << level;
+    EXPECT_EQ(state_of.Values(stream), expected_states) << "level " << level;
+    EXPECT_EQ(words.Values(stream), expected_parents) << "level " << level;
     const DeviceVector<TokenLogprob> tops_there(tops);
     TakeLevel({.growths = growths,
                .rows = list.span(),
                .branches = branches,
                .tops = tops_at(tops_there)},
-              stream_);
-    stream_.Synchronize();
+              stream);
+    stream.Synchronize();
   }
 
   const PackedTrees packed(nodes);
@@ -246,14 +246,14 @@ TEST_P(TreeGrowthTest, TreesAreThoseThatTheHostGrows) {
               .packed = {.seqs = seqs.span().data(), .words = words.span().data()},
               .sampling = {.items = items_there.span(), .text = text.span()},
               .nodes = {.tokens = node_tokens.span(), .parents = node_parents.span()}},
-             stream_);
+             stream);
 
-  const std::vector<int32_t> got_tokens = tokens.Values(stream_), got_words = words.Values(stream_),
-                             got_text = text.Values(stream_),
-                             got_node_tokens = node_tokens.Values(stream_),
-                             got_node_parents = node_parents.Values(stream_);
-  const std::vector<TokenCount> got_positions = positions.Values(stream_);
-  const std::vector<SampleItem> got_items = items_there.Values(stream_);
+  const std::vector<int32_t> got_tokens = tokens.Values(stream), got_words = words.Values(stream),
+                             got_text = text.Values(stream),
+                             got_node_tokens = node_tokens.Values(stream),
+                             got_node_parents = node_parents.Values(stream);
+  const std::vector<TokenCount> got_positions = positions.Values(stream);
+  const std::vector<SampleItem> got_items = items_there.Values(stream);
   for (int32_t i = 0; i < kDrafts; ++i) {
     const HostDraft& draft = drafts[static_cast<size_t>(i)];
     DraftTree tree;
