@@ -23,6 +23,7 @@
 #include "base/units.h"
 #include "decode/draft_tree.h"
 #include "decode/drafter.h"
+#include "decode/tree_growth.h"
 #include "runner/draft_runner.h"
 #include "runner/runner_options.h"
 #include "runner/speculative_runner.h"
@@ -40,7 +41,9 @@ struct TreeShape {
   int64_t nodes = 4;     // of a draft, its root among them
 
   // Of all levels.
-  int64_t candidates() const { return branches + (steps - 1) * branches * branches; }
+  int64_t candidates() const {
+    return NumCandidates(static_cast<int32_t>(branches), static_cast<int32_t>(steps));
+  }
   DraftRoom Room() const;
 };
 

@@ -270,6 +270,7 @@ DraftWork ModelRunner::RunPass(const DraftPass& pass, Tops tops,
                                FunctionRef<void(const DraftWork&)> run) {
   device_->ThrowIfLost();
   QUIRE_CHECK(!is_running_, "a step is still to be collected");
+  grown_ = {};  // of a step that was refused
   batch_ = {.sequences = pass.sequences};
   const TokenCount num_tokens = NumTokens(batch_);
   const size_t num_seqs = pass.sequences.size();
@@ -291,12 +292,17 @@ DraftWork ModelRunner::RunPass(const DraftPass& pass, Tops tops,
 
 void ModelRunner::Extend(const DraftPass& pass, std::span<const KeptDraft> kept) {
   const GrowthWork growth{.kept = kept, .branches = pass.num_top};
-  if (pass.sequences.empty()) {
-    device_->ThrowIfLost();
-    device_->Grow({}, {}, growth);
-  } else {
+  if (!pass.sequences.empty()) {
     RunPass(pass, Tops::kDevice,
             [&](const DraftWork& work) { device_->Grow(work_, work, growth); });
+    return;
+  }
+  device_->ThrowIfLost();
+  try {
+    device_->Grow({}, {}, growth);
+  } catch (...) {
+    device_->Abandon(std::current_exception());
+    throw;
   }
 }
 

@@ -28,7 +28,8 @@ struct ShapeCost {
 
 struct ShapeCosts {
   std::vector<ShapeCost> steps = {};  // ascending in num_seqs
-  // What a token of a prompt takes longer where the layer is to draft behind it.
+  // What a token of a prompt takes longer where the layer is to draft behind it; 0 if there was no time to
+  // measure it.
   double prompt_token_seconds = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <vector>
@@ -158,12 +159,12 @@ std::vector<int64_t> NumbersOfSequences(const RunnerLimits& limits) {
 
 // What one takes longer where the layer is to draft behind it.
 double SecondsOfPromptToken(Runner& runner, AdaptiveDrafter& drafter, uint64_t next_id,
-                            const CostMeter& meter) {
+                            const CostMeter& meter, const std::function<bool()>& has_time) {
   if (runner.limits().context < TokenCount(kPromptTokens + kMoreTokens)) return 0;
   const auto seconds = [&](size_t number, size_t num_tokens) {
     drafter.Fix(number);
     double shortest = std::numeric_limits<double>::infinity();
-    for (int round = 0; round < 2; ++round) {
+    for (int round = 0; round < 2 && (round == 0 || has_time()); ++round) {
       next_id += 2;
       shortest = std::min(shortest, SecondsOfPrompt(runner, next_id, num_tokens, meter));
     }
@@ -206,8 +207,8 @@ ShapeCosts MeasureShapeCosts(Runner& runner, AdaptiveDrafter& drafter, const Cos
       for (size_t i = 1; i <= shapes.size() && has_time(); ++i) measure(drafting, i);
     }
   }
-  if (!costs.steps.empty()) {
-    costs.prompt_token_seconds = SecondsOfPromptToken(runner, drafter, next_id, meter);
+  if (!costs.steps.empty() && has_time()) {
+    costs.prompt_token_seconds = SecondsOfPromptToken(runner, drafter, next_id, meter, has_time);
   }
   drafter.Fix(0);
   return costs;

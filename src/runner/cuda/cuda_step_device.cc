@@ -380,6 +380,7 @@ void CudaStepDevice::ThrowIfLost() const {
 
 // Waits for all that was launched, well or not. A pass that failed may have left its branch unjoined.
 void CudaStepDevice::Abandon(const std::exception_ptr& why) noexcept {
+  to_deliver_.clear();  // of a step that will not run
   try {
     orders_.FailFor(why);
     if (why) std::rethrow_exception(why);
@@ -392,6 +393,7 @@ void CudaStepDevice::Abandon(const std::exception_ptr& why) noexcept {
   if (lost_ && rank_.device == nullptr) return;
   cudaStreamSynchronize(stream_.get());
   cudaStreamSynchronize(branch_.stream().get());
+  staging_.Clear();
   cudaGetLastError();  // of a stream that another rank's failure left in a recording
 }
 
