@@ -82,21 +82,14 @@ class Adder : Participant {
   // Rows of other tokens keep their sums: 0 times a value that is not finite is not 0.
   __device__ __forceinline__ void AddValuesOfToken(int stage, int32_t token) {
     const StateView kept = StateAt(args_, args_.kept, worker_);
-    ForEachRow([&](int32_t row, int) {
-      float* o = kept.o + (Block().row_begin + row) * kept.o_stride;
-      return [o](int32_t column, float x, float y) {
-        *reinterpret_cast<float2*>(o + column) = make_float2(x, y);
-      };
-    });
+    StoreSums(kept);
     AddValues(stage);
-    ForEachRow([&](int32_t row, int) {
-      const float* o = kept.o + (Block().row_begin + row) * kept.o_stride;
-      const bool keeps = Block().TokenOf(row) != token;
-      return [o, keeps](int32_t column, float& x, float& y) {
-        const float2 before = *reinterpret_cast<const float2*>(o + column);
-        x = Select(keeps, before.x, x);
-        y = Select(keeps, before.y, y);
-      };
+    const bool keeps[2] = {Block().TokenOf(RowOf(0)) != token, Block().TokenOf(RowOf(1)) != token};
+    ForEachPatch(kept, [&](const float4& before, float* now) {
+      now[0] = Select(keeps[0], before.x, now[0]);
+      now[1] = Select(keeps[0], before.y, now[1]);
+      now[2] = Select(keeps[1], before.z, now[2]);
+      now[3] = Select(keeps[1], before.w, now[3]);
     });
   }
 
@@ -115,21 +108,14 @@ class Adder : Participant {
     ended_parity_ ^= 1;
   }
 
-  // Calls per_row(row, which) for this thread's rows, and what it returns with (column, x, y) for the
-  // row's pairs of sums.
-  template <class PerRow>
-  __device__ __forceinline__ void ForEachRow(PerRow per_row) {
+  // Calls per_patch(a state's sums, ours) for all patches of 8 columns of which we have four sums each. Behind
+  // the last row both are of no use.
+  template <class PerPatch>
+  __device__ __forceinline__ void ForEachPatch(const StateView& state, PerPatch per_patch) {
+    if (RowOf(0) >= Block().num_rows) return;
+    float4* sums = &state.Sums(Block().row_begin + RowOf(0), half_ * kHalf, thread_ % 32);
 #pragma unroll
-    for (int which = 0; which < 2; ++which) {
-      if (RowOf(which) >= Block().num_rows) continue;
-      auto per_pair = per_row(RowOf(which), which);
-      const int32_t column = half_ * kHalf + thread_ % 4 * 2;
-#pragma unroll
-      for (int n = 0; n < kHalf / 8; ++n) {
-        float(&o)[64] = o_[n / 16];
-        per_pair(column + n * 8, o[n % 16 * 4 + 2 * which], o[n % 16 * 4 + 2 * which + 1]);
-      }
-    }
+    for (int n = 0; n < kHalf / 8; ++n) per_patch(sums[n * 32], o_[n / 16] + n % 16 * 4);
   }
   // Calls per_row(row, m, l), in one thread of all that have the row.
   template <class PerRow>
@@ -166,11 +152,8 @@ class Adder : Participant {
   }
 
   __device__ __forceinline__ void StoreSums(const StateView& to) {
-    ForEachRow([&](int32_t row, int) {
-      float* o = to.o + (Block().row_begin + row) * to.o_stride;
-      return [o](int32_t column, float x, float y) {
-        *reinterpret_cast<float2*>(o + column) = make_float2(x, y);
-      };
+    ForEachPatch(to, [](float4& sums, const float* now) {
+      sums = make_float4(now[0], now[1], now[2], now[3]);
     });
   }
 
@@ -203,25 +186,28 @@ class Adder : Participant {
       m_[which] = reaches[which] ? folds[which].m : folded_m_[which];
       l_[which] = reaches[which] ? folds[which].l : folded_l_[which];
     }
-    ForEachRow([&](int32_t row, int which) {
-      const float* o = earlier.o + (Block().row_begin + row) * earlier.o_stride;
-      return [fold = folds[which], reach = reaches[which], o](int32_t column, float& x, float& y) {
-        const float2 before = *reinterpret_cast<const float2*>(o + column);
-        x = Select(reach, fold.Sum(before.x, x), before.x);
-        y = Select(reach, fold.Sum(before.y, y), before.y);
-      };
+    ForEachPatch(earlier, [&](const float4& before, float* now) {
+      now[0] = Select(reaches[0], folds[0].Sum(before.x, now[0]), before.x);
+      now[1] = Select(reaches[0], folds[0].Sum(before.y, now[1]), before.y);
+      now[2] = Select(reaches[1], folds[1].Sum(before.z, now[2]), before.z);
+      now[3] = Select(reaches[1], folds[1].Sum(before.w, now[3]), before.w);
     });
   }
 
   template <class T, class Store>
   __device__ __forceinline__ void WriteAs(Store store) {
-    ForEachRow([&](int32_t row, int which) {
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      const int32_t row = RowOf(which);
+      if (row >= Block().num_rows) continue;
       const float factor = ShareOfOne(l_[which]);
-      T* to = args_.out.Row<T>(Token(row), Block().HeadOf(row));
-      return [factor, to, store](int32_t column, float x, float y) {
-        store(to + column, x * factor, y * factor);
-      };
-    });
+      T* to = args_.out.Row<T>(Token(row), Block().HeadOf(row)) + half_ * kHalf + thread_ % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < kHalf / 8; ++n) {
+        const float* sums = o_[n / 16] + n % 16 * 4 + 2 * which;
+        store(to + n * 8, sums[0] * factor, sums[1] * factor);
+      }
+    }
   }
   __device__ __forceinline__ void Write() {
     if (args_.out.is_bf16) {

@@ -14,11 +14,16 @@ namespace quire::cuda {
 // Rows (query heads) that a CTA on tensor cores holds.
 inline constexpr int32_t kMlaRows = 64;
 
-// A state of running softmax in the workspace: m [rows], l [rows], o [rows, MlaStateStride].
-QUIRE_HD constexpr int64_t MlaStateStride(int64_t latent_dim) { return (latent_dim + 3) / 4 * 4; }
+// A state of running softmax in the workspace: m [rows], l [rows], and sums in patches of 16 rows and 8
+// columns, row of patches by row of patches. In a patch sums lie as tensor cores leave them in a warp, four
+// of a lane beside each other, so that whoever stores or loads a patch has 512 bytes in one piece.
+inline constexpr int64_t kPatchRows = 16, kPatchColumns = 8;
+QUIRE_HD constexpr int64_t MlaStateRows(int64_t rows) { return RoundUp(rows, kPatchRows); }
+QUIRE_HD constexpr int64_t MlaStateColumns(int64_t latent_dim) {
+  return RoundUp(latent_dim, kPatchColumns);
+}
 QUIRE_HD constexpr int64_t MlaStateFloats(int64_t rows, int64_t latent_dim) {
-  const int64_t padded = (rows + 3) / 4 * 4;
-  return padded * (2 + MlaStateStride(latent_dim));
+  return MlaStateRows(rows) * (2 + MlaStateColumns(latent_dim));
 }
 
 // What maxima in a state are in: scores, or scores times log2(e).

@@ -202,7 +202,7 @@ class PlainRun {
   __device__ void Store(const StateView& to) {
     for (int32_t e = thread_; e < block_.num_rows * latent_dim_; e += kPlainThreads) {
       const int32_t row = e / latent_dim_;
-      to.o[(block_.row_begin + row) * to.o_stride + e % latent_dim_] = o_[e];
+      to.Sum(block_.row_begin + row, e % latent_dim_) = o_[e];
     }
     if (thread_ < block_.num_rows) {
       to.m[block_.row_begin + thread_] = shared_.m[thread_];
@@ -225,7 +225,7 @@ class PlainRun {
   __device__ void FoldInto(const StateView& earlier, int32_t begin) {
     for (int32_t e = thread_; e < block_.num_rows * latent_dim_; e += kPlainThreads) {
       const int32_t row = e / latent_dim_, at = block_.row_begin + row;
-      const float before = earlier.o[at * earlier.o_stride + e % latent_dim_];
+      const float before = earlier.Sum(at, e % latent_dim_);
       const Fold fold =
           Fold::Of<NaturalExponent>(earlier.m[at], earlier.l[at], shared_.m[row], shared_.l[row]);
       o_[e] = begin < shared_.visible[row] ? fold.Sum(before, o_[e]) : before;

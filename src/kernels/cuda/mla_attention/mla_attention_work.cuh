@@ -88,14 +88,25 @@ struct StateView {
   float* m;
   float* l;
   float* o;
-  int64_t o_stride;
+  int64_t columns;
+
+  // The sums that `lane` has of the patch at a row and column: rows lane / 4 and 8 below, of each the columns
+  // from lane % 4 * 2 on.
+  __device__ float4& Sums(int32_t row, int32_t column, int lane) const {
+    const int64_t patch = (row / kPatchRows * columns + column / kPatchColumns * kPatchColumns);
+    return reinterpret_cast<float4*>(o + patch * kPatchRows)[lane];
+  }
+  __device__ float& Sum(int32_t row, int32_t column) const {
+    float* four = &Sums(row, column, row % 8 * 4 + column % 8 / 2).x;
+    return four[row % 16 / 8 * 2 + column % 2];
+  }
 };
 
 __device__ inline StateView StateAt(const MlaKernelArgs& args, float* states, int64_t index) {
   const int64_t latent_dim = args.store.dims.latent_dim;
-  const int64_t rows = (args.tile_rows + 3) / 4 * 4;
+  const int64_t rows = MlaStateRows(args.tile_rows);
   float* m = states + index * MlaStateFloats(args.tile_rows, latent_dim);
-  return {.m = m, .l = m + rows, .o = m + 2 * rows, .o_stride = MlaStateStride(latent_dim)};
+  return {.m = m, .l = m + rows, .o = m + 2 * rows, .columns = MlaStateColumns(latent_dim)};
 }
 
 // ---- exp and log of the two kernels ----
@@ -152,7 +163,8 @@ struct RowBlock {
   int32_t num_heads;
   int32_t row_begin;  // in the tile
   int32_t num_rows;
-  int32_t own_keys_begin;           // from here on every query sums keys of its own
+  int32_t own_keys_begin;  // from here on every query sums keys of its own, in its own order
+  int32_t nodes_begin;     // of a tree whose nodes stay in their order: rows see some of them
   int32_t first_token, last_token;  // of the tile, that have rows here
   int32_t kv_end, kv_len;           // the last is the sequence's
   const PageId* pages;              // of the sequence

@@ -4,12 +4,11 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/row_ops/row_ops_math.cuh"
 #include "kernels/row_ops.h"
 
 namespace quire::cuda {
-
-inline constexpr unsigned kAllLanes = ~0u;
 
 __device__ inline int LaneId() { return static_cast<int>(threadIdx.x) % 32; }
 

@@ -10,6 +10,9 @@
 
 namespace quire::cuda {
 
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = ~0u;
+
 __device__ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }

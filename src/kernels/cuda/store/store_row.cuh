@@ -10,11 +10,9 @@
 #include "attn/kv_layout.h"
 #include "attn/kv_store.h"
 #include "base/narrow_float.h"
+#include "kernels/cuda/ptx/instructions.cuh"
 
 namespace quire::cuda {
-
-inline constexpr int kWarp = 32;
-inline constexpr unsigned kAllLanes = 0xffffffffu;
 
 // A KvStore as kernels take it.
 struct StoreView {
