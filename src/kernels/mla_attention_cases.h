@@ -14,6 +14,13 @@ namespace quire::testing {
 // A tree of two chains and a fork: node 0 is the root, 1 and 2 hang on it, 3 on 1, 4 on 2, 5 on 3.
 inline const std::vector<int32_t> kTree = {-1, 0, 0, 1, 2, 3};
 
+// A root, and all others on it: paths end long before the nodes do.
+inline std::vector<int32_t> Bush(size_t nodes) {
+  std::vector<int32_t> parents(nodes, 0);
+  parents[0] = -1;
+  return parents;
+}
+
 struct AttentionCase {
   const char* name;
   std::vector<SequenceCase> seqs;
@@ -53,6 +60,9 @@ inline const AttentionCase kAttentionCases[] = {
     {"tree", {{6, 106, kTree, 3}, {1, 40, {}, 4}, {6, 70, kTree, 5}}, 4},
     {"tree at the very start", {{6, 6, kTree, 3}}, 4},
     {"last level of a tree", {{3, 106, kTree, 3}, {1, 68, kTree, 6}}, 16},
+    {"tree over the border of a tile", {{6, 130, kTree, 3}, {6, 69, kTree, 4}}, 16},
+    {"bush over the border of a tile", {{40, 140, Bush(40), 3}, {9, 64, Bush(9), 4}}, 16},
+    {"bush of more nodes than a word", {{70, 200, Bush(70), 3}}, 16},
     {"no queries at all", {{0, 50, {}, 3}, {1, 20, {}, 4}, {0, 0, {}, 5}}, 4},
 };
 

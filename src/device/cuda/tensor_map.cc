@@ -36,7 +36,8 @@ CUtensorMap MakeTensorMap(const TensorMapShape& shape) {
   const cuuint64_t stride[2] = {static_cast<cuuint64_t>(shape.row_bytes),
                                 static_cast<cuuint64_t>(shape.matrix_bytes)};
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(shape.box_columns),
-                             static_cast<cuuint32_t>(shape.box_rows), 1};
+                             static_cast<cuuint32_t>(shape.box_rows),
+                             static_cast<cuuint32_t>(shape.box_matrices)};
   const cuuint32_t step[3] = {1, 1, 1};
   CUtensorMap map;
   const CUresult result = encode(

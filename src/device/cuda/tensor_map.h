@@ -20,6 +20,7 @@ struct TensorMapShape {
   int32_t box_columns = 0;
   int64_t matrices = 0;      // 0: one, and boxes are named without its number
   int64_t matrix_bytes = 0;  // from a matrix to the next, a multiple of 16
+  int32_t box_matrices = 1;  // that follow each other, their boxes too
 };
 
 // Throws Error if the driver refuses.

@@ -43,7 +43,8 @@ struct Turn {
 struct Order {
   Piece piece;
   RowBlock block;             // without rows: there are no more pieces
-  int32_t visible[kMlaRows];  // keys that a row sees; 0 behind the last row
+  int32_t visible[kMlaRows];  // keys that a row sees from the first on; 0 behind the last row
+  uint64_t nodes[kMlaRows];   // and nodes, where a tree's rows go over them together
 };
 inline constexpr int kOrders = kStages;  // at hand at once
 
@@ -66,10 +67,11 @@ struct SharedTiles {
 };
 static_assert(sizeof(SharedTiles) <= 232448, "227 KiB a CTA");
 
-// How whole tiles come, where page sizes allow: boxes of `rows` keys, 0 where they do not.
+// How whole tiles come, where page sizes allow: boxes of `panels` panels of `rows` keys, 0 where they do not.
 struct KeyBoxes {
   CUtensorMap map;
   int32_t rows;
+  uint32_t panels;
 };
 
 struct SourceRow {
@@ -123,8 +125,9 @@ struct Bf16Keys {
     WaitForCopies<0>();
     const uint32_t chunk = static_cast<uint32_t>(thread) % 8;
     bool found = false;
-    for (uint32_t row = static_cast<uint32_t>(thread) / 8; row < kMlaRows; row += 16) {
 #pragma unroll 1
+    for (uint32_t row = static_cast<uint32_t>(thread) / 8; row < kMlaRows; row += 16) {
+#pragma unroll
       for (uint32_t panel = 0; panel < kPanels - 1; ++panel) {
         found |= HasNonFinite<kBf16Exponents>(
             LoadShared16(tile + panel * kPanelBytes + PanelChunk(row, chunk)));

@@ -18,30 +18,35 @@ class Producer : Participant {
     ForEachPiece(args_.plan, worker, [&](const Piece& piece) {
       if (piece.tile.q_count * args_.num_heads <= row_begin) return;
       if (piece.tile.q_begin.raw() + piece.tile.q_count > args_.num_tokens) return;
-      Give([&](Order& order) {
-        order.piece = piece;
-        order.block = RowBlock::Of(args_, piece.tile, row_begin, kMlaRows);
-      });
+      // Every thread asks, so that none waits for another to know what a row sees.
+      RowBlock block = RowBlock::Of(args_, piece.tile, row_begin, kMlaRows);
+      block.GoOverNodesTogether(args_);
+      Give(piece, block);
       RunPiece();
       orders_.Advance();
     });
-    Give([](Order& order) { order.block.num_rows = 0; });
+    Give({}, {});
   }
 
  private:
   // Hands out an order, once nobody reads the one before the last.
-  template <class Write>
-  __device__ void Give(Write write) {
+  __device__ void Give(const Piece& piece, const RowBlock& block) {
     Order& order = shared_.orders[orders_.stage];
     shared_.done[orders_.stage].Wait(orders_.parity ^ 1);
-    if (thread_ == 0) write(order);
-    Sync();  // the block is written
-    if (thread_ < kMlaRows) {
-      const RowBlock& block = order.block;
-      order.visible[thread_] =
-          thread_ < block.num_rows ? block.VisibleTo(args_, block.TokenOf(thread_)) : 0;
+    if (thread_ == 0) {
+      order.piece = piece;
+      order.block = block;
     }
-    Sync();  // so is what rows see
+    if (thread_ < kMlaRows) {
+      const bool is_row = thread_ < block.num_rows;
+      const int32_t token = is_row ? block.TokenOf(thread_) : 0;
+      const bool has_nodes = is_row && block.HasNodesTogether();
+      order.visible[thread_] = has_nodes ? min(block.nodes_begin, block.kv_end)
+                               : is_row  ? block.VisibleTo(args_, token)
+                                         : 0;
+      order.nodes[thread_] = has_nodes ? block.NodesOf(args_, token) : 0;
+    }
+    Sync();  // all of it is written
     shared_.given[orders_.stage].Arrive();
   }
 
@@ -50,10 +55,13 @@ class Producer : Participant {
     least_visible_ = ThisOrder().visible[0];
     const int32_t kv_end = Block().kv_end;
     Pass pass = Block().PassAt(ThisPiece().first * SplitKeys());
-    piece_end_ = min(ThisPiece().last * SplitKeys(), kv_end);
+    // Nodes may reach behind what the longest path sees.
+    piece_end_ = ThisPiece().last == ThisPiece().num_splits
+                     ? kv_end
+                     : min(ThisPiece().last * SplitKeys(), kv_end);
     plain_end_ = min(min(kv_end, least_visible_), Block().own_keys_begin);
     split_keys_ = ThisPiece().Step(args_.plan.work) * SplitKeys();
-    split_end_ = pass.key + split_keys_;
+    split_end_ = args_.plan.work.exact ? pass.key + split_keys_ : piece_end_;
     if (Keys::kAreCopied || !IsSeenByAll(pass)) LookAheadFrom(pass);
     while (pass.key < piece_end_) {
       if constexpr (!Keys::kAreCopied) {
@@ -65,9 +73,11 @@ class Producer : Participant {
       }
       const Pass next = Next(pass);
       const int64_t slot = slot_;
-      LookAhead();
+      LookAhead();  // before there are copies under way that it would wait for
       const bool ends_split = EndsSplit(next.key);
       if (ComesInBoxes(pass)) {
+        // Threads copy the next one, and can begin only when there is room.
+        if (!ComesInBoxes(next)) PrefetchRow(slot_);
         CopyBoxes(pass, slot, ends_split);
       } else {
         CopyKeys(pass, slot, ends_split);
@@ -93,8 +103,9 @@ class Producer : Participant {
   // Takes the look-ups of the three passes that come next a step further each: page rows take their time to
   // answer.
   __device__ void LookAhead() {
+    const PagedKey next = Block().PageOf(args_, listed_);
     slot_ = Block().SlotOf(args_, key_);
-    key_ = Block().PageOf(args_, listed_);
+    key_ = next;
     listed_ = ahead_.key < piece_end_ ? ListedAt(ahead_) : RowBlock::kNoKey;
     ahead_ = Next(ahead_);
   }
@@ -124,11 +135,12 @@ class Producer : Participant {
 
   // The key of a pass that this thread looks up, or the first one of its box.
   __device__ int32_t ListedAt(Pass pass) const {
-    const int32_t key = thread_ * (ComesInBoxes(pass) ? boxes_.rows : 1);
+    const int32_t key = ComesInBoxes(pass) ? thread_ % kWarp * boxes_.rows : thread_;
     if (key >= kTileKeys) return RowBlock::kNoKey;
-    const int32_t limit = IsSeenByAll(pass)          ? plain_end_
-                          : pass.token == kAllTokens ? Block().kv_end
-                                                     : ThisOrder().visible[Block().FirstRow(pass)];
+    const int32_t limit = IsSeenByAll(pass) ? plain_end_
+                          : pass.token == kAllTokens || Block().HasNodesTogether()
+                              ? Block().kv_end
+                              : ThisOrder().visible[Block().FirstRow(pass)];
     return Block().ListedAt(args_, pass, key, limit);
   }
   __device__ int64_t LookUp(Pass pass) const {
@@ -147,12 +159,15 @@ class Producer : Participant {
         full[part].ArriveExpecting(kPartPanels * kPanelBytes);
       }
     }
-    if (thread_ * boxes_.rows < kTileKeys) {
-      const uint32_t to = To() + static_cast<uint32_t>(thread_ * boxes_.rows) * 128;
-#pragma unroll
-      for (uint32_t panel = 0; panel < kPanels; ++panel) {
-        CopyBox(to + panel * kPanelBytes, &boxes_.map, static_cast<int32_t>(panel * kPanelValues),
-                static_cast<int32_t>(slot), full[panel / kPartPanels].Address());
+    // A warp has a part of the tile, and a lane a box's keys.
+    const uint32_t part = static_cast<uint32_t>(thread_) / kWarp;
+    const int32_t key = thread_ % kWarp * boxes_.rows;
+    if (part < kParts && key < kTileKeys) {
+      const uint32_t to = To() + static_cast<uint32_t>(key) * 128;
+      for (uint32_t i = 0; i < kPartPanels; i += boxes_.panels) {
+        const uint32_t panel = part * kPartPanels + i;
+        CopyBox(to + panel * kPanelBytes, &boxes_.map, 0, static_cast<int32_t>(slot),
+                static_cast<int32_t>(panel), full[part].Address());
       }
     }
     // As if every thread had copied. A warp that issues no box arrives all the same, or the ring could
@@ -167,6 +182,12 @@ class Producer : Participant {
 
   // ---- Any tile, by all threads ----
 
+  // Brings a row into L2.
+  __device__ void PrefetchRow(int64_t slot) const {
+    if (slot < 0) return;
+    const auto* row = reinterpret_cast<const std::byte*>(args_.store.LatentRow(slot));
+    for (uint32_t panel = 0; panel < kPanels; ++panel) PrefetchLine(row + panel * 128);
+  }
   __device__ void CopyKeys(Pass pass, int64_t slot, bool ends_split) {
     const Source source = SourceOf(slot);
     WaitForRoom();

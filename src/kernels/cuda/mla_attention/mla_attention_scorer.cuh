@@ -137,15 +137,22 @@ class Scorer : Participant {
   // -inf where a row does not see a key, or takes no part in the pass.
   __device__ __forceinline__ void MaskKeys(Pass pass, float (&s)[32]) const {
     int32_t count[2];
+    uint64_t nodes[2];  // bit j: key j of ours
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
       const bool takes_part =
           pass.token == kAllTokens || pass.token == Block().TokenOf(RowOf(which));
-      count[which] = (takes_part ? VisibleTo(which) : 0) - pass.key - thread_ % 4 * 2;
+      const int32_t first = pass.key + thread_ % 4 * 2, node = first - Block().nodes_begin;
+      count[which] = takes_part ? VisibleTo(which) - first : 0;
+      nodes[which] = takes_part ? ThisOrder().nodes[RowOf(which)] : 0;
+      nodes[which] = node <= -64 || node >= 64 ? 0
+                     : node >= 0               ? nodes[which] >> node
+                                               : nodes[which] << -node;
     }
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      if (i / 4 * 8 + i % 2 >= count[i % 4 / 2]) s[i] = -INFINITY;
+      const int key = i / 4 * 8 + i % 2, which = i % 4 / 2;
+      if (key >= count[which] && (nodes[which] >> key & 1) == 0) s[i] = -INFINITY;
     }
   }
 

@@ -205,23 +205,25 @@ TEST(CudaMlaAttentionTest, AKeyThatIsNotFiniteReachesOnlyTheQueriesThatSeeIt) {
       for (float poison : {nan, std::numeric_limits<float>::infinity()}) {
         if (format == KvFormat::kLatentFp8 && !std::isnan(poison)) continue;
         SCOPED_TRACE(std::string(KvFormatName(format)) + ", " + std::to_string(poison));
-        const PagedBatch batch({{20, 150, {}, 3}, {6, 100, kTree, 4}},
-                               {.format = format, .num_heads = 16});
-        const AttentionResult clean = Attend(batch, kernel, 2);
-        OverwriteRow(batch, 0, 140, poison);  // queries 0..9 stand before it
-        OverwriteRow(batch, 1, 97, poison);   // node 3 of the tree: on the path of nodes 3 and 5
-        const AttentionResult result = Attend(batch, kernel, 2);
-        const auto expect_clean = [&](int64_t first, int64_t tokens) {
-          EXPECT_EQ(testing::BitMismatch(Tokens(result, batch.shape(), first, tokens).out,
-                                         Tokens(clean, batch.shape(), first, tokens).out),
-                    "")
-              << first;
-        };
-        expect_clean(0, 10);
-        for (int64_t node : {0, 1, 2, 4}) expect_clean(20 + node, 1);
-        for (int64_t token : {10, 19, 23, 25}) {
-          for (float value : Tokens(result, batch.shape(), token, 1).out) {
-            ASSERT_TRUE(std::isnan(value)) << token;
+        for (bool exact : {true, false}) {
+          const PagedBatch batch({{20, 150, {}, 3}, {6, 100, kTree, 4}},
+                                 {.format = format, .num_heads = 16});
+          const AttentionResult clean = Attend(batch, kernel, 2, exact);
+          OverwriteRow(batch, 0, 140, poison);  // queries 0..9 stand before it
+          OverwriteRow(batch, 1, 97, poison);   // node 3 of the tree: on the path of nodes 3 and 5
+          const AttentionResult result = Attend(batch, kernel, 2, exact);
+          const auto expect_clean = [&](int64_t first, int64_t tokens) {
+            EXPECT_EQ(testing::BitMismatch(Tokens(result, batch.shape(), first, tokens).out,
+                                           Tokens(clean, batch.shape(), first, tokens).out),
+                      "")
+                << first << (exact ? ", exact" : "");
+          };
+          expect_clean(0, 10);
+          for (int64_t node : {0, 1, 2, 4}) expect_clean(20 + node, 1);
+          for (int64_t token : {10, 19, 23, 25}) {
+            for (float value : Tokens(result, batch.shape(), token, 1).out) {
+              ASSERT_TRUE(std::isnan(value)) << token;
+            }
           }
         }
       }

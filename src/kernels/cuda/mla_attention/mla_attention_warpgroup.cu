@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
   extern __shared__ __align__(1024) std::byte memory[];
   SharedTiles& shared = *reinterpret_cast<SharedTiles*>(memory);
   if (threadIdx.x == 0) InitBarriers(shared);
+  if (threadIdx.x == kWarp && boxes.rows > 0) PrefetchTensorMap(&boxes.map);
   TakeTurn();
   __syncthreads();
   const int32_t worker = static_cast<int32_t>(blockIdx.x) / ctas_per_worker;
@@ -73,13 +74,18 @@ KeyBoxes KeyBoxesOf(const StoreView& store) {
   if (store.num_slots > INT32_MAX) return boxes;
   for (int32_t rows : {64, 32, 16}) {
     if (store.page_size % rows != 0) continue;
+    // A panel's values of all keys are a matrix. Panels of whole tiles follow each other in shared memory too.
+    boxes.rows = rows;
+    boxes.panels = rows == kTileKeys ? kPartPanels : 1;
     boxes.map = MakeTensorMap({.data = store.memory,
                                .rows = store.num_slots,
-                               .columns = kPanels * kPanelValues,
+                               .columns = kPanelValues,
                                .row_bytes = store.parts[0].row_stride,
                                .box_rows = rows,
-                               .box_columns = kPanelValues});
-    boxes.rows = rows;
+                               .box_columns = kPanelValues,
+                               .matrices = kPanels,
+                               .matrix_bytes = 2 * kPanelValues,
+                               .box_matrices = static_cast<int32_t>(boxes.panels)});
     break;
   }
   return boxes;

@@ -182,11 +182,28 @@ struct RowBlock {
             .num_rows = num_rows,
             // The first tile that holds uncommitted keys is, as a whole, one of each query's own.
             .own_keys_begin = has_own_keys ? committed / kTileKeys * kTileKeys : INT32_MAX,
+            .nodes_begin = INT32_MAX,
             .first_token = row_begin / args.num_heads,
             .last_token = (row_begin + num_rows - 1) / args.num_heads,
             .kv_end = static_cast<int32_t>(tile.kv_end.raw()),
             .kv_len = static_cast<int32_t>(args.plan.kv_len[tile.seq].raw()),
             .pages = args.plan.Row(tile.seq)};
+  }
+
+  // A row of a tree has the bits of its path alone only where it sums the path's keys as if they followed each
+  // other, so that each token has passes of its own. Where bits depend on the step anyway, rows go over all
+  // nodes together, and leave out those that they do not see.
+  __device__ void GoOverNodesTogether(const MlaKernelArgs& args) {
+    if (own_keys_begin == INT32_MAX || args.plan.work.exact || args.plan.mask_words > 1) return;
+    const int32_t committed = static_cast<int32_t>(args.plan.committed[tile.seq].raw());
+    own_keys_begin = INT32_MAX;
+    nodes_begin = committed;
+    if (kv_end > committed) kv_end = kv_len;
+  }
+  __device__ bool HasNodesTogether() const { return nodes_begin != INT32_MAX; }
+  // The nodes that a token of such a tree sees.
+  __device__ uint64_t NodesOf(const MlaKernelArgs& args, int32_t token) const {
+    return *args.plan.TreeMask(tile.q_begin + TokenCount(token));
   }
 
   __device__ int32_t TokenOf(int32_t row) const { return (row_begin + row) / num_heads; }
@@ -234,6 +251,10 @@ struct RowBlock {
       return LoadHere<int32_t>(reinterpret_cast<const std::byte*>(chosen));
     }
     if (pass.token == kAllTokens) return p;
+    if (HasNodesTogether()) {
+      const int32_t node = p - nodes_begin;
+      return node < 0 || (NodesOf(args, pass.token) >> node & 1) != 0 ? p : kNoKey;
+    }
     return PathPosition(args, tile.q_begin + TokenCount(pass.token), p);
   }
   __device__ PagedKey PageOf(const MlaKernelArgs& args, int32_t listed) const {

@@ -70,6 +70,12 @@ __device__ inline T LoadHere(const std::byte* from) {
   memcpy(&value, &bits, sizeof(value));
   return value;
 }
+// 4 bytes that were written before the kernel began, and whose neighbours are asked for too: by way of L1.
+__device__ inline int32_t LoadNear(const std::byte* from) {
+  int32_t value;
+  asm volatile("ld.global.b32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
 // Begins to bring the line of an address into L2.
 __device__ inline void PrefetchLine(const std::byte* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));

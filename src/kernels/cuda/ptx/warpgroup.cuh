@@ -251,6 +251,11 @@ struct RingPosition {
   }
 };
 
+// What a kernel is told of a tensor takes its time to come, too.
+__device__ inline void PrefetchTensorMap(const void* tensor_map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(tensor_map) : "memory");
+}
+
 // Begins to copy a box of a tensor (device/cuda/tensor_map.h) to a panel, first row `row`; `barrier`, of
 // this CTA, counts its bytes.
 __device__ inline void CopyBox(uint32_t to, const void* tensor_map, int32_t column, int32_t row,

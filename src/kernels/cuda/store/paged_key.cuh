@@ -22,7 +22,7 @@ __device__ inline PagedKey PagedKeyOf(const Sequences& seqs, const StoreView& st
                                       const PageId* pages, int32_t position) {
   const int32_t index = position / store.page_size;
   const auto* page = reinterpret_cast<const std::byte*>(pages + index);
-  return {.page = index < seqs.row_width.raw() ? LoadHere<int32_t>(page) : -1,
+  return {.page = index < seqs.row_width.raw() ? LoadNear(page) : -1,
           .offset = position - index * store.page_size};
 }
 
