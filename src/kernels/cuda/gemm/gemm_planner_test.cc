@@ -70,35 +70,45 @@ TEST_F(CudaGemmPlannerTest, ProductsEqualTheReferenceWithinTheBound) {
   }
 }
 
+// Of one row by Gemv, in one step and in several; of more by cuBLASLt.
 TEST_F(CudaGemmPlannerTest, HeadsEqualProductsOfTheirOwnWithinTheBound) {
   GemmPlanner planner = Make(GemmBackend::kCublasLt);
-  const MatrixShape shape{512, 128};
-  const MadeUpMatrix a({.format = WeightFormat::kBf16, .shape = shape}),
-      b({.format = WeightFormat::kBf16, .shape = shape, .first_output = 3});
-  const DeviceWeights weights({&a, &b, &a}, Spread::kAligned);
-  const int64_t rows = 20;
-  const std::vector<float> values = MadeUpX(2, rows * 3 * 192);
-  const DeviceRows x(values, 3 * 192, Spread::kAligned);
-  const DeviceOutput y(rows, 3 * 576, DType::kBf16, Spread::kAligned);
-  const GemmArgs args{.x = x.view().Columns(0, 128),
-                      .w = weights.view(),
-                      .y = y.view().Columns(0, 512),
-                      .x_step = 192,
-                      .y_step = 576};
-  EXPECT_EQ(planner.Choose(args), GemmKernel::kCublasLt);
-  planner.Plan(ShapeOf(args));
-  planner.Gemm(args, *stream_);
-  const std::vector<float> all = y.Values(*stream_);
-  for (int64_t h = 0; h < 3; ++h) {
-    std::vector<float> head_x, head_y;
-    for (int64_t t = 0; t < rows; ++t) {
-      const auto from = values.begin() + t * 576 + h * 192;
-      head_x.insert(head_x.end(), from, from + 128);
-      const auto made = all.begin() + t * 1728 + h * 576;
-      head_y.insert(head_y.end(), made, made + 512);
+  for (const MatrixShape shape : {MatrixShape{512, 128}, MatrixShape{40, 2072}}) {
+    const auto [outputs, inputs] = shape;
+    const MadeUpMatrix a({.format = WeightFormat::kBf16, .shape = shape}),
+        b({.format = WeightFormat::kBf16, .shape = shape, .first_output = 3});
+    const DeviceWeights weights({&a, &b, &a}, Spread::kAligned);
+    const int64_t x_step = inputs + 64, y_step = outputs + 64;
+    for (int64_t rows : {1, 2, 20}) {
+      const std::vector<float> values = MadeUpX(2, rows * 3 * x_step);
+      const DeviceRows x(values, 3 * x_step, Spread::kAligned);
+      const DeviceOutput y(rows, 3 * y_step, DType::kBf16, Spread::kAligned);
+      const GemmArgs args{.x = x.view().Columns(0, inputs),
+                          .w = weights.view(),
+                          .y = y.view().Columns(0, outputs),
+                          .x_step = x_step,
+                          .y_step = y_step};
+      EXPECT_EQ(planner.Choose(args), rows == 1 ? GemmKernel::kGemv : GemmKernel::kCublasLt);
+      planner.Plan(ShapeOf(args));
+      planner.Gemm(args, *stream_);
+      const std::vector<float> all = y.Values(*stream_);
+      for (int64_t h = 0; h < 3; ++h) {
+        std::vector<float> head_x, head_y;
+        for (int64_t t = 0; t < rows; ++t) {
+          const auto from = values.begin() + (3 * t + h) * x_step;
+          head_x.insert(head_x.end(), from, from + inputs);
+          const auto made = all.begin() + (3 * t + h) * y_step;
+          head_y.insert(head_y.end(), made, made + outputs);
+          for (auto gap = made + outputs; gap < made + y_step; ++gap) {
+            ASSERT_TRUE(std::isnan(*gap)) << "between heads";
+          }
+        }
+        const GemmReference reference =
+            ReferenceGemm(h == 1 ? b : a, shape, head_x, {}, DType::kBf16);
+        EXPECT_EQ(Mismatch(head_y, reference.y, reference.bounds), "")
+            << rows << " rows, head " << h;
+      }
     }
-    const GemmReference reference = ReferenceGemm(h == 1 ? b : a, shape, head_x, {}, DType::kBf16);
-    EXPECT_EQ(Mismatch(head_y, reference.y, reference.bounds), "") << "head " << h;
   }
 }
 
@@ -195,14 +205,15 @@ std::vector<float> FewRows(const GemmPlanner& planner, const DeviceWeights& weig
   return y.Values(stream);
 }
 
-// One, two and four outputs of a CTA, with some left over; less and more inputs than threads take at
-// once; and every number of rows has the bits of the most.
+// One, two and four outputs of a CTA, and one of a warp, with some left over; less and more inputs than threads
+// take at once; and every number of rows has the bits of the most.
 TEST_F(CudaGemmPlannerTest, FewRowsAndOutputsAreWithinTheirBoundAndTheNumberOfRowsChangesNoBit) {
   const GemmPlanner planner = Make(GemmBackend::kCublasLt);
   for (const MatrixShape shape :
        {MatrixShape{1, 8}, MatrixShape{5, 72}, MatrixShape{64, 2048}, MatrixShape{132, 2056},
         MatrixShape{133, 264}, MatrixShape{256, 7168}, MatrixShape{265, 4096},
-        MatrixShape{512, 2040}, MatrixShape{3072, 2048}, MatrixShape{2051, 1416}}) {
+        MatrixShape{512, 2040}, MatrixShape{513, 40}, MatrixShape{2051, 1416},
+        MatrixShape{1060, 256}, MatrixShape{3072, 2048}, MatrixShape{576, 7176}}) {
     const int64_t most = shape.outputs <= kMaxGemvOutputs ? kMaxGemvRows : kFewGemvRows;
     const MadeUpMatrix matrix({.format = WeightFormat::kBf16, .shape = shape});
     const DeviceWeights weights(matrix, Spread::kAligned);
@@ -262,7 +273,8 @@ TEST_F(CudaGemmPlannerTest, WhatIsNotFewOrNotAlignedIsNotForGemv) {
   EXPECT_TRUE(takes({512, 64}, 8));
   EXPECT_FALSE(takes({513, 64}, 3));
   EXPECT_TRUE(takes({513, 64}, 2));
-  EXPECT_FALSE(takes({8193, 64}, 1));
+  EXPECT_TRUE(takes({12288, 64}, 1));
+  EXPECT_FALSE(takes({12289, 64}, 1));
   EXPECT_FALSE(takes({512, 64}, 9));
   EXPECT_FALSE(takes({64, 60}, 1));
   EXPECT_FALSE(takes({64, 64}, 1, Spread::kOdd));

@@ -1,11 +1,13 @@
 #include "kernels/cuda/gemm/gemv.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/error.h"
 #include "base/maths.h"
 #include "device/cuda/check.h"
 #include "device/cuda/launch.h"
+#include "kernels/cuda/gemm/gemv_rows.cuh"
 #include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/row_ops/row_ops_math.cuh"
 
@@ -20,7 +22,11 @@ struct GemvParams {
   Rows<const Bf16> w;
   const float* bias;  // or null
   int32_t rows, outputs, inputs;
+  int32_t count;                   // products
+  int64_t x_step, w_step, y_step;  // from one to the next, in values
 };
+
+// ---- Few outputs: a CTA has one, two or four ----
 
 // kRows >= rows: those past the last one are computed like it and not written, and so are outputs.
 template <int kRows, int kOutputs, class TY>
@@ -97,15 +103,71 @@ void LaunchGemv(const GemvParams& p, const TensorView& y, const Stream& stream) 
 
 // An output per CTA as long as that is a multiprocessor for each; x is read once per CTA.
 template <int kRows>
-void LaunchRows(const GemvParams& p, const TensorView& y, const Stream& stream) {
-  constexpr int kMultiprocessors = 132;  // of a Hopper GPU; another number changes no bit
+void LaunchFewOutputs(const GemvParams& p, const TensorView& y, const Stream& stream) {
   if (p.outputs <= kMultiprocessors) return LaunchGemv<kRows, 1>(p, y, stream);
   if (p.outputs <= 2 * kMultiprocessors) return LaunchGemv<kRows, 2>(p, y, stream);
   LaunchGemv<kRows, 4>(p, y, stream);
 }
 
-bool IsFew(int64_t rows, int64_t outputs) {
+// ---- Many outputs: a warp has one at a time ----
+
+// kRows is rows. Of one row, four CTAs of a multiprocessor: the next product's two are placed beside those of this.
+template <int kRows, class TY>
+__global__ void __launch_bounds__(kStreamThreads, kRows == 1 ? 4 : 2)
+    GemvStreamKernel(const GemvParams p, Rows<TY> y) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  const auto w = [&](const Items& at, int) {
+    return reinterpret_cast<const std::byte*>(p.w[at.minor()] + at.major() * p.w_step);
+  };
+  const int thread = HeldThread();
+  Items items(thread, p.count, p.outputs);
+  RowStream<1, decltype(w)> stream(thread, shared, items, p.inputs, w);
+  TakeTurn();  // nobody writes weights
+  for (; items.There(); items.Next()) {
+    const int64_t product = items.major();
+    const int output = items.minor();
+    float sums[1][kRows][kLaneSums<decltype(stream)>] = {};
+    const Bf16* x[kRows];
+#pragma unroll
+    for (int t = 0; t < kRows; ++t) x[t] = p.x[t] + product * p.x_step;
+    MultiplyItem(thread % 32, stream, p.inputs, x, sums);
+#pragma unroll
+    for (int t = 0; t < kRows; ++t) {
+      float sum = SumOfWarp(sums[0][t]);
+      if (p.bias != nullptr) sum = __fadd_rn(sum, p.bias[output]);
+      if (thread % 32 == 0) StoreValue(sum, y[t] + product * p.y_step + output);
+    }
+  }
+}
+
+// Rows of one step are all asked for at once, where twice as many CTAs can.
+unsigned StreamCtas(const GemvParams& p) {
+  if (p.inputs > kStepGroups * kSpan) return kStreamCtas;
+  const int64_t ctas = CeilDiv(int64_t{p.count} * p.outputs, int64_t{kStreamWarps} * kStreamSteps);
+  return static_cast<unsigned>(std::clamp<int64_t>(ctas, kStreamCtas, 2 * kStreamCtas));
+}
+
+template <int kRows, class TY>
+void LaunchStream(const GemvParams& p, const TensorView& y, const Stream& stream) {
+  const auto kernel = GemvStreamKernel<kRows, TY>;
+  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStreamBytes),
+        "gemv: shared memory");
+  LaunchAhead("gemv", kernel,
+              {.grid = StreamCtas(p), .block = kStreamThreads, .shared_bytes = kStreamBytes},
+              stream, p, RowsOf<TY>(y));
+}
+
+template <int kRows>
+void LaunchManyOutputs(const GemvParams& p, const TensorView& y, const Stream& stream) {
+  if (y.dtype() == DType::kF32) return LaunchStream<kRows, float>(p, y, stream);
+  LaunchStream<kRows, Bf16>(p, y, stream);
+}
+
+// ---- Choosing ----
+
+bool IsFew(int64_t rows, int64_t outputs, int64_t count) {
   if (rows < 1) return false;
+  if (count > 1) return rows == 1 && count * outputs <= kMaxGemvOutputsOfFew;
   return (rows <= kMaxGemvRows && outputs <= kMaxGemvOutputs) ||
          (rows <= kFewGemvRows && outputs <= kMaxGemvOutputsOfFew);
 }
@@ -118,30 +180,38 @@ bool InWholeGroups(const void* data, int64_t stride) {
 
 bool GemvTakes(const GemmArgs& args) {
   const WeightView& w = args.w;
-  return w.format == WeightFormat::kBf16 && w.count == 1 && IsFew(args.y.dim(0), w.shape.outputs) &&
+  return w.format == WeightFormat::kBf16 && IsFew(args.y.dim(0), w.shape.outputs, w.count) &&
          w.shape.inputs % kGroup == 0 && InWholeGroups(FirstByte(args.x), args.x.stride(0)) &&
-         InWholeGroups(w.data, w.row_stride);
+         InWholeGroups(w.data, w.row_stride) &&
+         (w.count == 1 || (args.x_step % kGroup == 0 && w.matrix_stride % kGroup == 0));
 }
 
 void Gemv(const GemmArgs& args, const Stream& stream) {
   Validate(args);
-  Require(
-      GemvTakes(args),
-      "gemv: expected 1..{} aligned rows and 1..{} outputs of one bf16 matrix, or 1..{} and 1..{}, "
-      "got {} and {}",
-      kMaxGemvRows, kMaxGemvOutputs, kFewGemvRows, kMaxGemvOutputsOfFew, args.y.dim(0),
-      args.w.shape.outputs);
+  Require(GemvTakes(args),
+          "gemv: expected 1..{} aligned rows and 1..{} outputs of one bf16 matrix, or 1..{} and "
+          "1..{} of all, got {} and {} times {}",
+          kMaxGemvRows, kMaxGemvOutputs, kFewGemvRows, kMaxGemvOutputsOfFew, args.y.dim(0),
+          args.w.count, args.w.shape.outputs);
   const GemvParams p = {
       .x = RowsOf<const Bf16>(args.x),
       .w = {.data = reinterpret_cast<const Bf16*>(args.w.data), .stride = args.w.row_stride},
       .bias = args.bias,
       .rows = static_cast<int32_t>(args.y.dim(0)),
       .outputs = static_cast<int32_t>(args.w.shape.outputs),
-      .inputs = static_cast<int32_t>(args.w.shape.inputs)};
-  if (p.rows == 1) return LaunchRows<1>(p, args.y, stream);
-  if (p.rows == 2) return LaunchRows<2>(p, args.y, stream);
-  if (p.rows <= 4) return LaunchRows<4>(p, args.y, stream);
-  LaunchRows<8>(p, args.y, stream);
+      .inputs = static_cast<int32_t>(args.w.shape.inputs),
+      .count = static_cast<int32_t>(args.w.count),
+      .x_step = args.x_step,
+      .w_step = args.w.matrix_stride,
+      .y_step = args.y_step};
+  if (p.count > 1 || p.outputs > kMaxGemvOutputs) {
+    if (p.rows == 1) return LaunchManyOutputs<1>(p, args.y, stream);
+    return LaunchManyOutputs<2>(p, args.y, stream);
+  }
+  if (p.rows == 1) return LaunchFewOutputs<1>(p, args.y, stream);
+  if (p.rows == 2) return LaunchFewOutputs<2>(p, args.y, stream);
+  if (p.rows <= 4) return LaunchFewOutputs<4>(p, args.y, stream);
+  LaunchFewOutputs<8>(p, args.y, stream);
 }
 
 }  // namespace quire::cuda

@@ -1,12 +1,17 @@
 // Products of few rows: a layer's router in a decode step, and all of its products with one sequence or
 // two.
 //
-// There a tile kernel has a few CTAs, each of which reads its part of the matrix step by step. Here a
-// CTA has one output (up to four where there are many): its rows of w are read by 256 threads at once.
+// There a tile kernel has a few CTAs, each of which reads its part of the matrix step by step. Here few outputs
+// are one of a CTA each (up to four): their rows of w are read by 256 threads at once. Many are one of a warp at a
+// time, which asks for the rows of the next while it multiplies (kernels/cuda/gemm/gemv_rows.cuh).
 //
-// An element is summed in an order that the number of inputs fixes: groups of eight inputs, group g
-// to thread g mod 256, one fused multiply-add each, ascending; the threads of a warp as a tree
-// (16 + 16, 8 + 8, ...), the warps ascending, then the bias. It is not the order of the tile kernel.
+// An element is summed in an order that the numbers of inputs and outputs fix, by one fused multiply-add for each
+// input, ascending:
+//   few outputs   groups of eight inputs, group g to thread g mod 256; the threads of a warp as a tree
+//                 (16 + 16, 8 + 8, ...), the warps ascending, then the bias
+//   many          group g to lane g mod 32, the halves of the group to sums 2 s and 2 s + 1 of it, where
+//                 s = g / 32 mod 4; the lane's eight sums as a tree (0 + 1, 2 + 3, ...), then the lanes', then the bias
+// Neither is the order of the tile kernel.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMV_H_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMV_H_
 
@@ -17,11 +22,12 @@
 
 namespace quire::cuda {
 
-// So many rows of x with so many outputs, or fewer rows with more: every CTA reads all rows of x.
+// So many rows of x with so many outputs, or fewer rows with more: every CTA reads all rows of x. Several matrices
+// count as many outputs, and have one row.
 inline constexpr int64_t kMaxGemvRows = 8, kMaxGemvOutputs = 512;
-inline constexpr int64_t kFewGemvRows = 2, kMaxGemvOutputsOfFew = 8192;
+inline constexpr int64_t kFewGemvRows = 2, kMaxGemvOutputsOfFew = 12288;
 
-// Whether Gemv takes the product: one bf16 matrix within these limits, and every row of x and w in
+// Whether Gemv takes the product: bf16 matrices within these limits, and every row of x and w in
 // whole groups on a multiple of 16 bytes. y and the bias may lie anywhere.
 bool GemvTakes(const GemmArgs& args);
 

@@ -32,12 +32,17 @@ __device__ inline uint64_t ReadOncePolicy() {
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-// CopyAsync16, and 16 bytes of memory that nobody writes, with a policy.
+// CopyAsync16, of some bytes and of all, and 16 bytes of memory that nobody writes, with a policy.
 __device__ inline void CopyAsync16(uint32_t to, const std::byte* from, int bytes, uint64_t policy) {
   asm volatile(
       "cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2, %3;" ::"r"(to),
       "l"(from), "r"(bytes), "l"(policy)
       : "memory");
+}
+__device__ inline void CopyAsync16(uint32_t to, const std::byte* from, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2;" ::"r"(to),
+               "l"(from), "l"(policy)
+               : "memory");
 }
 __device__ inline uint4 LoadConst16(const void* from, uint64_t policy) {
   uint4 v;

@@ -1,0 +1,216 @@
+// What products of few rows are made of where a warp has an output: rows of weights on their way to it, and
+// its sum. Gemv and the experts' products of few rows share it.
+#ifndef QUIRE_KERNELS_CUDA_GEMM_GEMV_ROWS_CUH_
+#define QUIRE_KERNELS_CUDA_GEMM_GEMV_ROWS_CUH_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/ptx/instructions.cuh"
+#include "kernels/cuda/row_ops/row_ops_math.cuh"
+
+namespace quire::cuda {
+
+// Two CTAs on each of a Hopper GPU's 132 multiprocessors; another number changes no bit. Each of a CTA's warps has
+// an output at a time.
+inline constexpr int kMultiprocessors = 132;
+inline constexpr int kStreamCtas = 2 * kMultiprocessors;
+inline constexpr int kStreamThreads = 256;
+inline constexpr int kStreamWarps = kStreamThreads / 32;
+
+// A lane has groups of eight inputs, one of every kSpan inputs.
+inline constexpr int kSpan = 32 * kGroup;
+// What a lane copies at once: so many groups, of one matrix or of several. With steps of one group, and
+// half as many warps, a step of V2-Lite took 3.1 ms, not 2.4.
+inline constexpr int kStepGroups = 4;
+// Steps on their way or in use: 2 KiB of each warp, 96 KiB of a multiprocessor's 16.
+inline constexpr int kStreamSteps = 3;
+inline constexpr int kStreamBytes = kStreamSteps * kStepGroups * kStreamThreads * 16;
+
+// threadIdx.x in a register: used in a loop, the compiler asks for it again and again, eight times a step, which
+// takes long.
+__device__ inline int HeldThread() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+// An item is an output of a row or of a head, numbered `minors` by `minors`. The warps of a launch take them in
+// turn, those of one CTA far apart, so that few items are on many multiprocessors.
+class Items {
+ public:
+  __device__ Items(int thread, int majors, int minors) : majors_(majors), minors_(minors) {
+    if (minors == 0) majors_ = 0;
+    if (majors_ == 0) return;
+    const int warp = thread / 32, ctas = static_cast<int>(gridDim.x);
+    const int first = warp * ctas + static_cast<int>(blockIdx.x);
+    major_ = first / minors, minor_ = first % minors;
+    major_step_ = kStreamWarps * ctas / minors, minor_step_ = kStreamWarps * ctas % minors;
+  }
+  __device__ bool There() const { return major_ < majors_; }
+  __device__ int major() const { return major_; }
+  __device__ int minor() const { return minor_; }
+  __device__ void Next() {
+    major_ += major_step_;
+    minor_ += minor_step_;
+    if (minor_ < minors_) return;
+    minor_ -= minors_;
+    ++major_;
+  }
+
+ private:
+  int majors_, minors_;
+  int major_ = 0, minor_ = 0, major_step_ = 0, minor_step_ = 0;
+};
+
+// The rows of weights of a warp's items, kMatrices for each, step by step. Every thread has a ring of
+// kStreamSteps steps in shared memory, which it alone fills and reads: it waits for its own copies, and nobody for
+// another. row(items, matrix) is where a row of bf16 begins, on a multiple of 16 bytes.
+template <int kMatrices, class RowOf>
+class RowStream {
+ public:
+  static constexpr int kGroups = kStepGroups / kMatrices;  // of a row, in a step
+  static constexpr int kStepInputs = kGroups * kSpan;
+
+  // Begins with the first steps. `inputs` is a multiple of eight.
+  __device__ RowStream(int thread, const void* shared, const Items& items, int inputs, RowOf row)
+      : begin_(SharedAddress(shared) + static_cast<uint32_t>(thread) * 16),
+        lane_bytes_(thread % 32 * 16),
+        items_(items),
+        inputs_(inputs),
+        row_(row),
+        policy_(ReadOncePolicy()),
+        at_(begin_) {
+    FindRows();
+#pragma unroll 1  // code, too, has to come from memory
+    for (int i = 0; i < kStreamSteps; ++i) Begin();
+  }
+
+  // This lane's groups of the next step; those past the end of the row, of which `left` inputs are there from this
+  // lane's first on, are as they were. The step that takes its place is begun.
+  __device__ void Next(uint4 (&groups)[kMatrices][kGroups], int left) {
+    WaitForCopies<kStreamSteps - 1>();
+#pragma unroll
+    for (int m = 0; m < kMatrices; ++m) {
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) {
+        if (left > i * kSpan) groups[m][i] = LoadShared16(at_ + Place(m, i));
+      }
+    }
+    Begin();
+  }
+
+ private:
+  static constexpr uint32_t kSlotBytes = kStepGroups * kStreamThreads * 16;
+
+  static constexpr uint32_t Place(int matrix, int group) {
+    return static_cast<uint32_t>((matrix * kGroups + group) * kStreamThreads * 16);
+  }
+  __device__ void FindRows() {
+    left_ = inputs_;
+    if (!items_.There()) return;
+#pragma unroll
+    for (int m = 0; m < kMatrices; ++m) rows_[m] = row_(items_, m) + lane_bytes_;
+  }
+  // Copies a step to where the next is read, which is the oldest. It is a group of copies, an empty one behind the
+  // last: groups and steps stay in line.
+  __device__ void Begin() {
+    if (items_.There()) {
+      const int left = left_ - lane_bytes_ / 2;
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m) {
+#pragma unroll
+        for (int i = 0; i < kGroups; ++i) {
+          if (left > i * kSpan) CopyAsync16(at_ + Place(m, i), rows_[m] + i * kSpan * 2, policy_);
+        }
+        rows_[m] += kStepInputs * 2;
+      }
+      left_ -= kStepInputs;
+      if (left_ <= 0) {
+        items_.Next();
+        FindRows();
+      }
+    }
+    CommitCopies();
+    at_ += kSlotBytes;
+    if (at_ == begin_ + kStreamSteps * kSlotBytes) at_ = begin_;
+  }
+
+  const uint32_t begin_;  // of this thread's ring
+  const int lane_bytes_;  // from a row's beginning to this lane's first group
+  Items items_;           // that are copied
+  const int inputs_;
+  const RowOf row_;
+  const uint64_t policy_;
+  const std::byte* rows_[kMatrices] =
+      {};         // of the item that is copied, from this lane's next group on
+  int left_ = 0;  // inputs of it
+  uint32_t at_;   // the step that is read next
+};
+
+// Of a lane, for each group of a step: one of the group's first half and one of its second.
+template <class Stream>
+constexpr int kLaneSums = 2 * Stream::kGroups;
+
+// Multiplies an item's rows of w, as they come, with kRows rows of x, which lie on multiples of 16 bytes.
+template <int kMatrices, int kRows, class Stream>
+__device__ void MultiplyItem(int lane, Stream& stream, int inputs, const Bf16* (&x_rows)[kRows],
+                             float (&sums)[kMatrices][kRows][kLaneSums<Stream>]) {
+  constexpr int kGroups = Stream::kGroups;
+#pragma unroll
+  for (int t = 0; t < kRows; ++t) x_rows[t] += lane * kGroup;
+#pragma unroll 1  // as above
+  for (int rest = inputs; rest > 0; rest -= Stream::kStepInputs) {
+    const int left = rest - lane * kGroup;
+    uint4 x[kRows][kGroups] = {};
+#pragma unroll
+    for (int t = 0; t < kRows; ++t) {
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) {
+        if (left > i * kSpan) x[t][i] = *reinterpret_cast<const uint4*>(x_rows[t] + i * kSpan);
+      }
+      x_rows[t] += Stream::kStepInputs;
+    }
+    uint4 groups[kMatrices][kGroups] = {};
+    stream.Next(groups, left);
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      float w[kMatrices][kGroup];
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m) Widen(groups[m][i], w[m]);
+#pragma unroll
+      for (int t = 0; t < kRows; ++t) {
+        float values[kGroup];
+        Widen(x[t][i], values);
+#pragma unroll
+        for (int m = 0; m < kMatrices; ++m) {
+#pragma unroll
+          for (int j = 0; j < kGroup; ++j) {
+            float& sum = sums[m][t][2 * i + j / (kGroup / 2)];
+            sum = __fmaf_rn(values[j], w[m][j], sum);
+          }
+        }
+      }
+    }
+  }
+}
+
+// The sum of a warp's sums, in all lanes: a lane's as a tree (0 + 1, 2 + 3, ...), then the lanes' (16 + 16, 8 + 8, ...).
+template <int kSums>
+__device__ float SumOfWarp(float (&sums)[kSums]) {
+#pragma unroll
+  for (int step = 1; step < kSums; step *= 2) {
+#pragma unroll
+    for (int i = 0; i + step < kSums; i += 2 * step) sums[i] = __fadd_rn(sums[i], sums[i + step]);
+  }
+  float sum = sums[0];
+#pragma unroll
+  for (int half = 16; half >= 1; half /= 2) {
+    sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, half));
+  }
+  return sum;
+}
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_KERNELS_CUDA_GEMM_GEMV_ROWS_CUH_
