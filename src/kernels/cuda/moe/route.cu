@@ -1,6 +1,7 @@
 // Route: one warp chooses the experts of one token. RouteAndSort: the same by the warps of one CTA,
 // which then sorts the choices.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/error.h"
@@ -10,6 +11,7 @@
 #include "kernels/cuda/moe/route_sort.cuh"
 #include "kernels/cuda/moe/route_sort.h"
 #include "kernels/cuda/moe/route_token.cuh"
+#include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/row_ops/row_ops_launch.cuh"
 #include "kernels/cuda/row_ops/row_ops_math.cuh"
 
@@ -48,6 +50,76 @@ __global__ void __launch_bounds__(kRouteWarps * 32)
                      rows.experts + token * shape.top_k, rows.weights + token * shape.top_k);
 }
 
+// ---- With the sort, for a warp's choices ----
+
+// A warp for each token, of which there are as many as warps; the choices are one for each lane of one.
+constexpr int kFewWarps = 8;
+constexpr int kFewChoices = 32;
+
+bool AreFew(const RouteShape& shape, int64_t num_tokens) {
+  return num_tokens <= kFewWarps && num_tokens * shape.top_k <= kFewChoices;
+}
+
+// A choice's row is counted, not sorted: it is how many of the choices come before it. So there is one barrier,
+// and thread e has the offset of expert e after as many comparisons as there are choices.
+template <int kSlots>
+__global__ void __launch_bounds__(kFewWarps * 32, 1)
+    RouteFewKernel(RouteShape shape, RouteRows rows, LiveRows live, int32_t* offsets,
+                   int32_t* row_of, int32_t* token_of, int32_t* used) {
+  __shared__ int32_t chosen[kFewChoices];
+  __shared__ float weights[kFewChoices];
+  extern __shared__ float scores[];  // [tokens, 2, num_experts], without and with the bias
+  const int n = shape.num_experts, thread = static_cast<int>(threadIdx.x);
+  const int token = thread / 32;
+  // Nobody writes the bias.
+  if (rows.bias != nullptr && thread * 32 < n) {
+    PrefetchLine(reinterpret_cast<const std::byte*>(rows.bias + thread * 32));
+  }
+  TakeTurn();
+  // On its way while tokens are routed, whether they are there or not.
+  const int num_live = live.count == nullptr ? INT32_MAX : *live.count;
+  if (token < rows.num_tokens) {
+    RouteToken<kSlots>(shape, rows.logits[token], rows.bias, scores + token * 2 * n,
+                       scores + token * 2 * n + n, chosen + token * shape.top_k,
+                       weights + token * shape.top_k);
+  }
+  __syncthreads();  // every choice is there before any is counted
+  const int num_tokens = min(max(num_live, 0), static_cast<int>(rows.num_tokens));
+  const int num_choices = num_tokens * shape.top_k;
+  const auto count_below = [&](int expert) {
+    int count = 0;
+#pragma unroll 1  // as in route_token.cuh
+    for (int c = 0; c < num_choices; ++c) count += chosen[c] < expert ? 1 : 0;
+    return count;
+  };
+#pragma unroll 1
+  for (int e = thread; e <= n; e += kFewWarps * 32) offsets[e] = count_below(e);
+  if (token > 0) return;
+  const bool is_choice = thread < num_choices;
+  int same_before = 0;
+  if (is_choice) {
+    const int expert = chosen[thread];
+#pragma unroll 1
+    for (int c = 0; c < thread; ++c) same_before += chosen[c] == expert ? 1 : 0;
+    const int row = count_below(expert) + same_before;
+    rows.experts[thread] = expert;
+    rows.weights[thread] = weights[thread];
+    row_of[thread] = row;
+    token_of[row] = thread / shape.top_k;
+  }
+  const unsigned firsts = __ballot_sync(~0u, is_choice && same_before == 0);
+  if (thread == 0 && used != nullptr) *used = __popc(firsts);
+}
+
+template <int kSlots>
+void LaunchRouteFew(const RouteArgs& route, const SortByExpertArgs& sort, const Stream& stream) {
+  const RouteRows rows = RowsOfRoute(route);
+  const auto shared = static_cast<size_t>(2 * rows.num_tokens * sort.num_experts) * sizeof(float);
+  LaunchAhead("route_few", RouteFewKernel<kSlots>, {1, kFewWarps * 32, shared}, stream, route.shape,
+              rows, sort.live, sort.offsets.data(), sort.row_of.data(), sort.token_of.data(),
+              sort.used);
+}
+
 // ---- With the sort, for few choices ----
 
 // Segments of 32 choices: the fewer there are, the shorter the sums over them.
@@ -56,7 +128,7 @@ constexpr int kMaxRoutedSegments = static_cast<int>(kMaxChoicesRouted) / 32;
 // The first `num_routing` warps choose, each for every num_routing-th token; then all sort.
 // choices.experts is set here.
 template <int kSlots>
-__global__ void __launch_bounds__(kSortWarps * 32)
+__global__ void __launch_bounds__(kSortWarps * 32, 1)
     RouteAndSortKernel(RouteShape shape, RouteRows rows, int num_routing, Choices choices,
                        int32_t* offsets, int32_t* row_of, int32_t* token_of, int32_t* used) {
   TakeTurn();
@@ -93,6 +165,7 @@ template <int kSlots>
 void LaunchRouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort,
                         const Stream& stream) {
   const int64_t num_tokens = route.logits.dim(0);
+  if (AreFew(route.shape, num_tokens)) return LaunchRouteFew<kSlots>(route, sort, stream);
   const int num_routing = static_cast<int>(std::min<int64_t>(num_tokens, kSortWarps));
   const auto shared = [](int warps, int num_experts) {
     return (kMaxRoutedSegments + 2 * warps) * num_experts * static_cast<int>(sizeof(int32_t));

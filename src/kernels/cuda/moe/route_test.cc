@@ -376,7 +376,8 @@ TEST_F(CudaRouteAndSortTest, RandomShapesAndTieStormsHaveTheBitsOfTwoLaunches) {
   }
 }
 
-// More tokens than warps, the most choices and experts of one launch, and one more of each.
+// More tokens than warps, the most choices and experts of one launch, and one more of each; and the same of the
+// choices that one warp has.
 TEST_F(CudaRouteAndSortTest, EveryNumberOfTokensAndExpertsHasTheBitsOfTwoLaunches) {
   struct Case {
     int32_t num_experts, top_k;
@@ -384,11 +385,14 @@ TEST_F(CudaRouteAndSortTest, EveryNumberOfTokensAndExpertsHasTheBitsOfTwoLaunche
     bool at_once;
   };
   for (const Case& c :
-       {Case{1, 1, 1, true}, Case{64, 6, 1, true}, Case{64, 6, 5, true}, Case{64, 6, 33, true},
-        Case{64, 6, 85, true}, Case{64, 6, 86, false}, Case{128, 8, 64, true},
-        Case{129, 8, 64, true}, Case{256, 8, 31, true}, Case{257, 8, 64, true},
-        Case{384, 8, 64, true}, Case{384, 8, 65, false}, Case{384, 64, 8, true},
-        Case{384, 1, 512, true}, Case{385, 8, 1, false}, Case{256, 8, 1025, false}}) {
+       {Case{1, 1, 1, true},     Case{64, 6, 1, true},    Case{64, 6, 5, true},
+        Case{64, 6, 6, true},    Case{64, 4, 8, true},    Case{7, 3, 8, true},
+        Case{40, 1, 8, true},    Case{40, 1, 9, true},    Case{129, 32, 1, true},
+        Case{256, 8, 4, true},   Case{384, 8, 4, true},   Case{64, 6, 33, true},
+        Case{64, 6, 85, true},   Case{64, 6, 86, false},  Case{128, 8, 64, true},
+        Case{129, 8, 64, true},  Case{256, 8, 31, true},  Case{257, 8, 64, true},
+        Case{384, 8, 64, true},  Case{384, 8, 65, false}, Case{384, 64, 8, true},
+        Case{384, 1, 512, true}, Case{385, 8, 1, false},  Case{256, 8, 1025, false}}) {
     SCOPED_TRACE(fmt::format("{} experts, {} tokens", c.num_experts, c.num_tokens));
     const RouteShape shape = {.num_experts = c.num_experts,
                               .top_k = c.top_k,
@@ -408,6 +412,21 @@ TEST_F(CudaRouteAndSortTest, OnlyLiveTokensAreTouched) {
     const DeviceVector<int32_t> count({live});
     ExpectTheSame(shape, MadeUpRows(23, 40, 64), {}, {.count = count.span().data()});
   }
+  for (const int32_t live : {-1, 0, 1, 4, 5, 100}) {
+    SCOPED_TRACE(live);
+    const DeviceVector<int32_t> count({live});
+    ExpectTheSame(shape, MadeUpRows(24, 5, 64), {}, {.count = count.span().data()});
+  }
+}
+
+// Equal logits choose equal experts, and so do equal tokens.
+TEST_F(CudaRouteAndSortTest, FewTokensThatChooseTheSameLieInTheirOrder) {
+  const RouteShape shape = {.num_experts = 64, .top_k = 4, .normalize = true};
+  const std::vector<float> row = MadeUpValues(25, 0, 64);
+  std::vector<float> logits;
+  for (int token = 0; token < 8; ++token) logits.insert(logits.end(), row.begin(), row.end());
+  ExpectTheSame(shape, logits, {});
+  ExpectTheSame(shape, std::vector<float>(8 * 64, 0.5f), {});
 }
 
 TEST(CudaRouteArgsTest, WrongArgumentsAreRefused) {

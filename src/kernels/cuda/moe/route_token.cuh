@@ -10,6 +10,9 @@
 
 namespace quire::cuda {
 
+// Loops here are short and run once, so they are not unrolled: a launch of one CTA waits for its code too, and with
+// them RouteAndSortKernel had more than 64 KiB.
+
 __device__ inline int LaneId() { return static_cast<int>(threadIdx.x) % 32; }
 
 // ---- Scores ----
@@ -19,6 +22,7 @@ __device__ inline int LaneId() { return static_cast<int>(threadIdx.x) % 32; }
 __device__ inline float SumRow(const float* values, int n) {
   float sum = 0.0f;
   if (LaneId() < 16) {
+#pragma unroll 1
     for (int i = LaneId(); i < n; i += 16) sum = __fadd_rn(sum, values[i]);
   }
 #pragma unroll
@@ -28,25 +32,46 @@ __device__ inline float SumRow(const float* values, int n) {
   return __shfl_sync(kAllLanes, sum, 0);
 }
 
-// fmaxf skips NaN, which makes every score NaN through the sum.
-__device__ inline void SoftmaxRow(const float* logits, int n, float* scores) {
+// Copies logits to scores, a lane those of experts 32 s + lane, which it alone touches until they are scores: all
+// loads are under way before one is used. Returns the highest of them all; fmaxf skips NaN.
+template <int kSlots>
+__device__ float CopyLogits(const float* logits, int n, float* scores) {
+  float mine[kSlots];
+#pragma unroll
+  for (int s = 0; s < kSlots; ++s) {
+    const int i = 32 * s + LaneId();
+    mine[s] = i < n ? logits[i] : -INFINITY;
+  }
   float top = -INFINITY;
-  for (int i = LaneId(); i < n; i += 32) top = fmaxf(top, logits[i]);
+#pragma unroll
+  for (int s = 0; s < kSlots; ++s) {
+    const int i = 32 * s + LaneId();
+    top = fmaxf(top, mine[s]);
+    if (i < n) scores[i] = mine[s];
+  }
 #pragma unroll
   for (int half = 16; half >= 1; half /= 2) {
     top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, half));
   }
+  return top;
+}
+
+// From logits; NaN, which is never `top`, makes every score NaN through the sum.
+__device__ inline void SoftmaxRow(float top, int n, float* scores) {
+#pragma unroll 1
   for (int i = LaneId(); i < n; i += 32) {
-    const float below = __fsub_rn(logits[i], top);
+    const float below = __fsub_rn(scores[i], top);
     scores[i] = isnan(below) ? below : ExpAsOnCpu(below);
   }
   __syncwarp();  // every lane's exponentials are there before they are summed
   const float sum = SumRow(scores, n);
+#pragma unroll 1
   for (int i = LaneId(); i < n; i += 32) scores[i] = __fdiv_rn(scores[i], sum);
 }
 
-__device__ inline void SigmoidRow(const float* logits, int n, float* scores) {
-  for (int i = LaneId(); i < n; i += 32) scores[i] = Sigmoid(logits[i]);
+__device__ inline void SigmoidRow(int n, float* scores) {
+#pragma unroll 1
+  for (int i = LaneId(); i < n; i += 32) scores[i] = Sigmoid(scores[i]);
 }
 
 // ---- Choosing ----
@@ -83,6 +108,7 @@ __device__ int TakeHighest(uint32_t (&ranks)[kSlots]) {
 __device__ inline float GroupScore(ExpertSelection selection, const float* scores, int count) {
   float first = -INFINITY;
   float second = first;
+#pragma unroll 1
   for (int i = 0; i < count; ++i) {
     if (scores[i] > first) {
       second = first;
@@ -107,6 +133,7 @@ __device__ inline uint64_t KeptGroups(const RouteShape& shape, const float* bias
                    : 0;
   }
   uint64_t kept = 0;
+#pragma unroll 1
   for (int i = 0; i < shape.top_groups; ++i) kept |= uint64_t{1} << TakeHighest(ranks);
   return kept;
 }
@@ -117,12 +144,14 @@ template <int kSlots>
 __device__ void RouteToken(const RouteShape& shape, const float* logits, const float* bias,
                            float* scores, float* biased, int32_t* experts, float* weights) {
   const int n = shape.num_experts;
+  const float top = CopyLogits<kSlots>(logits, n, scores);
   if (shape.score == ScoreFunction::kSoftmax) {
-    SoftmaxRow(logits, n, scores);
+    SoftmaxRow(top, n, scores);
   } else {
-    SigmoidRow(logits, n, scores);
+    SigmoidRow(n, scores);
   }
   __syncwarp();
+#pragma unroll 1
   for (int e = LaneId(); e < n; e += 32) {
     biased[e] = bias == nullptr ? scores[e] : __fadd_rn(scores[e], bias[e]);
   }
@@ -140,6 +169,7 @@ __device__ void RouteToken(const RouteShape& shape, const float* logits, const f
 
   float sum = 0.0f;
   int32_t chosen[kMaxTopK / 32] = {};  // lane l keeps choices l and l + 32
+#pragma unroll 1
   for (int j = 0; j < shape.top_k; ++j) {
     const int e = TakeHighest(ranks);
     sum = __fadd_rn(sum, scores[e]);
