@@ -324,7 +324,8 @@ void CudaOps::RunExperts(const ExpertsArgs& args, int64_t num_choices) {
           lane_.codes);
   if (is_cut) Gather(activated, args.width_unit);
   const TensorView out = ExpertOut(args, num_choices);
-  product({.x = activated, .w = ViewOf(args.down), .y = out}, scratch_.expert_codes);
+  product({.x = activated, .w = ViewOf(args.down), .y = out, .routing = RoutingAge::kOld},
+          scratch_.expert_codes);
   if (args.gate.count < args.shape.num_experts) GatherExperts(args, out);
 }
 

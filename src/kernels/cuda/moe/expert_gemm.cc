@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/maths.h"
+#include "kernels/cuda/moe/expert_gemv.h"
 
 namespace quire::cuda {
 namespace {
@@ -39,6 +40,29 @@ void RequireTiles(int64_t rows, int64_t num_experts, int64_t tile_rows) {
           kMaxRowTiles, tile_rows, tiles, rows);
 }
 
+TileParams ParamsOf(const ExpertGemmArgs& args) {
+  TileParams p = MakeTileParams(args.x, args.x_codes, args.w, args.y);
+  if (!args.up.empty()) {
+    p.gated = true;
+    p.w[1] = args.up.data;
+    p.w_scales[1] = args.up.scales;
+  }
+  p.offsets = args.offsets;
+  p.num_experts = static_cast<int32_t>(args.w.count);
+  if (!args.rows.empty()) {
+    p.x_index = args.rows.data();
+    p.x_rows = static_cast<int32_t>(XRowsOf(args));
+  }
+  p.status = args.status;
+  return p;
+}
+
+ExpertKernel ChooseKernel(const ExpertGemmArgs& args, const TileParams& params) {
+  const bool is_few =
+      !args.exact && args.w.format == WeightFormat::kBf16 && ExpertGemvTakes(params);
+  return is_few ? ExpertKernel::kGemv : ExpertKernel::kTiles;
+}
+
 }  // namespace
 
 void Validate(const ExpertGemmArgs& args) {
@@ -59,23 +83,18 @@ void Validate(const ExpertGemmArgs& args) {
   Require(x_rows >= 1, "x: expected rows for the {} of y, got none", rows);
 }
 
+ExpertKernel ChooseExpertKernel(const ExpertGemmArgs& args) {
+  return ChooseKernel(args, ParamsOf(args));
+}
+
 void ExpertGemm(const ExpertGemmArgs& args, const Stream& stream, std::optional<TileSize> size) {
   Validate(args);
   const int64_t rows = args.y.dim(0);
   if (rows == 0) return;
-  TileParams p = MakeTileParams(args.x, args.x_codes, args.w, args.y);
-  if (!args.up.empty()) {
-    p.gated = true;
-    p.w[1] = args.up.data;
-    p.w_scales[1] = args.up.scales;
+  const TileParams p = ParamsOf(args);
+  if (!size && ChooseKernel(args, p) == ExpertKernel::kGemv) {
+    return LaunchExpertGemv(p, args.routing, stream);
   }
-  p.offsets = args.offsets;
-  p.num_experts = static_cast<int32_t>(args.w.count);
-  if (!args.rows.empty()) {
-    p.x_index = args.rows.data();
-    p.x_rows = static_cast<int32_t>(XRowsOf(args));
-  }
-  p.status = args.status;
   const TileChoice tile =
       ChooseTile(p, args.x_codes, args.w, CeilDiv(rows, args.w.count), args.exact, size);
   RequireTiles(rows, args.w.count, ExtentOf(tile.size).rows);

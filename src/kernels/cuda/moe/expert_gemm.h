@@ -10,7 +10,8 @@
 // x[t, :]: rows of x lie as they like, and several experts read the same one.
 //
 // Sums are those of the tile kernel (kernels/cuda/gemm/gemm_tile.h) with one range of inputs; silu and the
-// product are f32, and y is rounded once. A row has the same bits beside any others.
+// product are f32, and y is rounded once. A row has the same bits beside any others, if it is to be `exact`:
+// otherwise few rows of bf16 are summed by kernels/cuda/moe/expert_gemv.h in another order.
 #ifndef QUIRE_KERNELS_CUDA_MOE_EXPERT_GEMM_H_
 #define QUIRE_KERNELS_CUDA_MOE_EXPERT_GEMM_H_
 
@@ -21,6 +22,7 @@
 #include "base/tensor_view.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/moe/expert_gemv.h"
 
 namespace quire::cuda {
 
@@ -38,13 +40,23 @@ struct ExpertGemmArgs {
   std::span<const int32_t> rows = {};
   TensorView y = {};  // [rows, outputs] bf16 or f32, any row stride; overlaps no x
   StatusWord status = {};
-  bool exact = true;  // false: y may depend on how many rows there are
+  bool exact = true;                      // false: y may depend on how many rows there are
+  RoutingAge routing = RoutingAge::kNew;  // of offsets and rows
 };
 
 // Throws Error(kInvalidArgument) naming the argument, the expected and the actual value.
 void Validate(const ExpertGemmArgs& args);
 
-// In the tile of ChooseTile, which is given `size`, for the rows that an expert has on average.
+// What computes the products.
+enum class ExpertKernel {
+  kGemv,   // bf16 that need not be exact, where ExpertGemvTakes it
+  kTiles,  // all others
+};
+// Looks at shapes, types and addresses alone, never at memory.
+ExpertKernel ChooseExpertKernel(const ExpertGemmArgs& args);
+
+// The products by the kernel that is chosen; tiles are those of ChooseTile, which is given `size`, for the rows
+// that an expert has on average. With a `size` they are tiles in any case.
 void ExpertGemm(const ExpertGemmArgs& args, const Stream& stream,
                 std::optional<TileSize> size = {});
 
