@@ -138,6 +138,7 @@ struct NormRopeSource {
 template <class T>
 __device__ float NormFactor(const T* x, int32_t n, float eps, int lane) {
   float sum = 0.0f;
+#pragma unroll 1  // as in store_row.cuh
   for (int32_t i = 4 * lane; i < n; i += 4 * kWarp) {
     const float4 v = LoadQuad(x, i, n);
     sum = __fmaf_rn(v.x, v.x, sum);
@@ -151,6 +152,45 @@ __device__ float NormFactor(const T* x, int32_t n, float eps, int lane) {
   return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(sum, static_cast<float>(n)) + eps));
 }
 
+// What a row is made of, on its way to its warp: read one by one where it is used, each would be waited for. A row
+// that is wider than a model's is read where it lies.
+template <class T>
+struct alignas(16) StagedRow {
+  static constexpr int32_t kLatent = 576, kRope = 64;
+  T kv[kLatent + kRope];
+  float norm_weight[kLatent];
+  float cos[kRope / 2], sin[kRope / 2];
+
+  __device__ static bool Holds(const KvDims& dims) {
+    return dims.latent_dim <= kLatent && dims.rope_dim <= kRope;
+  }
+};
+
+// to[0 .. n) = from[0 .. n), 16 bytes a lane where they lie so, all on their way before one is written.
+template <class T>
+__device__ void StageRow(const T* from, int32_t n, T* to, int lane) {
+  constexpr int kAhead = 5;
+  const auto words = n * static_cast<int32_t>(sizeof(T)) / 16;
+  if (IsAligned(from, 16) && words * 16 == n * static_cast<int32_t>(sizeof(T))) {
+    uint4 ahead[kAhead];
+    for (int32_t first = lane; first < words; first += kAhead * kWarp) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int32_t word = first + i * kWarp;
+        if (word < words) ahead[i] = reinterpret_cast<const uint4*>(from)[word];
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int32_t word = first + i * kWarp;
+        if (word < words) reinterpret_cast<uint4*>(to)[word] = ahead[i];
+      }
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int32_t i = lane; i < n; i += kWarp) to[i] = from[i];
+}
+
 struct RopeTables {
   Rows<const float> cos, sin;
   int64_t num_positions;
@@ -159,32 +199,50 @@ struct RopeTables {
 };
 
 template <class T>
-__global__ void RopeStoreRows(StoreView store, const Slot* slots, int64_t num_rows,
-                              Rows<const T> kv, const float* norm_weight, float eps,
-                              RopeTables tables, StatusWord status) {
-  TakeTurn();
+__global__ void __launch_bounds__(kWarpsPerCta* kWarp)
+    RopeStoreRows(StoreView store, const Slot* slots, int64_t num_rows, Rows<const T> kv,
+                  const float* norm_weight, float eps, RopeTables tables, StatusWord status) {
+  __shared__ StagedRow<T> all_staged[kWarpsPerCta];
+  StagedRow<T>& staged = all_staged[threadIdx.x / kWarp];
+  const KvDims& dims = store.dims;
   const WarpRow row;
+  const bool stages = row.index < num_rows && StagedRow<T>::Holds(dims);
+  if (stages) StageRow(norm_weight, dims.latent_dim, staged.norm_weight, row.lane);
+  TakeTurn();  // nobody writes weights
   if (row.index >= num_rows) return;
   const int64_t slot = slots[row.index].raw();
+  const int64_t position = dims.rope_dim > 0 ? tables.positions[row.index].raw() : 0;
+  NormRopeSource<T> source{.kv = kv.At(row.index),
+                           .norm_weight = norm_weight,
+                           .cos = nullptr,
+                           .sin = nullptr,
+                           .factor = 0.0f,
+                           .dims = dims,
+                           .pairs = tables.pairs};
+  if (stages) {
+    StageRow(source.kv, dims.latent_dim + dims.rope_dim, staged.kv, row.lane);
+    source.kv = staged.kv;
+    source.norm_weight = staged.norm_weight;
+  }
   if (!row.Check(store, slot, status, Launch::kStoreWrite) || store.IsScratch(slot)) return;
-  const int64_t position = tables.positions[row.index].raw();
-  if (store.dims.rope_dim > 0 &&
+  if (dims.rope_dim > 0 &&
       static_cast<uint64_t>(position) >= static_cast<uint64_t>(tables.num_positions)) {
     if (row.lane == 0) {
       Report(status, DeviceFault::kCapacity, Launch::kStoreWrite, static_cast<uint32_t>(row.index));
     }
     return;
   }
-  const T* x = kv.At(row.index);
-  EncodeRow(store, slot,
-            NormRopeSource<T>{.kv = x,
-                              .norm_weight = norm_weight,
-                              .cos = tables.cos.At(position),
-                              .sin = tables.sin.At(position),
-                              .factor = NormFactor(x, store.dims.latent_dim, eps, row.lane),
-                              .dims = store.dims,
-                              .pairs = tables.pairs},
-            row.lane);
+  source.cos = tables.cos.At(position);
+  source.sin = tables.sin.At(position);
+  if (stages && dims.rope_dim > 0) {
+    StageRow(source.cos, dims.rope_dim / 2, staged.cos, row.lane);
+    StageRow(source.sin, dims.rope_dim / 2, staged.sin, row.lane);
+    source.cos = staged.cos;
+    source.sin = staged.sin;
+  }
+  __syncwarp();  // what other lanes have staged is there
+  source.factor = NormFactor(source.kv, dims.latent_dim, eps, row.lane);
+  EncodeRow(store, slot, source, row.lane);
 }
 
 // ---- Index keys ----

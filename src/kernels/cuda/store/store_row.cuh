@@ -162,15 +162,18 @@ inline constexpr float kIndexKeyLeastAmax = 1e-4f;
 
 // ---- Rows: a warp each ----
 //
-// A Source has Latent(i) and Rope(i): the four values from i on, 0 past the end.
+// A Source has Latent(i) and Rope(i): the four values from i on, 0 past the end. Loops are not unrolled: a row is
+// short, and its warp waits for the code too.
 
 template <class T, class Source>
 __device__ void EncodePlain(const StoreView& store, uint8_t* row, const Source& source, int lane) {
   T* latent = reinterpret_cast<T*>(row);
   T* rope = latent + store.dims.latent_dim;
+#pragma unroll 1
   for (int32_t i = 4 * lane; i < store.dims.latent_dim; i += 4 * kWarp) {
     StoreQuad(source.Latent(i), latent, i, store.dims.latent_dim);
   }
+#pragma unroll 1
   for (int32_t i = 4 * lane; i < store.dims.rope_dim; i += 4 * kWarp) {
     StoreQuad(source.Rope(i), rope, i, store.dims.rope_dim);
   }
@@ -184,6 +187,7 @@ __device__ void EncodeLatentFp8(const StoreView& store, uint8_t* row, const Sour
                                 int lane) {
   const int32_t n = store.dims.latent_dim;
   float* scales = reinterpret_cast<float*>(row + store.parts[1].begin);
+#pragma unroll 1
   for (int32_t group = 0; group * kFp8ScaleGroup < n; ++group) {
     const int32_t i = group * kFp8ScaleGroup + 4 * lane;
     const float4 v = source.Latent(i);
@@ -192,6 +196,7 @@ __device__ void EncodeLatentFp8(const StoreView& store, uint8_t* row, const Sour
     if (lane == 0) scales[group] = scale;
   }
   Bf16* rope = reinterpret_cast<Bf16*>(row + store.parts[2].begin);
+#pragma unroll 1
   for (int32_t i = 4 * lane; i < store.dims.rope_dim; i += 4 * kWarp) {
     StoreQuad(source.Rope(i), rope, i, store.dims.rope_dim);
   }
