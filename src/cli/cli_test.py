@@ -1048,7 +1048,8 @@ class RefusalTest(CliTest):
                              ([name, "ngram", topk, 2], [topk, "expected 1", "ngram", "got 2"]),
                              ([name, "ngram", steps, 0], [steps, "1..8", '"0"']),
                              ([name, "ngram", steps, 9], [steps, "1..8", '"9"']),
-                             ([name, "ngram", steps, "auto"], [steps, "a number", "got auto"]),
+                             ([name, "ngram", steps, "auto", topk, 2],
+                              [topk, "expected 1", "ngram", "got 2"]),
                              ([name, "ngram", nodes, 10], [nodes, "expected 9", "got 10"]),
                              ([name, "ngram", steps, 3, nodes, 5],
                               [nodes, "expected 4", steps, "got 5"]),
@@ -1060,8 +1061,9 @@ class RefusalTest(CliTest):
                 self.assert_refused(words, "inspect", V2_LITE, *flags)
         self.assert_score_refused([name, "expected none", "scores"], V2_LITE, name, "ngram")
         plain = self.run_json("inspect", V2_LITE, "--json")["memory"]
-        found = self.run_json("inspect", V2_LITE, "--json", name, "ngram", nodes, 6)["memory"]
-        self.assertGreater(found["workspace_bytes"], plain["workspace_bytes"])
+        for flags in ([nodes, 6], [steps, "auto"]):
+            found = self.run_json("inspect", V2_LITE, "--json", name, "ngram", *flags)["memory"]
+            self.assertGreater(found["workspace_bytes"], plain["workspace_bytes"], flags)
 
     def test_inspect_shows_a_draft_model(self):
         flags = ["inspect", V2_LITE, "--speculative-algorithm", "eagle3",

@@ -245,7 +245,7 @@ void AddSpeculation(FlagReader& reader, ModelFlags& flags) {
        "Tokens that are guessed behind each other, 1 to 8; or auto: as many, in a chain or a "
        "tree,\n"
        "or none, as are worth it, by what steps are measured to cost at the start and how many\n"
-       "guesses were right of late. Not of ngram"},
+       "guesses were right of late"},
       flags.speculative_num_steps, [](const std::string& where, const std::string& value) {
         return value == "auto" ? kAutoSteps : ParseInt(where, value, 1, kMaxDraftSteps);
       });
@@ -304,19 +304,17 @@ Speculation SpeculationOf(const ModelFlags& flags) {
           flags.tp_size);
   const bool is_ngram = speculation.algorithm == Speculation::Algorithm::kNgram;
   TreeShape& shape = speculation.shape;
-  if (steps == kAutoSteps) {
-    Require(!is_ngram,
-            "--speculative-num-steps: expected a number with --speculative-algorithm ngram, got "
-            "auto");
-    constexpr int64_t kBranches = 4, kNodes = 16;
-    speculation.choices = CandidateShapes(branches.value_or(kBranches), nodes.value_or(kNodes));
-    shape = ShapeAround(speculation.choices);
-    return speculation;
-  }
   shape.branches = branches.value_or(1);
   Require(!is_ngram || shape.branches == 1,
           "--speculative-eagle-topk: expected 1 with --speculative-algorithm ngram, got {}",
           shape.branches);
+  if (steps == kAutoSteps) {
+    constexpr int64_t kBranches = 4, kNodes = 16;
+    speculation.choices =
+        CandidateShapes(is_ngram ? 1 : branches.value_or(kBranches), nodes.value_or(kNodes));
+    shape = ShapeAround(speculation.choices);
+    return speculation;
+  }
   shape.steps = is_ngram ? 4 : 3;
   if (nodes && shape.branches == 1) shape.steps = std::min(*nodes - 1, kMaxDraftSteps);
   if (steps) shape.steps = *steps;

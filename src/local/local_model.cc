@@ -61,25 +61,41 @@ RunnerOptions WithRoomForDrafts(DeviceKind device, const Speculation& speculatio
   return TargetOptions(options, room);
 }
 
+std::unique_ptr<LayerDrafter> MakeLayerDrafter(MeteredRunner& target,
+                                               const Speculation& speculation, Faults faults) {
+  QUIRE_CHECK(target.draft_runner() != nullptr, "the target has no draft layer that runs");
+  return std::make_unique<LayerDrafter>(*target.draft_runner(), target.limits(), speculation.shape,
+                                        faults);
+}
+
 std::unique_ptr<Drafter> MakeDrafter(MeteredRunner& target, const Speculation& speculation,
                                      Faults faults) {
-  const RunnerLimits& limits = target.limits();
   if (speculation.algorithm == Speculation::Algorithm::kNgram) {
+    const RunnerLimits& limits = target.limits();
     return std::make_unique<NgramDrafter>(limits.max_seqs, limits.context);
   }
-  QUIRE_CHECK(target.draft_runner() != nullptr, "the target has no draft layer that runs");
-  return std::make_unique<LayerDrafter>(*target.draft_runner(), limits, speculation.shape, faults);
+  return MakeLayerDrafter(target, speculation, faults);
+}
+
+std::unique_ptr<AdaptiveDrafter> MakeAdaptiveDrafter(MeteredRunner& target,
+                                                     const Speculation& speculation,
+                                                     Faults faults) {
+  const int32_t max_seqs = target.limits().max_seqs;
+  if (speculation.algorithm == Speculation::Algorithm::kNgram) {
+    return std::make_unique<AdaptiveDrafter>(MakeDrafter(target, speculation, faults), nullptr,
+                                             speculation.choices, max_seqs);
+  }
+  auto layer = MakeLayerDrafter(target, speculation, faults);
+  const auto use_shape = [&layer = *layer](const TreeShape& shape) { layer.UseShape(shape); };
+  return std::make_unique<AdaptiveDrafter>(std::move(layer), use_shape, speculation.choices,
+                                           max_seqs);
 }
 
 // `target`, drafting in whichever shape pays.
 std::unique_ptr<MeteredRunner> SpeculateByCost(std::unique_ptr<MeteredRunner> target,
                                                const Speculation& speculation, Faults faults,
                                                const LoadEvents& events) {
-  QUIRE_CHECK(target->draft_runner() != nullptr, "the target has no draft layer that runs");
-  auto layer = std::make_unique<LayerDrafter>(*target->draft_runner(), target->limits(),
-                                              speculation.shape, faults);
-  auto chosen = std::make_unique<AdaptiveDrafter>(std::move(layer), speculation.choices,
-                                                  target->limits().max_seqs);
+  auto chosen = MakeAdaptiveDrafter(*target, speculation, faults);
   AdaptiveDrafter& drafter = *chosen;
   auto runner = std::make_unique<SpeculativeRunner>(std::move(target), std::move(chosen),
                                                     speculation.shape.Room());

@@ -18,9 +18,12 @@ TreeShape ShapeAround(std::span<const TreeShape> shapes) {
   return around;
 }
 
-AdaptiveDrafter::AdaptiveDrafter(std::unique_ptr<LayerDrafter> layer, std::vector<TreeShape> shapes,
-                                 int32_t max_seqs)
-    : layer_(std::move(layer)), shapes_(std::move(shapes)), guests_(static_cast<size_t>(max_seqs)) {
+AdaptiveDrafter::AdaptiveDrafter(std::unique_ptr<Drafter> drafter, UseShape use_shape,
+                                 std::vector<TreeShape> shapes, int32_t max_seqs)
+    : drafter_(std::move(drafter)),
+      use_shape_(std::move(use_shape)),
+      shapes_(std::move(shapes)),
+      guests_(static_cast<size_t>(max_seqs)) {
   fed_.reserve(guests_.size());
 }
 
@@ -48,13 +51,21 @@ void AdaptiveDrafter::AddNodes(const StepBatch& batch, std::span<Draft> drafts) 
   drafted_ = Choose(batch.sequences.size());
   if (drafted_ == 0) return;
   const TreeShape& shape = shapes_[drafted_ - 1];
-  layer_->UseShape(shape);
+  if (use_shape_) use_shape_(shape);
   for (Draft& draft : drafts) {
     const size_t room = std::min(draft.tokens.size(), static_cast<size_t>(shape.nodes));
     draft.tokens = draft.tokens.first(room);
     draft.parents = draft.parents.first(room);
   }
-  layer_->AddNodes(batch, drafts);
+  drafter_->AddNodes(batch, drafts);
+  if (!chooser_ && shape.branches == 1) std::ranges::for_each(drafts, FillUp);
+}
+
+void AdaptiveDrafter::FillUp(Draft& draft) {
+  for (; draft.num_nodes < draft.tokens.size(); ++draft.num_nodes) {
+    draft.tokens[draft.num_nodes] = draft.tokens[0];
+    draft.parents[draft.num_nodes] = static_cast<int32_t>(draft.num_nodes) - 1;
+  }
 }
 
 void AdaptiveDrafter::Take(std::span<const StepOutcome> outcomes) {
@@ -71,7 +82,7 @@ void AdaptiveDrafter::Take(std::span<const StepOutcome> outcomes) {
   }
   if (chooser_ && choice == 0) chooser_->NotePlain(static_cast<int64_t>(outcomes.size()));
   drafted_ = 0;
-  if (!fed_.empty()) layer_->Take(fed_);
+  if (!fed_.empty()) drafter_->Take(fed_);
 }
 
 // Of a tree that had to be smaller nothing can be said: it lacks what a whole one has.

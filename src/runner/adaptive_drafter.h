@@ -1,12 +1,13 @@
-// Drafts of a layer, in the shape that pays for the sequences that run, or none where none does.
+// Drafts of another drafter, in the shape that pays for the sequences that run, or none where none does.
 //
-// Where nothing is drafted the layer does not run at all: a sequence that begins, or goes on, while none
+// Where nothing is drafted a draft layer does not run at all: a sequence that begins, or goes on, while none
 // pays is left out of the layer's passes, and gets no drafts to its end, because rows would be missing.
 #ifndef QUIRE_RUNNER_ADAPTIVE_DRAFTER_H_
 #define QUIRE_RUNNER_ADAPTIVE_DRAFTER_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,14 +25,17 @@ TreeShape ShapeAround(std::span<const TreeShape> shapes);
 
 class AdaptiveDrafter final : public Drafter {
  public:
-  // `layer` was made for ShapeAround(shapes). Drafts nothing until one of the next two is called. Takes no
-  // memory in a step.
-  AdaptiveDrafter(std::unique_ptr<LayerDrafter> layer, std::vector<TreeShape> shapes,
-                  int32_t max_seqs);
+  // `drafter` has room for ShapeAround(shapes), and drafts in the shape that use_shape was called with last; one of
+  // chains takes what room it is given, and need not be told. Drafts nothing until one of the next two is called.
+  // Takes no memory in a step.
+  using UseShape = std::function<void(const TreeShape&)>;
+  AdaptiveDrafter(std::unique_ptr<Drafter> drafter, UseShape use_shape,
+                  std::vector<TreeShape> shapes, int32_t max_seqs);
 
   std::span<const TreeShape> shapes() const { return shapes_; }
 
-  // From now on, 0 for none or the number of a shape, from 1 on, for all sequences that begin.
+  // From now on, 0 for none or the number of a shape, from 1 on, for all sequences that begin. Chains are whole, to
+  // be measured: what the drafter does not guess is any token.
   void Fix(size_t number) { fixed_ = number; }
   // From now on as these costs say; without any, none.
   void ChooseBy(ShapeCosts costs);
@@ -40,7 +44,7 @@ class AdaptiveDrafter final : public Drafter {
   void Take(std::span<const StepOutcome> outcomes) override;
 
  private:
-  // A sequence that runs, and whether the layer has all of its rows.
+  // A sequence that runs, and whether the drafter was told of all its steps.
   struct Guest {
     uint64_t id = 0;
     int64_t used_in = 0;
@@ -49,9 +53,11 @@ class AdaptiveDrafter final : public Drafter {
 
   size_t Choose(size_t num_seqs) const;
   Guest& FindOrTake(uint64_t id, size_t choice);
+  static void FillUp(Draft& draft);
   void Note(const StepOutcome& outcome);
 
-  const std::unique_ptr<LayerDrafter> layer_;
+  const std::unique_ptr<Drafter> drafter_;
+  const UseShape use_shape_;
   const std::vector<TreeShape> shapes_;
   size_t fixed_ = 0;
   std::optional<ShapeChooser> chooser_;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "decode/ngram_drafter.h"
 #include "runner/cpu_runner.h"
 #include "runner/draft_runner.h"
 #include "runner/runner_cases.h"
@@ -56,6 +57,23 @@ class CountedSteps final : public Runner {
   Runner& runner_;
 };
 
+// And a target whose tokens are.
+class CountedTokens final : public RunnerOver {
+ public:
+  CountedTokens(std::unique_ptr<MeteredRunner> target, int64_t& num_tokens)
+      : RunnerOver(std::move(target)), num_tokens_(num_tokens) {}
+
+  const RunnerLimits& limits() const override { return target_->limits(); }
+  void Submit(const StepBatch& batch) override {
+    for (const StepSequence& seq : batch.sequences) num_tokens_ += std::ssize(seq.tokens);
+    target_->Submit(batch);
+  }
+  const StepResult& Collect() override { return target_->Collect(); }
+
+ private:
+  int64_t& num_tokens_;
+};
+
 const std::vector<TreeShape> kShapes = CandidateShapes(4, 8);
 
 struct AdaptiveCase {
@@ -72,8 +90,9 @@ struct AdaptiveCase {
     auto target = testing::MakeRunner(folder, LayerTargetOptions(options, around));
     passes = std::make_unique<CountedPasses>(*target->draft_runner());
     auto layer = std::make_unique<LayerDrafter>(*passes, target->limits(), around);
-    auto adaptive =
-        std::make_unique<AdaptiveDrafter>(std::move(layer), kShapes, target->limits().max_seqs);
+    const auto use_shape = [&layer = *layer](const TreeShape& shape) { layer.UseShape(shape); };
+    auto adaptive = std::make_unique<AdaptiveDrafter>(std::move(layer), use_shape, kShapes,
+                                                      target->limits().max_seqs);
     drafter = adaptive.get();
     runner =
         std::make_unique<SpeculativeRunner>(std::move(target), std::move(adaptive), around.Room());
@@ -107,6 +126,40 @@ TEST(ShapeCostsTest, AStepCostsWhatItsPartsDo) {
     for (size_t i = 0; i < kShapes.size(); ++i) {
       // One pass for each level but the first, and one behind the step.
       EXPECT_DOUBLE_EQ(cost.seconds[i + 1], 10 + static_cast<double>(kShapes[i].steps)) << i;
+    }
+  }
+}
+
+// Nothing of the texts that are measured stood there before: ngrams have nothing to guess.
+TEST(ShapeCostsTest, AChainOfNgramsIsMeasuredWhole) {
+  const std::vector<TreeShape> shapes = CandidateShapes(1, 16);
+  const DraftRoom room = ShapeAround(shapes).Room();
+  const RunnerOptions options{.page_size = PageSize(16),
+                              .context = TokenCount(320),
+                              .max_seqs = 2,
+                              .max_step_tokens = TokenCount(64),
+                              .kv_format = KvFormat::kLatentF32,
+                              .num_threads = 1};
+  const std::filesystem::path folder =
+      std::filesystem::path(QUIRE_RUNNER_TESTDATA) / "hf" / "v2_lite";
+  int64_t num_tokens = 0;
+  auto target = std::make_unique<CountedTokens>(
+      testing::MakeRunner(folder, TargetOptions(options, room)), num_tokens);
+  auto adaptive = std::make_unique<AdaptiveDrafter>(
+      std::make_unique<NgramDrafter>(2, target->limits().context), nullptr, shapes, 2);
+  AdaptiveDrafter& drafter = *adaptive;
+  SpeculativeRunner runner(std::move(target), std::move(adaptive), room);
+  // A token of the target takes a second.
+  const auto seconds = [&] { return static_cast<double>(num_tokens); };
+  const ShapeCosts measured =
+      MeasureShapeCosts(runner, drafter, {.seconds = seconds, .budget_seconds = 1e9});
+  EXPECT_DOUBLE_EQ(measured.prompt_token_seconds, 0);
+  ASSERT_EQ(measured.steps.size(), 2u);
+  for (const ShapeCost& cost : measured.steps) {
+    const auto num_seqs = static_cast<double>(cost.num_seqs);
+    EXPECT_DOUBLE_EQ(cost.seconds[0], num_seqs);
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      EXPECT_DOUBLE_EQ(cost.seconds[i + 1], num_seqs * static_cast<double>(shapes[i].nodes)) << i;
     }
   }
 }

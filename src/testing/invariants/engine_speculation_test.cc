@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "decode/ngram_drafter.h"
 #include "runner/adaptive_drafter.h"
 #include "runner/layer_drafter.h"
 #include "runner/shape_chooser.h"
@@ -61,6 +62,32 @@ TEST_P(EngineSpeculation, NgramsChangeNothing) {
   EXPECT_GT(Run(std::nullopt, 5, Pages::kScarce).drafts, 0);
 }
 
+// Of every number of sequences another shape pays, of some none.
+ShapeCosts CostsThatChange(int64_t most_seqs, size_t num_shapes) {
+  ShapeCosts costs;
+  for (int64_t num_seqs = 1; num_seqs <= most_seqs; ++num_seqs) {
+    ShapeCost cost{.num_seqs = num_seqs, .seconds = {num_seqs % 4 == 3 ? 1e-6 : 1.0}};
+    for (size_t i = 0; i < num_shapes; ++i) {
+      cost.seconds.push_back(i % 4 == static_cast<size_t>(num_seqs % 4) ? 0.01 : 1.0);
+    }
+    costs.steps.push_back(cost);
+  }
+  return costs;
+}
+
+TEST_P(EngineSpeculation, NgramsWhoseLengthsAreChosenChangeNothing) {
+  const std::vector<TreeShape> shapes = CandidateShapes(1, 16);
+  const DraftRoom room = ShapeAround(shapes).Room();
+  auto target = MakeTestRunner(GetParam().model, TargetOptions(CaseOptions(1), room));
+  auto ngrams = std::make_unique<NgramDrafter>(kMaxSeqs, target->limits().context);
+  auto drafter = std::make_unique<AdaptiveDrafter>(std::move(ngrams), nullptr, shapes, kMaxSeqs);
+  drafter->ChooseBy(CostsThatChange(kMaxSeqs, shapes.size()));
+  runner_ = std::make_unique<SpeculativeRunner>(std::move(target), std::move(drafter), room);
+  Met met;
+  RunWorkload(static_cast<uint64_t>(GetParam().page_size) + 21, Pages::kScarce, met);
+  EXPECT_GT(met.drafts, 0);
+}
+
 // Every page size in turn with another mode, and a sparse model.
 std::vector<EngineCase> LayerCases() {
   std::vector<EngineCase> cases;
@@ -94,16 +121,9 @@ TEST_P(EngineLayerDrafts, ChangeNothingWhereShapesAreChosen) {
   const TreeShape around = ShapeAround(shapes);
   auto target = MakeTestRunner(GetParam().model, LayerTargetOptions(CaseOptions(1), around));
   auto layer = std::make_unique<LayerDrafter>(*target->draft_runner(), target->limits(), around);
-  auto drafter = std::make_unique<AdaptiveDrafter>(std::move(layer), shapes, kMaxSeqs);
-  ShapeCosts costs;
-  for (int64_t num_seqs = 1; num_seqs <= kMaxSeqs; ++num_seqs) {
-    ShapeCost cost{.num_seqs = num_seqs, .seconds = {num_seqs % 4 == 3 ? 1e-6 : 1.0}};
-    for (size_t i = 0; i < shapes.size(); ++i) {
-      cost.seconds.push_back(i % 4 == static_cast<size_t>(num_seqs % 4) ? 0.01 : 1.0);
-    }
-    costs.steps.push_back(cost);
-  }
-  drafter->ChooseBy(costs);
+  const auto use_shape = [&layer = *layer](const TreeShape& shape) { layer.UseShape(shape); };
+  auto drafter = std::make_unique<AdaptiveDrafter>(std::move(layer), use_shape, shapes, kMaxSeqs);
+  drafter->ChooseBy(CostsThatChange(kMaxSeqs, shapes.size()));
   runner_ =
       std::make_unique<SpeculativeRunner>(std::move(target), std::move(drafter), around.Room());
   Met met;
