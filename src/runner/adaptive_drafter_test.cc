@@ -75,19 +75,19 @@ class CountedTokens final : public RunnerOver {
 };
 
 const std::vector<TreeShape> kShapes = CandidateShapes(4, 8);
+const RunnerOptions kAdaptiveOptions{.page_size = PageSize(16),
+                                     .context = TokenCount(320),
+                                     .max_seqs = 5,
+                                     .max_step_tokens = TokenCount(64),
+                                     .kv_format = KvFormat::kLatentF32,
+                                     .num_threads = 1};
 
 struct AdaptiveCase {
   AdaptiveCase() {
-    RunnerOptions options{.page_size = PageSize(16),
-                          .context = TokenCount(320),
-                          .max_seqs = 5,
-                          .max_step_tokens = TokenCount(64),
-                          .kv_format = KvFormat::kLatentF32,
-                          .num_threads = 1};
     const std::filesystem::path folder =
         std::filesystem::path(QUIRE_RUNNER_TESTDATA) / "hf" / "v3_mtp";
     const TreeShape around = ShapeAround(kShapes);
-    auto target = testing::MakeRunner(folder, LayerTargetOptions(options, around));
+    auto target = testing::MakeRunner(folder, LayerTargetOptions(kAdaptiveOptions, around));
     passes = std::make_unique<CountedPasses>(*target->draft_runner());
     auto layer = std::make_unique<LayerDrafter>(*passes, target->limits(), around);
     const auto use_shape = [&layer = *layer](const TreeShape& shape) { layer.UseShape(shape); };
@@ -134,19 +134,14 @@ TEST(ShapeCostsTest, AStepCostsWhatItsPartsDo) {
 TEST(ShapeCostsTest, AChainOfNgramsIsMeasuredWhole) {
   const std::vector<TreeShape> shapes = CandidateShapes(1, 16);
   const DraftRoom room = ShapeAround(shapes).Room();
-  const RunnerOptions options{.page_size = PageSize(16),
-                              .context = TokenCount(320),
-                              .max_seqs = 2,
-                              .max_step_tokens = TokenCount(64),
-                              .kv_format = KvFormat::kLatentF32,
-                              .num_threads = 1};
   const std::filesystem::path folder =
       std::filesystem::path(QUIRE_RUNNER_TESTDATA) / "hf" / "v2_lite";
   int64_t num_tokens = 0;
   auto target = std::make_unique<CountedTokens>(
-      testing::MakeRunner(folder, TargetOptions(options, room)), num_tokens);
+      testing::MakeRunner(folder, TargetOptions(kAdaptiveOptions, room)), num_tokens);
   auto adaptive = std::make_unique<AdaptiveDrafter>(
-      std::make_unique<NgramDrafter>(2, target->limits().context), nullptr, shapes, 2);
+      std::make_unique<NgramDrafter>(kAdaptiveOptions.max_seqs, target->limits().context), nullptr,
+      shapes, kAdaptiveOptions.max_seqs);
   AdaptiveDrafter& drafter = *adaptive;
   SpeculativeRunner runner(std::move(target), std::move(adaptive), room);
   // A token of the target takes a second.
@@ -154,7 +149,7 @@ TEST(ShapeCostsTest, AChainOfNgramsIsMeasuredWhole) {
   const ShapeCosts measured =
       MeasureShapeCosts(runner, drafter, {.seconds = seconds, .budget_seconds = 1e9});
   EXPECT_DOUBLE_EQ(measured.prompt_token_seconds, 0);
-  ASSERT_EQ(measured.steps.size(), 2u);
+  ASSERT_EQ(measured.steps.size(), 3u);
   for (const ShapeCost& cost : measured.steps) {
     const auto num_seqs = static_cast<double>(cost.num_seqs);
     EXPECT_DOUBLE_EQ(cost.seconds[0], num_seqs);

@@ -286,7 +286,7 @@ class MergePatches {
 template <class Exponent>
 __global__ void __launch_bounds__(kMergeWarps* kWarp, 2)
     MlaMerge(const __grid_constant__ MlaKernelArgs args) {
-  TakeTurn();
+  TakeTurn();  // it is not launched ahead and waits for nobody, but the next kernel may be placed
   __shared__ SharedMerge shared;
   const MergeItems items(args);
   int32_t number = static_cast<int32_t>(blockIdx.x);

@@ -16,8 +16,8 @@
 
 namespace quire::cuda {
 
-// Two tokens of top 8. Weights pass from L2 to the multiprocessors once for each row: with more, tiles, which take 16 rows
-// of an expert at once, are as fast.
+// Two tokens of top 8. Weights pass from L2 to the multiprocessors once for each row, where a tile takes 16 rows of an
+// expert at once; with more rows this was not measured.
 inline constexpr int32_t kMaxExpertGemvRows = 16;
 
 // When a launch may read the offsets and the index of rows.
