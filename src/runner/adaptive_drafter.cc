@@ -41,6 +41,7 @@ AdaptiveDrafter::Guest& AdaptiveDrafter::FindOrTake(uint64_t id, size_t choice) 
   auto guest = std::ranges::find(guests_, id, &Guest::id);
   if (guest == guests_.end()) {
     guest = std::ranges::min_element(guests_, {}, &Guest::used_in);
+    NoteTokens(*guest);
     *guest = {.id = id, .is_fed = choice != 0};
   }
   guest->used_in = ++num_uses_;
@@ -68,31 +69,46 @@ void AdaptiveDrafter::FillUp(Draft& draft) {
   }
 }
 
+// Whether a prompt's cost was worth it is known when its sequence has left: one that begins has drawn nothing.
 void AdaptiveDrafter::Take(std::span<const StepOutcome> outcomes) {
   const size_t choice = Choose(outcomes.size());
+  const int64_t first_use = num_uses_ + 1;
   fed_.clear();
   for (const StepOutcome& outcome : outcomes) {
-    Note(outcome);
+    NoteDraft(outcome);
     const uint64_t id = outcome.sequence->id;
     if (id == 0) continue;
     Guest& guest = FindOrTake(id, choice);
+    CountTokens(outcome, guest);
     const bool begins = outcome.sequence->position == TokenCount(0);  // again, perhaps
     guest.is_fed = choice != 0 && (guest.is_fed || begins);
     if (guest.is_fed) fed_.push_back(outcome);
+  }
+  for (Guest& guest : guests_) {
+    if (guest.used_in < first_use) NoteTokens(guest);
   }
   if (chooser_ && choice == 0) chooser_->NotePlain(static_cast<int64_t>(outcomes.size()));
   drafted_ = 0;
   if (!fed_.empty()) drafter_->Take(fed_);
 }
 
-// Of a tree that had to be smaller nothing can be said: it lacks what a whole one has.
-void AdaptiveDrafter::Note(const StepOutcome& outcome) {
-  if (!chooser_) return;
+void AdaptiveDrafter::CountTokens(const StepOutcome& outcome, Guest& guest) {
   const StepSequence& seq = *outcome.sequence;
-  const bool is_prompt = outcome.path.empty() && seq.output.empty();
-  const int64_t drawn = outcome.path.empty() ? 1 : std::ssize(outcome.path);
-  chooser_->NoteTokens(is_prompt ? std::ssize(seq.tokens) : 0, is_prompt ? 0 : drawn);
-  if (drafted_ == 0 || outcome.path.empty()) return;
+  if (outcome.path.empty() && seq.output.empty()) guest.of_prompt += std::ssize(seq.tokens);
+  if (outcome.next_token != kNoToken) guest.drawn += std::max<int64_t>(1, std::ssize(outcome.path));
+}
+
+// One that has drawn nothing yet waits with its prompt.
+void AdaptiveDrafter::NoteTokens(Guest& guest) {
+  if (guest.drawn == 0) return;
+  if (chooser_) chooser_->NoteTokens(guest.of_prompt, guest.drawn);
+  guest.of_prompt = guest.drawn = 0;
+}
+
+// Of a tree that had to be smaller nothing can be said: it lacks what a whole one has.
+void AdaptiveDrafter::NoteDraft(const StepOutcome& outcome) {
+  if (!chooser_ || drafted_ == 0 || outcome.path.empty()) return;
+  const StepSequence& seq = *outcome.sequence;
   const TreeShape& shape = shapes_[drafted_ - 1];
   const auto num_nodes = std::ssize(seq.tokens);
   const int64_t accepted = std::ssize(outcome.path) - 1;

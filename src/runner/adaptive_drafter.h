@@ -44,17 +44,22 @@ class AdaptiveDrafter final : public Drafter {
   void Take(std::span<const StepOutcome> outcomes) override;
 
  private:
-  // A sequence that runs, and whether the drafter was told of all its steps.
+  // A sequence that runs, or ran; whether the drafter was told of all its steps; and its tokens that the chooser
+  // was not told of.
   struct Guest {
     uint64_t id = 0;
     int64_t used_in = 0;
     bool is_fed = false;
+    int64_t of_prompt = 0;
+    int64_t drawn = 0;
   };
 
   size_t Choose(size_t num_seqs) const;
   Guest& FindOrTake(uint64_t id, size_t choice);
   static void FillUp(Draft& draft);
-  void Note(const StepOutcome& outcome);
+  static void CountTokens(const StepOutcome& outcome, Guest& guest);
+  void NoteDraft(const StepOutcome& outcome);
+  void NoteTokens(Guest& guest);
 
   const std::unique_ptr<Drafter> drafter_;
   const UseShape use_shape_;

@@ -172,65 +172,113 @@ TEST(ShapeCostsTest, WhatIsNotMeasuredInTimeIsNeverChosen) {
   EXPECT_GT(costs[0].seconds[2], 1e300);
 }
 
-// Two sequences with drafts, then three, which are too many for it.
-TEST(AdaptiveDrafterTest, WhereNothingPaysTheLayerDoesNotRunAndSequencesAreLeftOut) {
-  AdaptiveCase each;
-  const auto cost = [](int64_t num_seqs, double drafting) {
-    ShapeCost of{.num_seqs = num_seqs, .seconds = {1}};
-    of.seconds.resize(kShapes.size() + 1, drafting);
-    return of;
-  };
-  each.drafter->ChooseBy({.steps = {cost(2, 1), cost(3, 100)}});
-  std::vector<std::vector<int32_t>> texts;
-  std::vector<std::vector<PageId>> pages;
-  for (int32_t i = 0; i < 3; ++i) {
-    texts.push_back({3 + i, 5, 9});
-    pages.emplace_back();
-    for (int32_t k = 0; k < 10; ++k) pages.back().emplace_back(1 + 10 * i + k);
+// Sequences of an adaptive case, as they grow.
+class Texts {
+ public:
+  explicit Texts(AdaptiveCase& of) : of_(of) {}
+
+  // A new sequence, in pages of its own.
+  size_t Begin(std::vector<int32_t> prompt) {
+    texts_.push_back({.id = texts_.size() + 1, .prompt = prompt.size(), .tokens = prompt});
+    for (int32_t k = 0; k < 10; ++k) {
+      texts_.back().pages.emplace_back(1 + static_cast<int32_t>((texts_.size() - 1) % 5) * 10 + k);
+    }
+    return texts_.size() - 1;
   }
-  const auto run = [&](std::vector<size_t> who) {
+  void BeginAgain(size_t i) { texts_[i].tokens.resize(texts_[i].prompt); }
+
+  // A step of these. How many tokens were drafted for each.
+  std::vector<int32_t> Run(const std::vector<size_t>& who) {
     std::vector<StepSequence> batch;
     for (const size_t i : who) {
-      const std::span<const int32_t> text = texts[i];
-      const bool begins = text.size() == 3;
-      batch.push_back({.id = i + 1,
-                       .tokens = begins ? text : text.last(1),
-                       .position = TokenCount(begins ? 0 : text.size() - 1),
-                       .pages = pages[i],
-                       .lookahead = begins ? TokenCount(0) : each.runner->limits().lookahead,
+      const Text& text = texts_[i];
+      const std::span<const int32_t> tokens = text.tokens;
+      const bool begins = tokens.size() == text.prompt;
+      batch.push_back({.id = text.id,
+                       .tokens = begins ? tokens : tokens.last(1),
+                       .position = TokenCount(begins ? 0 : tokens.size() - 1),
+                       .pages = text.pages,
+                       .lookahead = begins ? TokenCount(0) : of_.runner->limits().lookahead,
                        .want = Want::kNextToken,
                        .sampling = {.temperature = 0},
-                       .prompt = text.first(3),
-                       .output = text.subspan(3)});
+                       .prompt = tokens.first(text.prompt),
+                       .output = tokens.subspan(text.prompt)});
     }
     const int64_t before = testing::AllocationCount();
-    const StepResult& result = each.runner->Step({.sequences = batch});
+    const StepResult& result = of_.runner->Step({.sequences = batch});
     EXPECT_EQ(testing::AllocationCount() - before, 0);
     std::vector<int32_t> drafted;
     for (size_t k = 0; k < who.size(); ++k) {
       drafted.push_back(result.sequences[k].num_drafted);
       for (const StepToken& token : result.sequences[k].answers[0].tokens) {
-        texts[who[k]].push_back(token.chosen.token);
+        texts_[who[k]].tokens.push_back(token.chosen.token);
       }
     }
     return drafted;
+  }
+
+ private:
+  struct Text {
+    uint64_t id = 0;
+    size_t prompt = 0;
+    std::vector<int32_t> tokens = {};
+    std::vector<PageId> pages = {};
   };
-  run({0});
-  EXPECT_GT(run({0})[0], 0);
-  run({0, 1});
-  const std::vector<int32_t> both = run({0, 1});
+
+  AdaptiveCase& of_;
+  std::vector<Text> texts_;
+};
+
+// Of a plain step 1 s.
+ShapeCost CostOf(int64_t num_seqs, double drafting) {
+  ShapeCost of{.num_seqs = num_seqs, .seconds = {1}};
+  of.seconds.resize(kShapes.size() + 1, drafting);
+  return of;
+}
+
+// Two sequences with drafts, then three, which are too many for it.
+TEST(AdaptiveDrafterTest, WhereNothingPaysTheLayerDoesNotRunAndSequencesAreLeftOut) {
+  AdaptiveCase each;
+  each.drafter->ChooseBy({.steps = {CostOf(2, 1), CostOf(3, 100)}});
+  Texts texts(each);
+  for (int32_t i = 0; i < 3; ++i) texts.Begin({3 + i, 5, 9});
+  texts.Run({0});
+  EXPECT_GT(texts.Run({0})[0], 0);
+  texts.Run({0, 1});
+  const std::vector<int32_t> both = texts.Run({0, 1});
   EXPECT_GT(both[0], 0);
   EXPECT_GT(both[1], 0);
   const int64_t passes = each.passes->num_passes;
-  run({0, 1, 2});
-  EXPECT_EQ(run({0, 1, 2}), (std::vector<int32_t>{0, 0, 0}));
+  texts.Run({0, 1, 2});
+  EXPECT_EQ(texts.Run({0, 1, 2}), (std::vector<int32_t>{0, 0, 0}));
   EXPECT_EQ(each.passes->num_passes, passes);
   // The layer lacks rows of all three.
-  EXPECT_EQ(run({0, 2}), (std::vector<int32_t>{0, 0}));
+  EXPECT_EQ(texts.Run({0, 2}), (std::vector<int32_t>{0, 0}));
   EXPECT_EQ(each.passes->num_passes, passes);
-  texts[1] = {4, 5, 9};  // begun again, by preemption
-  run({1});
-  EXPECT_GT(run({1})[0], 0);
+  texts.BeginAgain(1);  // by preemption
+  texts.Run({1});
+  EXPECT_GT(texts.Run({1})[0], 0);
+}
+
+// Five prompts of 12 tokens at once, of which each token takes as long as half a sequence's plain step.
+TEST(AdaptiveDrafterTest, APromptCountsWhenItsSequenceHasLeft) {
+  AdaptiveCase each;
+  each.drafter->ChooseBy({.steps = {CostOf(1, 1)}, .prompt_token_seconds = 0.5});
+  Texts texts(each);
+  const auto begin = [&] {
+    std::vector<size_t> who;
+    for (int32_t i = 0; i < 5; ++i) {
+      who.push_back(texts.Begin({3 + i, 5, 9, 4, 8, 3, 7, 5, 4, 6, 3, 9}));
+    }
+    texts.Run(who);
+    return who;
+  };
+  // Nobody knows yet how long the answers will be.
+  std::vector<size_t> who = begin();
+  for (const int32_t drafted : texts.Run(who)) EXPECT_GT(drafted, 0);
+  // They were short.
+  for (int32_t round = 0; round < 4; ++round) who = begin();
+  for (const int32_t drafted : texts.Run(who)) EXPECT_EQ(drafted, 0);
 }
 
 }  // namespace
