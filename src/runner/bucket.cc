@@ -12,8 +12,8 @@ int32_t NextDecodeRows(int32_t rows) {
   return rows < 8 ? rows * 2 : rows < 16 ? rows + 4 : rows + 8;
 }
 
-// What the least mixed bucket holds: below it padding costs little.
-constexpr int64_t kLeastMixedTokens = 16;
+// What the least mixed bucket holds: a draft of three guesses and what it follows.
+constexpr int64_t kLeastMixedTokens = 4;
 
 // Padding is computed like tokens: powers of two would make 1087 tokens cost as much as 2048. From 4096
 // tokens on steps grow by a sixteenth, so that very large ones do not need thousands of buckets.

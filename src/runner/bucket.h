@@ -25,7 +25,7 @@ struct BucketSize {
 };
 
 // kEager: the one largest step. kGraph: for steps of one token per sequence, as many rows as
-// tokens, 1, 2, 4, 8, 12, 16, then every 8; for others 16, 32, 64, 128 tokens, then every 128 to 1024
+// tokens, 1, 2, 4, 8, 12, 16, then every 8; for others 4, 8, 16, 32, 64, 128 tokens, then every 128 to 1024
 // and every 256 to 4096, then a sixteenth more each, to max_step_tokens, with a row more than max_seqs for the padding tokens.
 // With `expands` every large bucket comes twice, first as one that expands.
 std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount max_step_tokens,

@@ -34,7 +34,7 @@ TEST(BucketTest, EveryStepWithinTheLimitsHasABucketAndNoSmallerOneWouldDo) {
           } else if (padding > TokenCount(0)) {
             ASSERT_GT(bucket.num_seqs, seqs);
           }
-          if (tokens >= 16) {
+          if (tokens >= 4) {
             ASSERT_LT(bucket.num_tokens, TokenCount(2 * tokens));
           }
         }
@@ -58,8 +58,8 @@ TEST(BucketTest, MixedTokensGrowAsListedAndAreNeverPaddedByMuch) {
   for (const BucketSize& bucket : buckets) {
     if (!bucket.is_decode) sizes.push_back(bucket.num_tokens.raw());
   }
-  EXPECT_EQ(sizes, (std::vector<int64_t>{16, 32, 64, 128, 256, 384, 512, 640, 768, 896, 1024, 1280,
-                                         1536, 1792, 2048}));
+  EXPECT_EQ(sizes, (std::vector<int64_t>{4, 8, 16, 32, 64, 128, 256, 384, 512, 640, 768, 896, 1024,
+                                         1280, 1536, 1792, 2048}));
   EXPECT_LT(MakeBuckets(StepMode::kGraph, 64, TokenCount(1 << 20)).size(), 150u);
   // 63 sequences that decode beside a prompt of 1024 tokens.
   EXPECT_EQ(buckets[ChooseBucket(buckets, 64, TokenCount(1087), TokenCount(1087))].num_tokens,
