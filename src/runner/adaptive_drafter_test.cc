@@ -25,6 +25,7 @@ class CountedPasses final : public DraftRunner {
   explicit CountedPasses(DraftRunner& runner) : runner_(runner) {}
 
   int32_t num_step_states() const override { return runner_.num_step_states(); }
+  int32_t first_row_state() const override { return runner_.first_row_state(); }
   std::span<const TokenLogprob> Draft(const DraftPass& pass) override {
     ++num_passes;
     return runner_.Draft(pass);

@@ -23,30 +23,24 @@ void RunDraft(const DraftModel& drafting, const ForwardArgs& rows, const StepMem
   head == nullptr ? ForwardDraft(drafting.model, args, ops) : head->Forward(args, ops);
   const auto end = static_cast<int64_t>(num_rows);
   const int64_t block = memory.logits.dim(0);
+  const int64_t width = memory.states.dim(1);
   for (int64_t first = 0; first < end; first += block) {
     const int64_t count = std::min(block, end - first);
+    const TensorView states =
+        memory.states.FirstRows(count).Shifted((memory.first_row_state + first) * width);
     const LogitsArgs logits{
         .hidden = rows.buffers.hidden,
         .rows = inputs.wanted.subspan(static_cast<size_t>(first), static_cast<size_t>(count)),
         .picked = memory.picked.FirstRows(count),
-        .normed = memory.normed.FirstRows(count),
+        .normed = head == nullptr ? states : memory.normed.FirstRows(count),
         .logits = DraftedLogits(drafting, memory, count)};
     if (head == nullptr) {
       DraftLogits(drafting.model, logits, ops);
     } else {
-      head->Logits(logits, logits.normed, ops);
+      head->Logits(logits, states, ops);
     }
     take(first, count);
   }
-}
-
-void KeepStates(const StepMemory& memory, const DraftWork& draft, int64_t first, int64_t count,
-                Ops& ops) {
-  const int64_t live = std::min(count, static_cast<int64_t>(draft.num_wanted) - first);
-  if (live <= 0) return;
-  const int64_t width = memory.states.dim(1);
-  ops.CopyRows({.x = memory.normed.FirstRows(live),
-                .y = memory.states.FirstRows(live).Shifted((draft.first_state + first) * width)});
 }
 
 }  // namespace quire

@@ -10,7 +10,6 @@
 #include "kernels/ops.h"
 #include "model/eagle.h"
 #include "model/forward.h"
-#include "runner/step_device.h"
 #include "runner/step_memory.h"
 
 namespace quire {
@@ -30,14 +29,10 @@ TensorView DraftedLogits(const DraftModel& drafting, const StepMemory& memory, i
 
 // The layer over `rows`, as ForwardDraft takes them, and the logits of the first `num_rows` rows that
 // the device's DraftInputs want, in blocks: take(first, count) is called when those of a block are in
-// DraftedLogits, and their states in memory.normed. Buffers and stores of `rows` are the layer's, or the
+// DraftedLogits, and their states among memory.states. Buffers and stores of `rows` are the layer's, or the
 // head's.
 void RunDraft(const DraftModel& drafting, const ForwardArgs& rows, const StepMemory& memory,
               size_t num_rows, Ops& ops, FunctionRef<void(int64_t first, int64_t count)> take);
-
-// Of such a block, keeps the states that are no padding's where `draft` says.
-void KeepStates(const StepMemory& memory, const DraftWork& draft, int64_t first, int64_t count,
-                Ops& ops);
 
 }  // namespace quire
 

@@ -19,7 +19,6 @@ struct DraftPass {
   std::span<const int32_t> state_of = {};  // [rows]: which state each takes
   std::span<const int32_t> wanted = {};    // rows of which states and most likely tokens are wanted
   int32_t num_top = 1;                     // tokens, 1..kMaxTopLogprobs
-  int32_t first_state = 0;                 // where the states of those go: one behind the other
 };
 
 // Grows trees between passes that the host does not wait for (decode/tree_growth.h): what comes of them
@@ -41,13 +40,15 @@ class TreeGrower {
 };
 
 // States (model/draft.h) are numbered: the first num_step_states() are those that the last step left of
-// its tokens, in their order, and all behind them are the drafter's. Nothing here allocates. Calls come
-// between Collect and Submit.
+// its tokens, in their order; as many as there may be sequences are the drafter's, to keep; and from
+// first_row_state() on lie those of the rows that the last pass was asked for, one behind the other. Nothing
+// here allocates. Calls come between Collect and Submit.
 class DraftRunner {
  public:
   virtual ~DraftRunner() = default;
 
   virtual int32_t num_step_states() const = 0;
+  virtual int32_t first_row_state() const = 0;
   // Whether a pass of which nothing is wanted costs little: the layer's rows are computed, and nothing that
   // comes of them. Then rows that are only seen by others are best given in a pass of their own.
   virtual bool keys_cost_little() const { return false; }

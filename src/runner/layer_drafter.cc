@@ -59,7 +59,7 @@ LayerDrafter::LayerDrafter(DraftRunner& runner, const RunnerLimits& limits, cons
       faults_(faults),
       grower_(runner.grower()),
       first_kept_(runner.num_step_states()),
-      first_row_(first_kept_ + limits.max_seqs),
+      first_row_(runner.first_row_state()),
       places_(SizeOf(limits.max_seqs)) {
   const size_t max_seqs = places_.size();
   const auto most_rows = SizeOf(limits.max_step_tokens.raw());
@@ -188,8 +188,7 @@ void LayerDrafter::RunExtension() {
     top = runner_.Draft({.sequences = sequences_,
                          .state_of = state_of_,
                          .wanted = wanted_,
-                         .num_top = static_cast<int32_t>(room_.branches),
-                         .first_state = first_row_});
+                         .num_top = static_cast<int32_t>(room_.branches)});
   }
   for (const Waiting& waiting : waiting_) {
     Place& place = places_[waiting.place];
@@ -216,8 +215,7 @@ void LayerDrafter::ExtendOnDevice() {
   grower_->Extend({.sequences = sequences_,
                    .state_of = state_of_,
                    .wanted = wanted_,
-                   .num_top = static_cast<int32_t>(room_.branches),
-                   .first_state = first_row_},
+                   .num_top = static_cast<int32_t>(room_.branches)},
                   kept_);
   ClearExtension();
 }
@@ -304,8 +302,7 @@ void LayerDrafter::AddLevel(const StepBatch& batch) {
   const DraftPass pass{.sequences = sequences_,
                        .state_of = state_of_,
                        .wanted = wanted_,
-                       .num_top = static_cast<int32_t>(num_branches()),
-                       .first_state = first_row_};
+                       .num_top = static_cast<int32_t>(num_branches())};
   std::span<const TokenLogprob> top;
   if (grower_ == nullptr) {
     top = runner_.Draft(pass);

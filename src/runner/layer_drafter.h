@@ -131,7 +131,7 @@ class LayerDrafter final : public Drafter {
   [[no_unique_address]] const Faults faults_;
   TreeGrower* const grower_;  // null: trees grow here
   const int32_t first_kept_;  // states: one for each place
-  const int32_t first_row_;   // and those of a pass
+  const int32_t first_row_;   // and those of the last pass
   std::vector<Place> places_;
   int64_t num_uses_ = 0;
 

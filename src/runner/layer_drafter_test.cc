@@ -125,10 +125,8 @@ void FillWithNaN(MeteredRunner& target, int32_t token) {
             RowFault::kLogitsNotFinite);
   const int32_t first = 0;
   const int32_t sound_state = target.draft_runner()->num_step_states();  // nobody has written it
-  const auto top = target.draft_runner()->Draft({.sequences = {&behind, 1},
-                                                 .state_of = {&sound_state, 1},
-                                                 .wanted = {&first, 1},
-                                                 .first_state = sound_state + 1});
+  const auto top = target.draft_runner()->Draft(
+      {.sequences = {&behind, 1}, .state_of = {&sound_state, 1}, .wanted = {&first, 1}});
   ASSERT_FALSE(std::isfinite(top[0].logprob));
   // A row of it again.
   const StepSequence again{
@@ -199,9 +197,8 @@ class PathDrafts {
       top = runner_.Draft({.sequences = {&seq, 1},
                            .state_of = {&state, 1},
                            .wanted = {&first, 1},
-                           .num_top = num_top,
-                           .first_state = root_state + 1});
-      state = root_state + 1;
+                           .num_top = num_top});
+      state = runner_.first_row_state();
     }
     return {top.begin(), top.begin() + num_top};
   }
@@ -227,15 +224,12 @@ TEST(LayerDrafterTest, RowsOfATreeSeeTheirOwnPathAndNoOther) {
   std::iota(state_of.begin(), state_of.end(), 0);
   const int32_t last = 18;
   const int32_t root = runner.num_step_states();
-  runner.Draft({.sequences = {&rows, 1},
-                .state_of = state_of,
-                .wanted = {&last, 1},
-                .num_top = 2,
-                .first_state = root});
+  runner.Draft({.sequences = {&rows, 1}, .state_of = state_of, .wanted = {&last, 1}, .num_top = 2});
+  runner.CopyState(runner.first_row_state(), root);
   const std::vector<int32_t> parents = {-1, -1, 1, 0};
   const std::vector<int32_t> tokens = {5, 9, 11, 7};
   std::vector<std::vector<TokenLogprob>> tree;
-  int32_t first_state = root;
+  const int32_t rows_before = runner.first_row_state();
   for (const size_t begin : {size_t{0}, size_t{2}}) {
     const StepSequence level{.id = 1,
                              .tokens = std::span(tokens).subspan(begin, 2),
@@ -245,13 +239,9 @@ TEST(LayerDrafterTest, RowsOfATreeSeeTheirOwnPathAndNoOther) {
     const std::vector<int32_t> both = {0, 1};
     const std::vector<int32_t> states = begin == 0
                                             ? std::vector<int32_t>{root, root}
-                                            : std::vector<int32_t>{first_state + 1, first_state};
-    first_state = root + 3;
-    const auto top = runner.Draft({.sequences = {&level, 1},
-                                   .state_of = states,
-                                   .wanted = both,
-                                   .num_top = 2,
-                                   .first_state = first_state});
+                                            : std::vector<int32_t>{rows_before + 1, rows_before};
+    const auto top =
+        runner.Draft({.sequences = {&level, 1}, .state_of = states, .wanted = both, .num_top = 2});
     for (size_t i = 0; i < 2; ++i) {
       const auto at = top.begin() + static_cast<std::ptrdiff_t>(i * kMaxTopLogprobs);
       tree.emplace_back(at, at + 2);

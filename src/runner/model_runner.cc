@@ -361,13 +361,9 @@ void ModelRunner::TranslateTops(std::span<TokenLogprob> tops, size_t num_top) co
 DraftWork ModelRunner::PackDraft(const DraftPass& pass, Tops tops) {
   const auto most_rows = ToSize(memory_.buckets[work_.bucket].draft_rows);
   const DraftWork draft{.num_rows = device_->pads() ? most_rows : pass.wanted.size(),
-                        .num_wanted = pass.wanted.size(),
-                        .first_state = pass.first_state};
-  const auto num_states = ToSize(memory_.states.dim(0));
+                        .num_wanted = pass.wanted.size()};
   QUIRE_CHECK(draft.num_wanted <= most_rows, "{} rows are wanted of {}", draft.num_wanted,
               most_rows);
-  QUIRE_CHECK(ToSize(pass.first_state) + draft.num_wanted <= num_states,
-              "{} states from {} on, of {}", draft.num_wanted, pass.first_state, num_states);
   const DraftInputs& inputs = memory_.host_draft;
   const auto put = [](std::span<const int32_t> values, std::span<int32_t> to) {
     std::fill(std::ranges::copy(values, to.begin()).out, to.end(), 0);

@@ -52,6 +52,7 @@ class ModelRunner : public MeteredRunner, private DraftRunner, private TreeGrowe
 
  private:
   int32_t num_step_states() const override { return memory_.num_step_states; }
+  int32_t first_row_state() const override { return memory_.first_row_state; }
   // A pass that is padded has rows that are wanted.
   bool keys_cost_little() const override { return !device_->pads(); }
   std::span<const TokenLogprob> Draft(const DraftPass& pass) override;

@@ -36,9 +36,8 @@ struct StepWork {
 // A pass of the draft layer as the runner has packed it: its rows are those of a StepWork, and the rest
 // is in the host's DraftInputs.
 struct DraftWork {
-  size_t num_rows = 0;      // wanted, padding included
-  size_t num_wanted = 0;    // of those, the first ones: whose states and tokens are kept
-  int32_t first_state = 0;  // where the states of these go
+  size_t num_rows = 0;    // wanted, padding included
+  size_t num_wanted = 0;  // of those, the first ones: the others' states and tokens nobody reads
 };
 
 // What a pass of the draft layer does for trees that grow.

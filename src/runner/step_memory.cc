@@ -290,9 +290,10 @@ void LayOutWorkspace(const ModelConfig& config, const RunnerLimits& limits,
   memory.copy_rows = device.TakeBytes(move_bytes);
   if (options.draft_layer) {
     // One that a sequence keeps from step to step, and those of its rows.
-    const int64_t kept = memory.num_draft_rows > 0 ? limits.max_seqs + memory.num_draft_rows : 0;
-    memory.states =
-        device.TakeTensor(layout.activation, {memory.num_step_states + kept, config.hidden_size});
+    const int32_t kept = memory.num_draft_rows > 0 ? limits.max_seqs : 0;
+    memory.first_row_state = memory.num_step_states + kept;
+    const int64_t num_states = int64_t{memory.first_row_state} + memory.num_draft_rows;
+    memory.states = device.TakeTensor(layout.activation, {num_states, config.hidden_size});
   }
   layout.more(device);
 }

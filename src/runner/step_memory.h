@@ -130,11 +130,12 @@ struct StepMemory {
   TensorView logits = {};                 // [logit rows, vocab] f32
   std::span<std::byte> copy_rows = {};    // that are moved or copied
   // [num_step_states, or more, hidden] of activations' type, of a model that drafts: the states of the
-  // last step's tokens (ForwardArgs::states), and behind them those that a drafter keeps. No bucket's
-  // activations lie there.
+  // last step's tokens (ForwardArgs::states), behind them those that a drafter keeps, and those of the rows that
+  // the last pass of the draft layer was asked for. No bucket's activations lie there.
   TensorView states = {};
   int32_t num_step_states = 0;  // tokens of the largest bucket
-  int32_t num_draft_rows = 0;   // of which a pass of the draft layer may want tokens; 0: none runs
+  int32_t first_row_state = 0;
+  int32_t num_draft_rows = 0;  // of which a pass of the draft layer may want tokens; 0: none runs
 
   // Of the memory where the backend computes:
   ByteOffset table_bytes = {};      // page rows, plans and inputs

@@ -316,10 +316,7 @@ void CpuStepDevice::DraftNow(const StepWork& work, const DraftWork& draft,
                          .stores = std::span(stores_).subspan(NumTrunkStores(config_)),
                          .buffers = bucket.forward,
                          .chooses = !head_ && Chooses()};
-  RunDraft(Drafting(), rows, memory_, draft.num_rows, ops, [&](int64_t first, int64_t count) {
-    KeepStates(memory_, draft, first, count, ops);
-    sample(first, count);
-  });
+  RunDraft(Drafting(), rows, memory_, draft.num_rows, ops, sample);
 }
 
 void CpuStepDevice::CopyState(int32_t from, int32_t to) {

@@ -273,10 +273,6 @@ void CudaStepDevice::LaunchAllOnce() {
                .workspace = memory_.copy_rows},
               stream_, status_.word());
   }
-  if (memory_.num_draft_rows > 0) {
-    KeepStates(memory_, {.num_wanted = 1, .first_state = memory_.num_step_states}, 0, 1,
-               *work_.front().ops);
-  }
   if (grows_trees()) GrowNothing();
   Download(0);
 }
@@ -645,17 +641,17 @@ void CudaStepDevice::Wait() {
 void CudaStepDevice::Draft(const StepWork& work, const DraftWork& draft) {
   orders_.WithRanks([&] {
     orders_.TellDraft(work, draft);
-    DraftNow(work, draft);
+    DraftNow(work);
   });
   SampleTops(draft.num_wanted);
   DownloadTops(draft.num_wanted);
   Wait();
 }
 
-void CudaStepDevice::DraftNow(const StepWork& work, const DraftWork& draft) {
+void CudaStepDevice::DraftNow(const StepWork& work) {
   BringDraft(work);
   Deliver();
-  RunDraftNow(work, draft);
+  RunDraftNow(work.bucket);
 }
 
 // The inputs of the bucket's rows alone: nothing is drawn of them.
@@ -672,16 +668,15 @@ void CudaStepDevice::BringDraft(const StepWork& work) {
   BringPlan(plan);
 }
 
-void CudaStepDevice::RunDraftNow(const StepWork& work, const DraftWork& draft) {
+void CudaStepDevice::RunDraftNow(size_t bucket) {
   if (options_.mode == StepMode::kGraph) {
-    Launch(work_[work.bucket].draft_graph);
+    Launch(work_[bucket].draft_graph);
   } else {
-    LaunchDraft(work.bucket);
+    LaunchDraft(bucket);
   }
-  KeepStates(memory_, draft, 0, static_cast<int64_t>(draft.num_rows), DraftOps(work.bucket));
 }
 
-// What a graph records: where states are kept depends on the pass, and is not in it.
+// What a graph records.
 void CudaStepDevice::LaunchDraft(size_t number) {
   PlanStep(number, DraftPlan(number));
   RunDraft(Drafting(), DraftOf(number), memory_, Index(memory_.buckets[number].draft_rows),
@@ -736,7 +731,7 @@ void CudaStepDevice::Grow(const StepWork& work, const DraftWork& draft, const Gr
   Deliver();
   if (work.num_tokens > 0) {
     GrowRows(RowsOf(work.bucket, rows, growth), stream_);
-    RunDraftNow(work, draft);
+    RunDraftNow(work.bucket);
     SampleTops(draft.num_wanted);
     TakeLevel({.growths = parts_.growths, .rows = rows, .branches = growth.branches, .tops = tops},
               stream_);
@@ -800,9 +795,7 @@ void CudaStepDevice::FollowLogits(size_t bucket, size_t list, std::span<const in
   model_.Logits(LogitsOf(memory_.buckets[bucket], device.rows), *work_[bucket].ops);
 }
 
-void CudaStepDevice::FollowDraft(const StepWork& work, const DraftWork& draft) {
-  DraftNow(work, draft);
-}
+void CudaStepDevice::FollowDraft(const StepWork& work, const DraftWork&) { DraftNow(work); }
 
 // ---- What steps cost ----
 

@@ -131,9 +131,9 @@ class CudaStepDevice : public StepDevice, private StepFollower {
                      std::span<const RowUse> uses);
   void BringNow(const StepWork& work);
   void RunNow(size_t bucket, bool is_timed);
-  void DraftNow(const StepWork& work, const DraftWork& draft);
+  void DraftNow(const StepWork& work);
   void BringDraft(const StepWork& work);
-  void RunDraftNow(const StepWork& work, const DraftWork& draft);
+  void RunDraftNow(size_t bucket);
   void PlaceTrees(const StepWork& work);
   // Waits for what the stream was given, or for done_.
   void AwaitStream();
