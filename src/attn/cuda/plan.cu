@@ -3,7 +3,7 @@
 #include "attn/cuda/block.cuh"
 #include "attn/cuda/plan.h"
 #include "attn/plan_build.h"
-#include "device/cuda/cuda.h"
+#include "device/cuda/launch.h"
 
 namespace quire::cuda {
 namespace {
@@ -21,6 +21,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     BuildPlanKernel(const __grid_constant__ SequencesBuild seqs,
                     const __grid_constant__ ScheduleBuild schedule,
                     const __grid_constant__ ScheduleBuild selection, StatusWord status) {
+  TakeTurn();
   if (blockIdx.x > 0) {
     const unsigned thread = (blockIdx.x - 1) * kPlanThreads + threadIdx.x;
     BringPages(seqs, static_cast<int32_t>(thread),
@@ -44,9 +45,9 @@ __global__ void __launch_bounds__(kPlanThreads)
 void PlanStorage::Launch(const Stream& stream, StatusWord status) const {
   const int page_ctas = (seqs_.bounds.new_pages + kPlanThreads - 1) / kPlanThreads;
   const int ctas = 1 + (page_ctas < kMaxPageCtas ? page_ctas : kMaxPageCtas);
-  BuildPlanKernel<<<static_cast<unsigned>(ctas), kPlanThreads, 0, stream.get()>>>(
-      seqs_, schedule_, selection_, status);
-  CheckLaunch("build_plan");
+  LaunchAhead("build_plan", BuildPlanKernel,
+              {.grid = dim3(static_cast<unsigned>(ctas)), .block = dim3(kPlanThreads)}, stream,
+              seqs_, schedule_, selection_, status);
 }
 
 }  // namespace quire::cuda

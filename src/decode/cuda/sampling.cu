@@ -6,6 +6,7 @@
 #include "decode/cuda/sampling.h"
 #include "decode/cuda/sampling_math.cuh"
 #include "decode/cuda/sampling_search.cuh"
+#include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 
 namespace quire::cuda {
@@ -79,6 +80,7 @@ __device__ T OverScanThreads(T value, Op op) {
 
 // One CTA per chunk and row. Each instance of OverScanThreads has its scratch, and is called once.
 __global__ void __launch_bounds__(kScanThreads) ScanKernel(SampleView view) {
+  TakeTurn();
   const int32_t chunk = static_cast<int32_t>(blockIdx.x);
   const int32_t row = static_cast<int32_t>(blockIdx.y);
   if (row >= view.counts->num_rows) return;  // the whole CTA
@@ -181,6 +183,7 @@ constexpr int kFinishWarps = 4;
 
 // One warp per item: tokens given, and the highest of rows as they are.
 __global__ void __launch_bounds__(kFinishWarps * 32) FinishKernel(SampleView view) {
+  TakeTurn();
   const int32_t at = static_cast<int32_t>(blockIdx.x) * kFinishWarps + ThreadId() / 32;
   if (at >= view.capacity.items || at >= view.counts->num_items) return;
   const SampleItem& item = view.items[at];
@@ -360,6 +363,7 @@ __device__ void FindTop(const RowValues& row, const RowSummary& summary, int32_t
 
 // One CTA per item; each has the SM's shared memory to itself.
 __global__ void __launch_bounds__(kSearchThreads, 1) SearchKernel(SampleView view) {
+  TakeTurn();
   extern __shared__ uint64_t storage[];
   SearchStorage& s = *reinterpret_cast<SearchStorage*>(storage);
   const int32_t at = static_cast<int32_t>(blockIdx.x);
@@ -414,18 +418,20 @@ void Sample(const SampleArgs& args, const Stream& stream) {
                            .status = args.status};
   const dim3 chunks(static_cast<unsigned>(CeilDiv(capacity.vocab_size, kScanChunk)),
                     static_cast<unsigned>(capacity.rows));
-  ScanKernel<<<chunks, kScanThreads, 0, stream.get()>>>(view);
-  CheckLaunch("sample: scan");
-  const auto finish = static_cast<unsigned>(CeilDiv(capacity.items, kFinishWarps));
-  FinishKernel<<<finish, kFinishWarps * 32, 0, stream.get()>>>(view);
-  CheckLaunch("sample: finish");
+  LaunchAhead("sample: scan", ScanKernel, {.grid = chunks, .block = dim3(kScanThreads)}, stream,
+              view);
+  const dim3 finish(static_cast<unsigned>(CeilDiv(capacity.items, kFinishWarps)));
+  LaunchAhead("sample: finish", FinishKernel, {.grid = finish, .block = dim3(kFinishWarps * 32)},
+              stream, view);
   if (args.work == SampleWork::kScan) return;
   Check(cudaFuncSetAttribute(SearchKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(sizeof(SearchStorage))),
         "sample: shared memory");
-  SearchKernel<<<static_cast<unsigned>(capacity.items), kSearchThreads, sizeof(SearchStorage),
-                 stream.get()>>>(view);
-  CheckLaunch("sample: search");
+  LaunchAhead("sample: search", SearchKernel,
+              {.grid = dim3(static_cast<unsigned>(capacity.items)),
+               .block = dim3(kSearchThreads),
+               .shared_bytes = sizeof(SearchStorage)},
+              stream, view);
 }
 
 }  // namespace quire::cuda

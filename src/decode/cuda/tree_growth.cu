@@ -6,7 +6,7 @@
 #include "attn/sequence_step.h"
 #include "decode/cuda/tree_growth.h"
 #include "decode/draft_tree.h"
-#include "device/cuda/check.h"
+#include "device/cuda/launch.h"
 
 namespace quire::cuda {
 namespace {
@@ -90,6 +90,7 @@ __device__ void CopyAs(const std::byte* from, std::byte* to, int64_t bytes) {
 
 __global__ void __launch_bounds__(kThreads)
     KeepDraftsKernel(KeepDraftsArgs args, std::byte* states, int64_t state_bytes) {
+  TakeTurn();
   const KeptDraft keeps = args.kept.data()[blockIdx.x];
   const std::byte* const from = states + keeps.from * state_bytes;
   std::byte* const to = states + keeps.to * state_bytes;
@@ -109,6 +110,7 @@ __global__ void __launch_bounds__(kThreads)
 // ---- Levels ----
 
 __global__ void __launch_bounds__(kThreads) GrowRowsKernel(GrowRowsArgs args) {
+  TakeTurn();
   const GrowingRows rows = args.rows.data()[blockIdx.x];
   const int32_t branches = args.branches;
   const GrowthView draft = ViewOf(args.growths, rows.growth, rows.place);
@@ -137,6 +139,7 @@ __global__ void __launch_bounds__(kThreads) GrowRowsKernel(GrowRowsArgs args) {
 }
 
 __global__ void __launch_bounds__(kThreads) TakeLevelKernel(TakeLevelArgs args) {
+  TakeTurn();
   const GrowingRows rows = args.rows.data()[blockIdx.x];
   const int32_t branches = args.branches;
   const GrowthView draft = ViewOf(args.growths, rows.growth, rows.place);
@@ -198,6 +201,7 @@ __device__ void WritePath(const TreeStorage& s, int32_t node, int32_t* path) {
 }
 
 __global__ void __launch_bounds__(kThreads) PlaceTreesKernel(PlaceTreesArgs args) {
+  TakeTurn();
   __shared__ TreeStorage s;
   const GrownTree tree = args.trees.data()[blockIdx.x];
   const GrowthView draft = ViewOf(args.growths, tree.growth, tree.place);
@@ -227,8 +231,8 @@ __global__ void __launch_bounds__(kThreads) PlaceTreesKernel(PlaceTreesArgs args
 }
 
 template <class T>
-unsigned GridOf(std::span<const T> list) {
-  return static_cast<unsigned>(list.size());
+LaunchShape ShapeOf(std::span<const T> list) {
+  return {.grid = dim3(static_cast<unsigned>(list.size())), .block = dim3(kThreads)};
 }
 
 }  // namespace
@@ -236,27 +240,23 @@ unsigned GridOf(std::span<const T> list) {
 void KeepDrafts(const KeepDraftsArgs& args, const Stream& stream) {
   if (args.kept.empty()) return;
   const int64_t state_bytes = args.states.stride(0) * DTypeBytes(args.states.dtype());
-  KeepDraftsKernel<<<GridOf(args.kept), kThreads, 0, stream.get()>>>(args, args.states.data(),
-                                                                     state_bytes);
-  CheckLaunch("drafts: keep");
+  LaunchAhead("drafts: keep", KeepDraftsKernel, ShapeOf(args.kept), stream, args,
+              args.states.data(), state_bytes);
 }
 
 void GrowRows(const GrowRowsArgs& args, const Stream& stream) {
   if (args.rows.empty()) return;
-  GrowRowsKernel<<<GridOf(args.rows), kThreads, 0, stream.get()>>>(args);
-  CheckLaunch("drafts: rows");
+  LaunchAhead("drafts: rows", GrowRowsKernel, ShapeOf(args.rows), stream, args);
 }
 
 void TakeLevel(const TakeLevelArgs& args, const Stream& stream) {
   if (args.rows.empty()) return;
-  TakeLevelKernel<<<GridOf(args.rows), kThreads, 0, stream.get()>>>(args);
-  CheckLaunch("drafts: level");
+  LaunchAhead("drafts: level", TakeLevelKernel, ShapeOf(args.rows), stream, args);
 }
 
 void PlaceTrees(const PlaceTreesArgs& args, const Stream& stream) {
   if (args.trees.empty()) return;
-  PlaceTreesKernel<<<GridOf(args.trees), kThreads, 0, stream.get()>>>(args);
-  CheckLaunch("drafts: trees");
+  LaunchAhead("drafts: trees", PlaceTreesKernel, ShapeOf(args.trees), stream, args);
 }
 
 }  // namespace quire::cuda

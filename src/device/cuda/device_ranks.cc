@@ -79,7 +79,7 @@ void LocalDeviceRank::AllGather(TensorView whole, std::span<const Share> shares,
                          .to_stride = stride,
                          .width = share.count * bytes};
     }
-    CopyColumns(std::span(copies).first(count), whole.dim(0), stream);
+    CopyColumns(std::span(copies).first(count), whole.dim(0), WrittenBy::kKernels, stream);
   });
 }
 

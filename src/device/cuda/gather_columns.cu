@@ -4,6 +4,7 @@
 #include "base/maths.h"
 #include "device/cuda/check.h"
 #include "device/cuda/gather_columns.h"
+#include "device/cuda/launch.h"
 
 namespace quire::cuda {
 namespace {
@@ -18,17 +19,27 @@ struct OtherWords {
   const uint32_t* words[kMaxColumnCopies];
 };
 
+// What the host wrote before the launch need not wait for the kernels before it: a thread's first unit is on its
+// way by then.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    CopyColumnsKernel(const __grid_constant__ ColumnCopies all, int64_t num_rows) {
+    CopyColumnsKernel(const __grid_constant__ ColumnCopies all, int64_t num_rows, WrittenBy by) {
   const ColumnCopy& copy = all.copies[blockIdx.y];
   const int64_t row_units = copy.width / static_cast<int64_t>(sizeof(T));
   const int64_t units = num_rows * row_units;
   const int64_t step = int64_t{gridDim.x} * kThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < units; i += step) {
-    const int64_t row = i / row_units, unit = i % row_units;
-    reinterpret_cast<T*>(copy.to + row * copy.to_stride)[unit] =
-        reinterpret_cast<const T*>(copy.from + row * copy.from_stride)[unit];
+  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const auto read = [&](int64_t i) {
+    const std::byte* const row = copy.from + i / row_units * copy.from_stride;
+    return reinterpret_cast<const T*>(row)[i % row_units];
+  };
+  T value = {};
+  if (by == WrittenBy::kHost && first < units) value = read(first);
+  TakeTurn();
+  for (int64_t i = first; i < units; i += step) {
+    if (by == WrittenBy::kKernels || i != first) value = read(i);
+    std::byte* const row = copy.to + i / row_units * copy.to_stride;
+    reinterpret_cast<T*>(row)[i % row_units] = value;
   }
 }
 
@@ -60,16 +71,17 @@ unsigned CtasFor(int64_t units) {
 
 template <class T>
 void LaunchCopies(const ColumnCopies& all, size_t count, int64_t widest, int64_t num_rows,
-                  const Stream& stream) {
+                  WrittenBy by, const Stream& stream) {
   const dim3 grid(CtasFor(num_rows * widest / static_cast<int64_t>(sizeof(T))),
                   static_cast<unsigned>(count));
-  CopyColumnsKernel<T><<<grid, kThreads, 0, stream.get()>>>(all, num_rows);
-  CheckLaunch("copy_columns");
+  LaunchAhead("copy_columns", CopyColumnsKernel<T>, {.grid = grid, .block = dim3(kThreads)}, stream,
+              all, num_rows, by);
 }
 
 }  // namespace
 
-void CopyColumns(std::span<const ColumnCopy> copies, int64_t num_rows, const Stream& stream) {
+void CopyColumns(std::span<const ColumnCopy> copies, int64_t num_rows, WrittenBy by,
+                 const Stream& stream) {
   for (; !copies.empty() && num_rows > 0;
        copies = copies.subspan(std::min(copies.size(), kMaxColumnCopies))) {
     const std::span<const ColumnCopy> these =
@@ -84,12 +96,12 @@ void CopyColumns(std::span<const ColumnCopy> copies, int64_t num_rows, const Str
                          [&](const ColumnCopy& copy) { return IsInUnits(copy, bytes); });
     };
     if (are_in(16)) {
-      LaunchCopies<uint4>(all, these.size(), widest, num_rows, stream);
+      LaunchCopies<uint4>(all, these.size(), widest, num_rows, by, stream);
     } else if (are_in(4)) {
-      LaunchCopies<uint32_t>(all, these.size(), widest, num_rows, stream);
+      LaunchCopies<uint32_t>(all, these.size(), widest, num_rows, by, stream);
     } else {
       QUIRE_CHECK(are_in(2), "columns of an odd number of bytes");
-      LaunchCopies<uint16_t>(all, these.size(), widest, num_rows, stream);
+      LaunchCopies<uint16_t>(all, these.size(), widest, num_rows, by, stream);
     }
   }
 }

@@ -21,8 +21,12 @@ struct ColumnCopy {
 
 inline constexpr size_t kMaxColumnCopies = 16;
 
+// Who wrote what is copied: kernels of the stream, or the host, in pinned memory, before the call.
+enum class WrittenBy { kKernels, kHost };
+
 // Copies `num_rows` rows of each; one launch for every kMaxColumnCopies.
-void CopyColumns(std::span<const ColumnCopy> copies, int64_t num_rows, const Stream& stream);
+void CopyColumns(std::span<const ColumnCopy> copies, int64_t num_rows, WrittenBy by,
+                 const Stream& stream);
 
 // words[i] |= others[r][i] of all r. The others may do the same at once, to their own words with these: a
 // word is 0 or the same everywhere, so whoever comes first finds what it needs.

@@ -144,7 +144,7 @@ void NcclRank::AllGather(TensorView whole, std::span<const Share> shares, const 
                         .to = place(share),
                         .to_stride = out.from_stride,
                         .width = out.width};
-    CopyColumns({&in, 1}, rows, stream);
+    CopyColumns({&in, 1}, rows, WrittenBy::kKernels, stream);
   }
   Check(calls_.begin_group(), "a gather");
   for (int32_t from = 0; from < size(); ++from) {
@@ -156,7 +156,7 @@ void NcclRank::AllGather(TensorView whole, std::span<const Share> shares, const 
           "a gather");
   }
   Check(calls_.end_group(), "a gather");
-  CopyColumns(unpack_, rows, stream);
+  CopyColumns(unpack_, rows, WrittenBy::kKernels, stream);
 }
 
 // NCCL has no OR. One of the words that it sums is not 0, as integers, so the sum is that word.

@@ -132,6 +132,7 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
       work_(memory_.buckets.size()),
       staging_(parts_.staging) {
   to_deliver_.reserve(kMaxColumnCopies);
+  stream_.set_overlaps(true);
   QUIRE_CHECK(carver_.used() == plan.arena(), "{} bytes laid out, {} planned", carver_.used(),
               plan.arena());
   for (size_t i = 0; i < work_.size(); ++i) {
@@ -510,7 +511,7 @@ void CudaStepDevice::BringBytes(std::span<std::byte> device, std::span<const std
 
 // By a kernel that reads the host's memory: a copy of each piece would take longer.
 void CudaStepDevice::Deliver() {
-  CopyColumns(to_deliver_, 1, stream_);
+  CopyColumns(to_deliver_, 1, WrittenBy::kHost, stream_);
   to_deliver_.clear();
 }
 
@@ -564,9 +565,10 @@ void CudaStepDevice::LaunchBucket(size_t number, PartMarks* marks) {
   FuseStates(number, ops);
   model_.Logits(LogitsOf(bucket, bucket.device.logit_rows), ops);
   ops.MarkIn(nullptr);
+  stream_.set_overlaps(true);
 }
 
-// The plan, and how what follows is launched.
+// The plan, and how what follows is launched. What is launched beside passes is small, and overlaps.
 void CudaStepDevice::PlanStep(size_t number, const PlanStorage& plan) {
   const BucketSize& size = memory_.buckets[number].size;
   const bool overlaps =
@@ -683,6 +685,7 @@ void CudaStepDevice::LaunchDraft(size_t number) {
            DraftOps(number), [](int64_t first, int64_t) {
              QUIRE_CHECK(first == 0, "a block of logits has room for a whole pass");
            });
+  stream_.set_overlaps(true);
 }
 
 void CudaStepDevice::SampleTops(size_t num_wanted) {
