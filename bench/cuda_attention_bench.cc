@@ -148,7 +148,7 @@ class AttentionStep {
                   .out = {out_.data(), {num_tokens_, shape_.num_heads, shape_.dims.latent_dim}},
                   .scale = 0.1f,
                   .workspace = workspace_.bytes()},
-                 MlaKernel::kTensorCore, stream_);
+                 stream_);
   }
 
  private:

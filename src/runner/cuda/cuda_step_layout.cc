@@ -73,7 +73,8 @@ ByteOffset LargestGather(const ModelConfig& config, int64_t num_tokens, int64_t 
 WorkShape DenseWorkShape(const ModelConfig& config, const BucketSize& size, int32_t num_sms,
                          const RunnerOptions& options) {
   return MlaWorkShape(AttentionShape(config), num_sms,
-                      size.is_decode ? MlaStep::kDecode : MlaStep::kAny, options.deterministic);
+                      size.is_decode ? MlaStep::kDecode : MlaStep::kAny, options.deterministic,
+                      size.num_tokens);
 }
 
 // For what the passes of one step bring, most of which are small. A pass that brings more is waited for.

@@ -16,6 +16,9 @@ namespace {
 constexpr TokenCount kExactSplitKeys{1024};
 constexpr TokenCount kSplitKeys{64};
 
+// Of more tokens the kernel for few rows is the slower one.
+constexpr TokenCount kMostFewTokens{8};
+
 bool IsMultipleOf(int64_t value, int64_t of) { return value % of == 0; }
 bool IsAligned(const void* at, int64_t bytes) {
   return IsMultipleOf(static_cast<int64_t>(reinterpret_cast<uintptr_t>(at)), bytes);
@@ -44,6 +47,17 @@ const char* TensorCoreProblem(const MlaAttentionArgs& args) {
   return nullptr;
 }
 
+// Why the one for few rows cannot take what the other can; null if it can. Bits of exact mode are those of one
+// kernel, whatever stands beside a row.
+const char* FewRowsProblem(const MlaAttentionArgs& args) {
+  const WorkShape& work = args.plan.work;
+  if (work.exact) return "a plan that is not exact";
+  if (args.store.read_layout().format() != KvFormat::kLatentBf16) return "a bf16 store";
+  if (work.query_tile.raw() * args.q.dim(1) > kMlaFewRows) return "tiles of 32 rows";
+  if (args.plan.mask_words > 1) return "trees of 64 nodes";
+  return nullptr;
+}
+
 ByteOffset WorkspaceOf(const Plan& plan, int64_t num_heads, const KvDims& dims) {
   const int64_t rows = plan.work.query_tile.raw() * num_heads;
   // A plan on the device says how many partials its capacity can have, not how many this step has.
@@ -66,14 +80,17 @@ void Run(const MlaAttentionArgs& args, const KeyLists& lists, MlaKernel kernel,
     return;
   }
   const char* problem = TensorCoreProblem(args);
+  const bool has_few = kernel == MlaKernel::kFewRows;
+  if (problem == nullptr && has_few) problem = FewRowsProblem(args);
   Require(problem == nullptr, "mla attention on tensor cores: expected {}", problem);
-  LaunchMlaWarpgroup(args, lists, stream, status);
+  (has_few ? LaunchMlaFew : LaunchMlaWarpgroup)(args, lists, stream, status);
   LaunchMlaMerge(args, MlaExponent::kBase2, stream, status);
 }
 
 }  // namespace
 
-WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, bool exact) {
+WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, bool exact,
+                       TokenCount most_tokens) {
   quire::Validate(shape);
   Require(num_sms >= 1, "num_sms: expected >= 1, got {}", num_sms);
   const bool decodes = step == MlaStep::kDecode;
@@ -84,7 +101,9 @@ WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, boo
   // A CTA fills a multiprocessor. A tile of more rows than it holds takes several, side by side so that
   // they read the same keys at about the same time.
   const int32_t ctas = CeilDiv(shape.num_heads, kMlaRows);
-  if (!decodes) work.query_tile = TokenCount(std::max(1, kMlaRows / shape.num_heads));
+  if (!decodes) {
+    work.query_tile = Min(TokenCount(std::max(1, kMlaRows / shape.num_heads)), most_tokens);
+  }
   work.num_workers = std::max(1, num_sms / ctas);
   return work;
 }
@@ -100,7 +119,9 @@ ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& 
 }
 
 MlaKernel ChooseMlaKernel(const MlaAttentionArgs& args) {
-  return TensorCoreProblem(args) == nullptr ? MlaKernel::kTensorCore : MlaKernel::kPlain;
+  if (TensorCoreProblem(args) != nullptr) return MlaKernel::kPlain;
+  const bool has_few = TokenCount(args.q.dim(0)) <= kMostFewTokens;
+  return has_few && FewRowsProblem(args) == nullptr ? MlaKernel::kFewRows : MlaKernel::kTensorCore;
 }
 
 void MlaAttention(const MlaAttentionArgs& args, const Stream& stream, StatusWord status) {

@@ -17,27 +17,30 @@
 
 namespace quire::cuda {
 
-enum class MlaKernel { kPlain, kTensorCore };
+// kFewRows: tensor cores too, for tiles of 32 rows at most that are not many, outside of exact mode.
+enum class MlaKernel { kPlain, kTensorCore, kFewRows };
 
 // What a step is like. kDecode: every sequence has one query token at most, so no two of them share keys.
 enum class MlaStep { kDecode, kAny };
 
 // How the kernels want their work cut on a device of num_sms multiprocessors: a worker for every CTA, or
-// CTAs of a tile, that runs at once. A step of another kind is computed right as well, only more slowly.
-WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, bool exact);
+// CTAs of a tile, that runs at once. A step of another kind, or of more tokens than `most_tokens`, is computed
+// right as well, only more slowly.
+WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, bool exact,
+                       TokenCount most_tokens = TokenCount(INT32_MAX));
 
 // Enough for any plan of this capacity.
 ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& work,
                                  const MlaShape& shape);
 
 // The kernel that MlaAttention runs: the tensor cores where shape, types and alignment allow
-// (q and the store on 16 bytes, out on two elements).
+// (q and the store on 16 bytes, out on two elements), and of those for few rows where tokens are few.
 MlaKernel ChooseMlaKernel(const MlaAttentionArgs& args);
 
 // Launches and returns.
 void MlaAttention(const MlaAttentionArgs& args, const Stream& stream, StatusWord status = {});
 // The same with a kernel of the caller's choice, for tests and benchmarks. Throws
-// Error(kInvalidArgument) if kTensorCore cannot take these arguments.
+// Error(kInvalidArgument) if it cannot take these arguments.
 void MlaAttention(const MlaAttentionArgs& args, MlaKernel kernel, const Stream& stream,
                   StatusWord status = {});
 

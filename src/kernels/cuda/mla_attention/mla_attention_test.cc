@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -30,10 +31,23 @@ using testing::PagedBatch;
 using testing::PagedBatchShape;
 using testing::ReferenceAttention;
 
-constexpr MlaKernel kKernels[] = {MlaKernel::kPlain, MlaKernel::kTensorCore};
+constexpr MlaKernel kKernels[] = {MlaKernel::kPlain, MlaKernel::kTensorCore, MlaKernel::kFewRows};
 
-bool Takes(MlaKernel kernel, KvFormat format, KvDims dims) {
-  return kernel == MlaKernel::kPlain || (format != KvFormat::kLatentF32 && dims == KvDims{512, 64});
+bool Takes(MlaKernel kernel, KvFormat format, KvDims dims, int32_t num_heads) {
+  if (kernel == MlaKernel::kPlain) return true;
+  if (format == KvFormat::kLatentF32 || !(dims == KvDims{512, 64})) return false;
+  return kernel == MlaKernel::kTensorCore ||
+         (format == KvFormat::kLatentBf16 && num_heads <= kMlaFewRows);
+}
+bool Takes(MlaKernel kernel, const AttentionCase& c) {
+  const bool has_large_tree = std::ranges::any_of(
+      c.seqs, [](const testing::SequenceCase& seq) { return seq.parents.size() > 64; });
+  return Takes(kernel, c.format, c.dims, c.num_heads) &&
+         !(kernel == MlaKernel::kFewRows && has_large_tree);
+}
+// Exact mode is every kernel's but one.
+std::vector<bool> ModesOf(MlaKernel kernel) {
+  return kernel == MlaKernel::kFewRows ? std::vector<bool>{false} : std::vector<bool>{true, false};
 }
 
 AttentionResult Attend(const PagedBatch& batch, MlaKernel kernel, int32_t num_workers = 3,
@@ -87,7 +101,7 @@ void NarrowToF16(std::span<const std::byte> stored, std::vector<double>& row) {
 // The reference of what a kernel was given: kTensorCore reads queries as bf16, and fp8 rows as f16.
 ReferenceAttention ReferenceOf(const PagedBatch& batch, MlaKernel kernel) {
   const PagedBatchShape& shape = batch.shape();
-  const bool narrow = kernel == MlaKernel::kTensorCore;
+  const bool narrow = kernel != MlaKernel::kPlain;
   const bool is_f16 = narrow && shape.format == KvFormat::kLatentFp8;
   const std::vector<float> q =
       narrow ? RoundedToBf16(batch.q()) : std::vector<float>(batch.q().begin(), batch.q().end());
@@ -118,8 +132,7 @@ ReferenceAttention ReferenceOf(const PagedBatch& batch, MlaKernel kernel) {
   return result;
 }
 
-void ExpectNearReference(const PagedBatch& batch, MlaKernel kernel, const AttentionResult& result) {
-  const ReferenceAttention reference = ReferenceOf(batch, kernel);
+void ExpectNear(const ReferenceAttention& reference, const AttentionResult& result) {
   EXPECT_EQ(testing::Mismatch(result.out, reference.out, reference.out_bound), "");
   EXPECT_EQ(testing::Mismatch(result.lse, reference.lse, reference.lse_bound), "");
 }
@@ -133,14 +146,19 @@ TEST(CudaMlaAttentionTest, IsNearTheReference) {
                                       .dims = c.dims,
                                       .num_heads = c.num_heads});
       for (MlaKernel kernel : kKernels) {
-        if (!Takes(kernel, c.format, c.dims)) continue;
+        if (!Takes(kernel, c)) continue;
         SCOPED_TRACE(std::string(c.name) + ", page size " + std::to_string(page_size) +
                      ", kernel " + std::to_string(static_cast<int>(kernel)));
-        ExpectNearReference(batch, kernel, Attend(batch, kernel));
-        ExpectNearReference(batch, kernel, Attend(batch, kernel, 3, /*exact=*/false));
-        ExpectNearReference(batch, kernel, Attend(batch, kernel, 132, /*exact=*/false));
-        ExpectNearReference(batch, kernel,
-                            RunMlaOnDevice(batch, {.kernel = kernel, .step = MlaStep::kDecode}));
+        const ReferenceAttention reference = ReferenceOf(batch, kernel);
+        for (const bool exact : ModesOf(kernel)) {
+          for (const MlaStep step : {MlaStep::kAny, MlaStep::kDecode}) {
+            ExpectNear(reference, RunMlaOnDevice(batch, {.kernel = kernel,
+                                                         .exact = exact,
+                                                         .step = step,
+                                                         .faults = testing::ActiveFaults()}));
+          }
+        }
+        ExpectNear(reference, Attend(batch, kernel, 132, /*exact=*/false));
       }
     }
   }
@@ -162,7 +180,7 @@ TEST(CudaMlaAttentionTest, SizesOfFp8RowsAndQueriesDoNotMatter) {
                               .num_heads = heads,
                               .q_size = sizes.q,
                               .row_size = sizes.row});
-      ExpectNearReference(batch, MlaKernel::kTensorCore, Attend(batch, MlaKernel::kTensorCore));
+      ExpectNear(ReferenceOf(batch, MlaKernel::kTensorCore), Attend(batch, MlaKernel::kTensorCore));
     }
   }
 }
@@ -171,7 +189,7 @@ TEST(CudaMlaAttentionTest, WhereNothingIsVisibleThereAreZerosAndMinusInfinity) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{5, 3, {}, 3}, {2, 0, {}, 4}}, {.num_heads = 5});
   for (MlaKernel kernel : kKernels) {
-    const AttentionResult result = Attend(batch, kernel);
+    const AttentionResult result = Attend(batch, kernel, 3, ModesOf(kernel).front());
     for (int64_t token : {0, 1, 5, 6}) {
       const AttentionResult rows = Tokens(result, batch.shape(), token, 1);
       EXPECT_EQ(rows.out, std::vector<float>(5 * 512, 0.0f)) << token;
@@ -201,11 +219,11 @@ TEST(CudaMlaAttentionTest, AKeyThatIsNotFiniteReachesOnlyTheQueriesThatSeeIt) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (MlaKernel kernel : kKernels) {
     for (KvFormat format : {KvFormat::kLatentF32, KvFormat::kLatentBf16, KvFormat::kLatentFp8}) {
-      if (!Takes(kernel, format, {512, 64})) continue;
+      if (!Takes(kernel, format, {512, 64}, 16)) continue;
       for (float poison : {nan, std::numeric_limits<float>::infinity()}) {
         if (format == KvFormat::kLatentFp8 && !std::isnan(poison)) continue;
         SCOPED_TRACE(std::string(KvFormatName(format)) + ", " + std::to_string(poison));
-        for (bool exact : {true, false}) {
+        for (const bool exact : ModesOf(kernel)) {
           const PagedBatch batch({{20, 150, {}, 3}, {6, 100, kTree, 4}},
                                  {.format = format, .num_heads = 16});
           const AttentionResult clean = Attend(batch, kernel, 2, exact);
@@ -235,7 +253,11 @@ TEST(CudaMlaAttentionTest, LargeScoresNeitherOverflowNorLoseTheMaximum) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{3, 150, {}, 3}}, {.num_heads = 4});
   for (int64_t p = 0; p < 150; ++p) OverwriteRow(batch, 0, p, p % 3 == 0 ? 2.0f : -300.0f);
-  for (MlaKernel kernel : kKernels) ExpectNearReference(batch, kernel, Attend(batch, kernel));
+  for (MlaKernel kernel : kKernels) {
+    for (const bool exact : ModesOf(kernel)) {
+      ExpectNear(ReferenceOf(batch, kernel), Attend(batch, kernel, 3, exact));
+    }
+  }
 }
 
 // ---- Types, faults, errors ----
@@ -244,8 +266,9 @@ TEST(CudaMlaAttentionTest, Bf16OutputsAreTheRoundedOnes) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{3, 150, {}, 3}, {1, 1500, {}, 4}}, {.num_heads = 4});
   for (MlaKernel kernel : kKernels) {
-    const AttentionResult wide = Attend(batch, kernel);
-    const AttentionResult narrow = RunMlaOnDevice(batch, {.kernel = kernel, .bf16_out = true});
+    const AttentionResult wide = Attend(batch, kernel, 3, ModesOf(kernel).front());
+    const AttentionResult narrow = RunMlaOnDevice(
+        batch, {.kernel = kernel, .exact = ModesOf(kernel).front(), .bf16_out = true});
     EXPECT_EQ(testing::BitMismatch(narrow.out, RoundedToBf16(wide.out)), "");
   }
 }
@@ -256,7 +279,8 @@ TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) 
   SerialExecutor executor;
   for (MlaKernel kernel : kKernels) {
     for (int32_t page : {-7, static_cast<int32_t>(batch.pool_pages().raw())}) {
-      const WorkShape work = MlaWorkShape({.num_heads = 16}, 4, MlaStep::kAny, true);
+      const WorkShape work =
+          MlaWorkShape({.num_heads = 16}, 4, MlaStep::kDecode, ModesOf(kernel).front());
       PlanStorage storage(batch.Capacity(), work);
       Plan plan = storage.Make(batch.seqs(), executor);
       std::vector<PageId> rows(plan.page_rows.begin(), plan.page_rows.end());
@@ -309,6 +333,16 @@ TEST(CudaMlaAttentionTest, TheKernelFollowsShapeTypesAndAlignment) {
   args.q = {q.data(), {3, 4, 576}};
   args.out = {wide.data() + 1, {3, 4, 512}};
   EXPECT_EQ(ChooseMlaKernel(args), MlaKernel::kPlain);
+
+  PlanStorage few(batch.Capacity(),
+                  MlaWorkShape({.num_heads = 4}, 4, MlaStep::kAny, false, TokenCount(8)));
+  MlaAttentionArgs few_args{.plan = few.Make(batch.seqs(), executor),
+                            .store = store,
+                            .q = {q.data(), {3, 4, 576}},
+                            .out = {wide.data(), {3, 4, 512}}};
+  EXPECT_EQ(ChooseMlaKernel(few_args), MlaKernel::kFewRows);
+  few_args.q = {q.data(), {9, 1, 576}};
+  EXPECT_EQ(ChooseMlaKernel(few_args), MlaKernel::kTensorCore);
 }
 
 TEST(CudaMlaAttentionTest, BadArgumentsAreNamed) {
@@ -316,6 +350,9 @@ TEST(CudaMlaAttentionTest, BadArgumentsAreNamed) {
   const PagedBatch batch({{3, 150, {}, 3}}, {.format = KvFormat::kLatentF32, .num_heads = 4});
   EXPECT_EQ(ErrorMessage([&] { Attend(batch, MlaKernel::kTensorCore); }),
             "mla attention on tensor cores: expected a bf16 or fp8 store");
+  const PagedBatch narrow({{3, 150, {}, 3}}, {.num_heads = 4});
+  EXPECT_EQ(ErrorMessage([&] { Attend(narrow, MlaKernel::kFewRows, 3, /*exact=*/true); }),
+            "mla attention on tensor cores: expected a plan that is not exact");
   EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 0}, 2, MlaStep::kAny, true); }),
             "shape.num_heads: expected >= 1, got 0");
   EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 1}, 0, MlaStep::kAny, true); }),
@@ -336,6 +373,8 @@ TEST(CudaMlaWorkShapeTest, TilesFillCtasAndWorkersTheDevice) {
   EXPECT_EQ(shape(16, MlaStep::kDecode).query_tile, TokenCount(1));
   EXPECT_EQ(shape(16, MlaStep::kDecode).num_workers, 132);
   EXPECT_EQ(shape(128, MlaStep::kDecode).num_workers, 66);
+  EXPECT_EQ(MlaWorkShape({.num_heads = 8}, 132, MlaStep::kAny, false, TokenCount(4)).query_tile,
+            TokenCount(4));
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "base/tensor_view.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/mla_attention/mla_attention.h"
+#include "kernels/cuda/mla_attention/mla_attention_launch.h"
 #include "testing/paged_batch.h"
 
 namespace quire::cuda {
@@ -137,7 +138,7 @@ inline std::vector<float> RoundedToBf16(std::span<const float> values) {
 }
 
 struct MlaDeviceRun {
-  MlaKernel kernel = MlaKernel::kPlain;  // kTensorCore reads the queries as bf16
+  MlaKernel kernel = MlaKernel::kPlain;  // others read the queries as bf16
   int32_t num_workers = 3;
   bool exact = true;
   MlaStep step = MlaStep::kAny;
@@ -154,6 +155,9 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
   const MlaShape mla{.num_heads = shape.num_heads, .dims = shape.dims};
   const StepCapacity capacity = run.capacity != nullptr ? *run.capacity : batch.Capacity();
   WorkShape work = MlaWorkShape(mla, run.num_workers, run.step, run.exact);
+  if (run.kernel == MlaKernel::kFewRows) {
+    work.query_tile = Min(work.query_tile, TokenCount(std::max(1, kMlaFewRows / shape.num_heads)));
+  }
   work.num_workers = run.num_workers;
   SerialExecutor executor;
   PlanStorage storage(capacity, work);
@@ -175,7 +179,7 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
                         .scale = testing::kScale,
                         .workspace = workspace.span()};
   if (run.bf16_out) args.out = {narrow.data(), {tokens, heads, shape.dims.latent_dim}};
-  if (run.kernel == MlaKernel::kTensorCore) {
+  if (run.kernel != MlaKernel::kPlain) {
     args.q = {arrays.Put(AllToBf16(batch.q())).data(), {tokens, heads, shape.dims.values()}};
   } else {
     args.q = {arrays.Put(batch.q()).data(), {tokens, heads, shape.dims.values()}};
