@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "decode/drafter.h"
+#include "decode/ngram_drafter.h"
 #include "runner/layer_drafter.h"
 #include "runner/metered_runner.h"
 #include "runner/runner_cases.h"
@@ -108,6 +109,7 @@ struct Draftee {
   uint64_t id = 0;
   SamplingParams sampling = {};
   std::vector<int32_t> text = {};
+  std::vector<float> logprobs = {};  // of what was drawn
   size_t computed = 0;
 
   bool is_prefill() const { return computed < prompt.size(); }
@@ -127,7 +129,10 @@ struct Draftee {
   void Take(const StepSequence& step, const StepSequenceResult& result) {
     computed += step.tokens.size();
     if (result.answers.empty()) return;
-    for (const StepToken& token : result.answers[0].tokens) text.push_back(token.chosen.token);
+    for (const StepToken& token : result.answers[0].tokens) {
+      text.push_back(token.chosen.token);
+      logprobs.push_back(token.chosen.logprob);
+    }
     computed = text.size() - 1;
   }
 };
@@ -154,8 +159,14 @@ inline std::vector<Draftee> MakeDraftees(const RunnerLimits& limits) {
   return draftees;
 }
 
+// What was answered: texts behind their prompts, and how likely each token of the answers was.
+struct Answers {
+  std::vector<std::vector<int32_t>> texts;
+  std::vector<std::vector<float>> logprobs;
+};
+
 // Until each has so many tokens of output. With lookahead, some steps have less of it.
-inline std::vector<std::vector<int32_t>> Answer(Runner& runner, size_t num_output) {
+inline Answers Answer(Runner& runner, size_t num_output) {
   std::vector<Draftee> draftees = MakeDraftees(runner.limits());
   const auto left = [&](const Draftee& each) {
     return each.text.size() < each.prompt.size() + num_output;
@@ -172,32 +183,36 @@ inline std::vector<std::vector<int32_t>> Answer(Runner& runner, size_t num_outpu
     const StepResult& result = runner.Step({.sequences = batch});
     for (size_t i = 0; i < batch.size(); ++i) in_batch[i]->Take(batch[i], result.sequences[i]);
   }
-  std::vector<std::vector<int32_t>> texts;
+  Answers answers;
   for (Draftee& each : draftees) {
     each.text.resize(each.prompt.size() + num_output);
-    texts.push_back(std::move(each.text));
+    each.logprobs.resize(num_output);
+    answers.texts.push_back(std::move(each.text));
+    answers.logprobs.push_back(std::move(each.logprobs));
   }
-  return texts;
+  return answers;
 }
 
 // make(page size, shape) is a target, without a shape one that does not draft. Paths of trees are accepted,
-// rows move, chunks end anywhere, others run beside it.
+// rows move, chunks end anywhere, others run beside it. Drafts are held to those of make_fresh's target.
 using MakeDraftTarget =
     std::function<std::unique_ptr<MeteredRunner>(int32_t page_size, const TreeShape* shape)>;
 inline void ExpectDraftsDependOnTheTextAlone(const TreeShape& shape, const MakeDraftTarget& make,
-                                             int32_t page_size) {
+                                             int32_t page_size, const MakeDraftTarget& make_fresh) {
   const auto plain = make(page_size, nullptr);
-  const auto texts = Answer(*plain, kDraftOutput);
+  const Answers answers = Answer(*plain, kDraftOutput);
   std::vector<SeenDraft> seen;
   auto scripted = std::make_unique<testing::ScriptedDrafter>(
-      [&texts](const StepSequence& seq) { return testing::NextOf(texts, seq); },
+      [&answers](const StepSequence& seq) { return testing::NextOf(answers.texts, seq); },
       shape.branches > 1 ? testing::DraftStyle::kLastSibling : testing::DraftStyle::kRight,
       plain->limits().vocab_size, 5);
   const auto runner = MakeDrafting(make(page_size, &shape), shape, seen, std::move(scripted));
-  EXPECT_EQ(Answer(*runner, kDraftOutput), texts);
+  const Answers drafted = Answer(*runner, kDraftOutput);
+  EXPECT_EQ(drafted.texts, answers.texts);
+  EXPECT_EQ(drafted.logprobs, answers.logprobs);
 
   std::vector<SeenDraft> anew;
-  const auto fresh = MakeDrafting(make(64, &shape), shape, anew);
+  const auto fresh = MakeDrafting(make_fresh(64, &shape), shape, anew);
   int64_t num_whole = 0;
   for (const SeenDraft& each : seen) {
     ASSERT_GT(each.tokens.size(), 1u) << "nothing was drafted behind " << each.text.size();
@@ -209,6 +224,44 @@ inline void ExpectDraftsDependOnTheTextAlone(const TreeShape& shape, const MakeD
     ASSERT_EQ(each.parents, expected.parents) << "behind " << each.text.size() << " tokens";
   }
   EXPECT_GT(num_whole, 10);
+}
+inline void ExpectDraftsDependOnTheTextAlone(const TreeShape& shape, const MakeDraftTarget& make,
+                                             int32_t page_size) {
+  ExpectDraftsDependOnTheTextAlone(shape, make, page_size, make);
+}
+
+// make_ranks(number of ranks, options) is a target. Ranks that guess ahead give the bits of one that does not,
+// and guess what one does.
+using MakeDraftRanks =
+    std::function<std::unique_ptr<MeteredRunner>(int32_t size, const RunnerOptions& options)>;
+inline void ExpectRanksDraftAsOne(int32_t size, const TreeShape& shape,
+                                  const RunnerOptions& options, const MakeDraftRanks& make_ranks) {
+  const auto make_one = [&](int32_t page_size, const TreeShape* drafting) {
+    RunnerOptions each = options;
+    each.page_size = PageSize(page_size);
+    return make_ranks(1, drafting == nullptr ? each : LayerTargetOptions(each, *drafting));
+  };
+  const auto make = [&](int32_t page_size, const TreeShape* drafting) {
+    if (drafting == nullptr) return make_one(page_size, drafting);
+    RunnerOptions each = LayerTargetOptions(options, *drafting);
+    each.page_size = PageSize(page_size);
+    return make_ranks(size, each);
+  };
+  ExpectDraftsDependOnTheTextAlone(shape, make, options.page_size.raw(), make_one);
+}
+
+// The same of guesses by the text itself.
+inline void ExpectRanksGuessByTheTextAsOne(int32_t size, const RunnerOptions& options,
+                                           const MakeDraftRanks& make_ranks) {
+  const auto plain = make_ranks(1, options);
+  const Answers answers = Answer(*plain, kDraftOutput);
+  const DraftRoom room = TreeShape{.steps = 4, .nodes = 5}.Room();
+  const RunnerLimits& limits = plain->limits();
+  SpeculativeRunner runner(make_ranks(size, TargetOptions(options, room)),
+                           std::make_unique<NgramDrafter>(limits.max_seqs, limits.context), room);
+  const Answers guessed = Answer(runner, kDraftOutput);
+  EXPECT_EQ(guessed.texts, answers.texts);
+  EXPECT_EQ(guessed.logprobs, answers.logprobs);
 }
 
 }  // namespace quire

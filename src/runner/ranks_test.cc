@@ -17,6 +17,7 @@
 #include "model/shard.h"
 #include "model/weight_source.h"
 #include "runner/cpu/local_ranks_device.h"
+#include "runner/draft_cases.h"
 #include "runner/model_runner.h"
 #include "runner/rank_cases.h"
 #include "runner/runner_cases.h"
@@ -72,6 +73,19 @@ TEST(Ranks, RunPaddedStepsAndStepsThatReadNoUnwrittenValueWithTheSameBits) {
     options.mode = StepMode::kEager;
     options.checks = StepChecks::kPoison;
     ExpectSame(RunTwo(*MakeRunner(folder, options)), alone, "poisoned");
+  }
+}
+
+TEST(Ranks, GuessAheadWithTheBitsOfOneThatDoesNot) {
+  const auto make = [](int32_t size, RunnerOptions options) {
+    options.tp_size = size;
+    return MakeRunner(DraftFixture("v3_mtp"), options);
+  };
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    const RunnerOptions options = DraftOptions(16, mode);
+    ExpectRanksDraftAsOne(2, {.steps = 3, .nodes = 4}, options, make);
+    ExpectRanksDraftAsOne(4, {.steps = 3, .branches = 4, .nodes = 8}, options, make);
+    ExpectRanksGuessByTheTextAsOne(4, options, make);
   }
 }
 
