@@ -298,10 +298,6 @@ Speculation SpeculationOf(const ModelFlags& flags) {
   }
   CheckDraftModel(speculation);
   if (!speculation.is_on()) return speculation;
-  Require(flags.device == DeviceKind::kCpu || flags.tp_size == 1,
-          "--speculative-algorithm: expected --tp-size 1 with it on a GPU, since ranks on GPUs do "
-          "not speculate yet, got --tp-size {}",
-          flags.tp_size);
   const bool is_ngram = speculation.algorithm == Speculation::Algorithm::kNgram;
   TreeShape& shape = speculation.shape;
   shape.branches = branches.value_or(1);

@@ -40,12 +40,8 @@ void WarnOfTopK(const ModelConfig& config, const RunnerOptions& options, const L
                              options.index_top_k, config.indexer->top_k));
 }
 
-RunnerOptions WithRoomForDrafts(DeviceKind device, const Speculation& speculation,
-                                const RunnerOptions& options) {
+RunnerOptions WithRoomForDrafts(const Speculation& speculation, const RunnerOptions& options) {
   if (!speculation.is_on()) return options;
-  Require(device == DeviceKind::kCpu || options.tp_size == 1,
-          "speculation: tp size: expected 1 on a GPU, where ranks cannot speculate yet, got {}",
-          options.tp_size);
   Require(speculation.algorithm != Speculation::Algorithm::kEagle3 || options.tp_size == 1,
           "speculation: eagle3: expected one rank, got {}", options.tp_size);
   Validate(speculation.shape);
@@ -183,7 +179,7 @@ RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) 
       .num_threads = std::max(1, options.num_threads / on_cpus),
       .memory_limit = ByteOffset(LimitFor(device, options).raw() / on_machine),
       .faults = options.faults};
-  return WithRoomForDrafts(device, options.speculation, plain);
+  return WithRoomForDrafts(options.speculation, plain);
 }
 
 void OpenDraftModel(const Speculation& speculation, OpenedModel& model) {

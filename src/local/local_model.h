@@ -113,8 +113,8 @@ struct LocalOptions {
 // The same for a runner, with all that the device decides, and with room for drafts where there are
 // any. Threads and memory are shared out evenly between ranks. Throws Error(kInvalidArgument) if
 // memory_fraction is not above 0 and up to 1, speculation is out of range or longer than the context,
-// several ranks are to speculate on a GPU, or groups are to run on one, with a tp size, with ranks that are
-// processes, or speculating.
+// several ranks are to speculate by an EAGLE-3 head, or groups are to run on a GPU, with a tp size, with ranks
+// that are processes, or speculating.
 RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options);
 
 // Opens the draft model that `speculation` names, if it does, as the model's head. Throws

@@ -22,6 +22,8 @@
 #include "runner/cuda/cuda_runner.h"
 #include "runner/cuda/local_ranks_device.h"
 #include "runner/cuda/memory_plan.h"
+#include "runner/draft_cases.h"
+#include "runner/layer_drafter.h"
 #include "runner/model_runner.h"
 #include "runner/rank_cases.h"
 #include "runner/runner_cases.h"
@@ -152,6 +154,45 @@ TEST_F(CudaRanks, ChangeNoBitOfE4m3Weights) {
 TEST_F(CudaRanks, ChangeNoBitOfSparseAttention) {
   const ModelConfig config = ReadModelConfig(kSparse);
   ExpectNoBitChanges(config, *MakeDummyWeights(config));
+}
+
+// Drafts grow on the host where ranks are several, and on the device of one.
+TEST_F(CudaRanks, GuessAheadWithTheBitsOfOneThatDoesNot) {
+  ModelConfig wide = WideConfig();
+  wide.num_draft_layers = 1;
+  const ModelConfig fixture = ReadModelConfig(DraftFixture("v3_mtp"));
+  const auto wide_source = MakeDummyWeights(wide);
+  const auto fixture_source = OpenWeightFiles(DraftFixture("v3_mtp"), fixture);
+  for (const bool is_wide : {false, true}) {
+    const auto make = [&](int32_t size, RunnerOptions options) -> std::unique_ptr<MeteredRunner> {
+      options.tp_size = size;
+      options.deterministic = true;
+      options.kv_format = KvFormat::kLatentBf16;
+      return RunnerOf(is_wide ? wide : fixture, is_wide ? *wide_source : *fixture_source, options);
+    };
+    for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+      const RunnerOptions options = DraftOptions(16, mode);
+      SCOPED_TRACE(Of(options) + (is_wide ? ", wide" : ""));
+      ExpectRanksDraftAsOne(2, {.steps = 3, .nodes = 4}, options, make);
+      ExpectRanksDraftAsOne(4, {.steps = 3, .branches = 4, .nodes = 8}, options, make);
+      ExpectRanksGuessByTheTextAsOne(4, options, make);
+    }
+  }
+}
+
+TEST_F(CudaRanks, ADraftLayerIsSharedOut) {
+  ModelConfig config = WideConfig();
+  config.num_draft_layers = 1;
+  const auto source = MakeDummyWeights(config);
+  const TreeShape shape{.steps = 3, .nodes = 4};
+  const auto weights = [&](int32_t size, bool drafts) {
+    RunnerOptions options = ExactOptions(size, 1, StepMode::kGraph);
+    if (drafts) options = LayerTargetOptions(options, shape);
+    return cuda::MakeMemoryPlan(config, *source, options).weights.raw();
+  };
+  const auto layer = [&](int32_t size) { return weights(size, true) - weights(size, false); };
+  EXPECT_GT(layer(4), 0);
+  EXPECT_LT(layer(4), layer(1) / 2);
 }
 
 // Without experts: where two of them tie, rounding decides.
