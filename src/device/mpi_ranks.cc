@@ -175,6 +175,7 @@ class MpiRank::Impl {
   int32_t size = 0;
   int32_t ranks_of_machine = 0;
   int32_t ranks_of_cpus = 0;
+  int32_t number_on_machine = 0;
   // All that MPI is given, so that nothing else has to outlive a call that never ends. They grow to the
   // largest and stay.
   std::vector<std::byte> own_part, parts;
@@ -220,6 +221,7 @@ class MpiRank::Impl {
     std::memcpy(seats.data(), parts.data(), parts.size());
     for (const Seat& seat : seats) {
       const bool is_here = seat.machine == own.machine;
+      if (std::ssize(pidfds_) == rank) number_on_machine = ranks_of_machine;
       ranks_of_machine += is_here;
       ranks_of_cpus += is_here && seat.cpus == own.cpus;
       pidfds_.emplace_back(is_here ? seat.pid : -1);
@@ -326,6 +328,7 @@ int32_t MpiRank::rank() const { return impl_->rank; }
 int32_t MpiRank::size() const { return impl_->size; }
 int32_t MpiRank::ranks_of_machine() const { return impl_->ranks_of_machine; }
 int32_t MpiRank::ranks_of_cpus() const { return impl_->ranks_of_cpus; }
+int32_t MpiRank::number_on_machine() const { return impl_->number_on_machine; }
 
 void MpiRank::AllGather(TensorView whole, std::span<const Share> shares) {
   QUIRE_CHECK(std::ssize(shares) == size(), "{} shares for {} ranks", shares.size(), size());

@@ -40,6 +40,8 @@ class MpiRank final : public Collective {
   // Ranks of this machine, this one included, and those of them that may run on just the same CPUs.
   int32_t ranks_of_machine() const;
   int32_t ranks_of_cpus() const;
+  // Of the ranks of this machine, how many come before this one.
+  int32_t number_on_machine() const;
 
   void AllGather(TensorView whole, std::span<const Share> shares) override;
   void AllReduceOr(std::span<uint32_t> words) override;

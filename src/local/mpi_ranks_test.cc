@@ -118,6 +118,12 @@ TEST_P(MpiCallsTest, GiveEveryRankWhatEachHas) {
   }
 }
 
+TEST_P(MpiCallsTest, KnowTheirNumberOnTheMachine) {
+  const MpiRank& mpi = MpiWorldOfTests::ranks()->mpi();
+  EXPECT_EQ(mpi.ranks_of_machine(), mpi.size());
+  EXPECT_EQ(mpi.number_on_machine(), mpi.rank());
+}
+
 INSTANTIATE_TEST_SUITE_P(All, MpiCallsTest, ::testing::Values("calls"));
 
 // By itself: it ends the group.
