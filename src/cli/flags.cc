@@ -175,9 +175,11 @@ void AddRanks(FlagReader& reader, ModelFlags& flags) {
   };
   add({"--tp-size", "N", "1",
        "Ranks that compute the model together, each with a share of the weights and of --threads,\n"
-       "in this process, or on a CPU in as many processes as mpirun starts. The results are\n"
-       "those of one, on GPUs with --deterministic; each has a GPU of its own where there are as\n"
-       "many, and otherwise they share the first"},
+       "in this process, or in as many processes as mpirun starts. The results are those of one, "
+       "on\n"
+       "GPUs with --deterministic; each has a GPU of its own where there are as many, and "
+       "otherwise,\n"
+       "in this process, they share the first"},
       flags.tp_size);
   add({"--ep-size", "N", "1",
        "1: every rank has a share of the width of all experts; as many as --tp-size: it has whole\n"

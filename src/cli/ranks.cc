@@ -24,13 +24,22 @@ RankLaunch ThisLaunch() {
   return FindRankLaunch([](const char* name) { return std::getenv(name); });
 }
 
+// One process needs nobody. On a GPU it makes the calls that several would, if it can.
+bool IsAlone(const RankLaunch& launch, const ModelFlags& flags) {
+  if (launch.size != 1 || flags.tp_size > 1) return launch.size == 0;
+  return flags.device == DeviceKind::kCpu || flags.dp_size > 1 || FindMpi().calls == nullptr ||
+         !GpuRanksProblem().empty();
+}
+
 void Follow(const ModelFlags& flags, const ProcessRanks& ranks) {
   // Rank 0 lets requests end first, and then says so.
   std::signal(SIGTERM, SIG_IGN);
   std::signal(SIGINT, SIG_IGN);
+  if (flags.device == DeviceKind::kCuda) TakeGpus(ranks.mpi());
   const OpenedModel model = OpenModel(FindModel(flags).folder, flags.load_format);
   const RunnerOptions own = MakeOptions(flags, {});
-  const RankRoom room{.num_threads = own.num_threads, .memory_limit = own.memory_limit};
+  const RankRoom room{
+      .device = flags.device, .num_threads = own.num_threads, .memory_limit = own.memory_limit};
   while (FollowRunner(model, room, ranks.collective())) {
   }
 }
@@ -67,7 +76,7 @@ std::shared_ptr<Collective> RanksOf(const ModelFlags& flags) {
 
 void JoinRanks(ModelFlags& flags) {
   const RankLaunch launch = ThisLaunch();
-  if (launch.size == 0 || (launch.size == 1 && flags.tp_size == 1)) return;
+  if (IsAlone(launch, flags)) return;
   try {
     Require(flags.dp_size == 1,
             "--dp-size: expected 1 with several processes, since groups are threads of one so far, "
@@ -76,11 +85,6 @@ void JoinRanks(ModelFlags& flags) {
     Require(launch.size == flags.tp_size,
             "--tp-size: expected {}, as many ranks as processes were started, got {}", launch.size,
             flags.tp_size);
-    Require(
-        flags.device == DeviceKind::kCpu,
-        "--device: expected cpu with several processes, since ranks on GPUs are threads of one, "
-        "got {}",
-        DeviceKindName(flags.device));
     flags.ranks = std::make_shared<ProcessRanks>();
     Require(flags.ranks->mpi().size() == launch.size,
             "MPI: expected to find the {} processes that were started, got {}: is it the MPI of "
@@ -90,7 +94,10 @@ void JoinRanks(ModelFlags& flags) {
     if (launch.rank == 0) throw;
     throw Exit{2};  // rank 0 says the same
   }
-  if (flags.ranks->mpi().rank() == 0) return;
+  if (flags.ranks->mpi().rank() == 0) {
+    if (flags.device == DeviceKind::kCuda) TakeGpus(flags.ranks->mpi());
+    return;
+  }
   const int code = FollowToTheEnd(flags, *flags.ranks);
   flags.ranks.reset();
   throw Exit{code};

@@ -6,13 +6,17 @@
 #include "device/cpu_model.h"
 #include "device/thread_pool.h"
 #include "local/machine.h"
+#include "runner/cpu/cpu_step_device.h"
 #include "runner/cpu/group_runners.h"
 #include "runner/cpu_runner.h"
 
 #ifdef QUIRE_CUDA
 #include "device/cuda/device.h"
+#include "device/cuda/nccl_ranks.h"
 #include "kernels/cuda/roof.h"
 #include "runner/cuda/cuda_runner.h"
+#include "runner/cuda/cuda_step_device.h"
+#include "runner/cuda/local_ranks_device.h"
 #include "runner/cuda/memory_plan.h"
 #endif
 
@@ -26,7 +30,7 @@ constexpr bool kHasCuda = true;
 std::string CudaProblem() { return cuda::DeviceProblem(); }
 ByteOffset CudaMemory() { return cuda::QueryDevice().memory; }
 std::string CudaName() { return cuda::QueryDevice().name; }
-int32_t NumGpus() { return cuda::NumDevices(); }
+int32_t NumCudaDevices() { return cuda::NumDevices(); }
 
 MemoryPlan CudaPlan(const ModelConfig& config, WeightSource& weights,
                     const RunnerOptions& options) {
@@ -35,8 +39,26 @@ MemoryPlan CudaPlan(const ModelConfig& config, WeightSource& weights,
 
 std::unique_ptr<MeteredRunner> MakeCudaRunner(const ModelConfig& config, WeightSource& weights,
                                               const RunnerOptions& options, const MemoryPlan& plan,
-                                              const LoadProgress& progress) {
-  return std::make_unique<cuda::CudaRunner>(config, weights, options, plan, progress);
+                                              const LoadProgress& progress,
+                                              const std::shared_ptr<Collective>& ranks) {
+  return std::make_unique<cuda::CudaRunner>(config, weights, options, plan, progress, ranks);
+}
+
+std::unique_ptr<cuda::CudaStepDevice> MakeCudaFollower(const ModelConfig& config,
+                                                       WeightSource& weights,
+                                                       const RunnerOptions& options,
+                                                       const MemoryPlan& plan,
+                                                       const LoadProgress& progress,
+                                                       const std::shared_ptr<Collective>& ranks) {
+  return std::make_unique<cuda::CudaStepDevice>(config, weights, options, plan, progress,
+                                                cuda::MakeProcessRank(ranks));
+}
+
+std::string NcclProblem() { return cuda::NcclProblem(); }
+
+GpuId UseCudaDevice(int32_t number) {
+  cuda::UseDevice(number);
+  return cuda::QueryDevice().uuid;
 }
 
 cpu::Roofs CudaRoofs(int repeats) {
@@ -56,11 +78,20 @@ std::string CudaProblem() {
 [[noreturn]] void FailWithoutCuda() { throw InternalError(CudaProblem()); }
 ByteOffset CudaMemory() { FailWithoutCuda(); }
 std::string CudaName() { FailWithoutCuda(); }
-int32_t NumGpus() { return 0; }
+int32_t NumCudaDevices() { return 0; }
+std::string NcclProblem() { FailWithoutCuda(); }
+GpuId UseCudaDevice(int32_t) { FailWithoutCuda(); }
 MemoryPlan CudaPlan(const ModelConfig&, WeightSource&, const RunnerOptions&) { FailWithoutCuda(); }
 std::unique_ptr<MeteredRunner> MakeCudaRunner(const ModelConfig&, WeightSource&,
                                               const RunnerOptions&, const MemoryPlan&,
-                                              const LoadProgress&) {
+                                              const LoadProgress&,
+                                              const std::shared_ptr<Collective>&) {
+  FailWithoutCuda();
+}
+std::unique_ptr<CpuStepDevice> MakeCudaFollower(const ModelConfig&, WeightSource&,
+                                                const RunnerOptions&, const MemoryPlan&,
+                                                const LoadProgress&,
+                                                const std::shared_ptr<Collective>&) {
   FailWithoutCuda();
 }
 cpu::Roofs CudaRoofs(int) { FailWithoutCuda(); }
@@ -104,6 +135,18 @@ std::string DeviceName(DeviceKind device) {
   return device == DeviceKind::kCpu ? CpuModel() : CudaName();
 }
 
+int32_t NumGpus() { return NumCudaDevices(); }
+
+std::string GpuRanksProblem() {
+  const std::string problem = CudaProblem();
+  return problem.empty() ? NcclProblem() : problem;
+}
+
+GpuId UseGpu(int32_t number) {
+  RequireDevice(DeviceKind::kCuda);
+  return UseCudaDevice(number % NumGpus());
+}
+
 int32_t RanksOfDevice(DeviceKind device, int32_t num_ranks) {
   return device == DeviceKind::kCuda && NumGpus() >= num_ranks ? 1 : num_ranks;
 }
@@ -127,12 +170,29 @@ MemoryPlan PlanMemory(DeviceKind device, const ModelConfig& config, WeightSource
 std::unique_ptr<MeteredRunner> MakeRunner(DeviceKind device, const ModelConfig& config,
                                           WeightSource& weights, const RunnerOptions& options,
                                           const MemoryPlan& plan, const LoadProgress& progress,
-                                          std::shared_ptr<Collective> ranks) {
+                                          const std::shared_ptr<Collective>& ranks) {
   RequireDevice(device);
   if (device == DeviceKind::kCuda) {
-    return MakeCudaRunner(config, weights, options, plan, progress);
+    return MakeCudaRunner(config, weights, options, plan, progress, ranks);
   }
-  return std::make_unique<CpuRunner>(config, weights, options, plan, progress, std::move(ranks));
+  auto runner = std::make_unique<CpuRunner>(config, weights, options, plan, progress, ranks);
+  if (ranks != nullptr) ranks->WaitForAll();
+  return runner;
+}
+
+void FollowRank(DeviceKind device, const ModelConfig& config, WeightSource& weights,
+                const RunnerOptions& options, const MemoryPlan& plan, const LoadProgress& progress,
+                const std::shared_ptr<Collective>& ranks) {
+  RequireDevice(device);
+  const auto follow = [&](const auto& follower) {
+    ranks->WaitForAll();
+    follower->Follow();
+  };
+  if (device == DeviceKind::kCuda) {
+    follow(MakeCudaFollower(config, weights, options, plan, progress, ranks));
+  } else {
+    follow(std::make_unique<CpuStepDevice>(config, weights, options, plan, progress, ranks));
+  }
 }
 
 std::vector<std::unique_ptr<MeteredRunner>> MakeGroups(DeviceKind device, const ModelConfig& config,

@@ -2,6 +2,8 @@
 #ifndef QUIRE_LOCAL_DEVICE_H_
 #define QUIRE_LOCAL_DEVICE_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -41,6 +43,15 @@ ByteOffset MemoryOf(DeviceKind device);
 // "NVIDIA H200", or the CPU's name.
 std::string DeviceName(DeviceKind device);
 
+// The GPUs that this process sees; 0 where it cannot say.
+int32_t NumGpus();
+// Why ranks cannot have a GPU each; empty if they can.
+std::string GpuRanksProblem();
+// What no other GPU has.
+using GpuId = std::array<std::byte, 16>;
+// The calling thread uses the GPU of this number from now on, counted round where there are fewer.
+GpuId UseGpu(int32_t number);
+
 // How many of `num_ranks` ranks of this process share the memory that MemoryOf says: on the CPU all do, and so
 // they do on GPUs where there are fewer of these.
 int32_t RanksOfDevice(DeviceKind device, int32_t num_ranks);
@@ -55,11 +66,16 @@ TokenCount StepTokensFor(DeviceKind device, TokenCount least);
 MemoryPlan PlanMemory(DeviceKind device, const ModelConfig& config, WeightSource& weights,
                       const RunnerOptions& options);
 // `plan` is PlanMemory's for the same arguments. `ranks` is rank 0's end of the group where ranks are
-// processes, on the CPU.
+// processes: then the others have loaded their share when it returns.
 std::unique_ptr<MeteredRunner> MakeRunner(DeviceKind device, const ModelConfig& config,
                                           WeightSource& weights, const RunnerOptions& options,
                                           const MemoryPlan& plan, const LoadProgress& progress = {},
-                                          std::shared_ptr<Collective> ranks = nullptr);
+                                          const std::shared_ptr<Collective>& ranks = nullptr);
+// What MakeRunner makes at rank 0, at a rank that is another process: loads its share, waits until all have,
+// and does what rank 0 says until that ends, or a rank fails.
+void FollowRank(DeviceKind device, const ModelConfig& config, WeightSource& weights,
+                const RunnerOptions& options, const MemoryPlan& plan, const LoadProgress& progress,
+                const std::shared_ptr<Collective>& ranks);
 
 // A runner for each of options.dp_size groups, on the CPU.
 std::vector<std::unique_ptr<MeteredRunner>> MakeGroups(DeviceKind device, const ModelConfig& config,

@@ -25,6 +25,12 @@ ByteOffset LimitFor(DeviceKind device, const LocalOptions& options) {
   return std::min(options.memory_limit, ByteOffset(static_cast<int64_t>(part * memory)));
 }
 
+// Ranks that share what MemoryOf says. Those that are processes have a GPU each.
+int32_t RanksOfMemory(DeviceKind device, const LocalOptions& options, int32_t num_ranks) {
+  if (options.ranks_of_machine == 0) return RanksOfDevice(device, num_ranks);
+  return device == DeviceKind::kCpu ? options.ranks_of_machine : 1;
+}
+
 // Published folders are right; one that is not is better known before its first strange answer.
 void WarnOfVocabulary(const Tokenizer& tokenizer, const ModelConfig& config,
                       const LoadEvents& events) {
@@ -125,22 +131,26 @@ int64_t PartOf(int64_t all, const LocalOptions& options) {
   return CeilDiv(all, int64_t{options.dp_size});
 }
 
+RunnerOptions WithHead(RunnerOptions options, const OpenedModel& model) {
+  options.head = model.head ? &*model.head : nullptr;
+  return options;
+}
+
 std::unique_ptr<MeteredRunner> LoadHere(const OpenedModel& model, DeviceKind device,
                                         const RunnerOptions& given, const LoadEvents& events,
-                                        std::shared_ptr<Collective> ranks = nullptr) {
-  RunnerOptions options = given;
-  options.head = model.head ? &*model.head : nullptr;
+                                        const std::shared_ptr<Collective>& ranks = nullptr) {
+  const RunnerOptions options = WithHead(given, model);
   const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
   WarnOfTopK(*model.config, options, events);
-  if (device == DeviceKind::kCuda && events.warning && options.tp_size > 1 &&
+  if (device == DeviceKind::kCuda && events.warning && options.tp_size > 1 && ranks == nullptr &&
       RanksOfDevice(device, options.tp_size) > 1) {
     events.warning(fmt::format(
         "{} ranks share one GPU, since there are not as many: that is good for tests alone",
         options.tp_size));
   }
   if (events.planned) events.planned(plan);
-  auto runner = MakeRunner(device, *model.config, *model.weights, options, plan, events.loaded,
-                           std::move(ranks));
+  auto runner =
+      MakeRunner(device, *model.config, *model.weights, options, plan, events.loaded, ranks);
   if (events.ready) events.ready();
   return runner;
 }
@@ -156,8 +166,6 @@ RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) 
       StepTokensFor(device, Max(RunnerOptions().max_step_tokens, TokenCount(options.max_seqs)));
   const int32_t num_ranks = options.tp_size * options.dp_size;
   const int32_t on_cpus = options.ranks_of_cpus > 0 ? options.ranks_of_cpus : num_ranks;
-  const int32_t on_machine =
-      options.ranks_of_machine > 0 ? options.ranks_of_machine : RanksOfDevice(device, num_ranks);
   const RunnerOptions plain{
       .page_size = options.page_size,
       .context = options.context,
@@ -177,7 +185,8 @@ RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) 
       .checks = options.checks,
       .deterministic = options.deterministic,
       .num_threads = std::max(1, options.num_threads / on_cpus),
-      .memory_limit = ByteOffset(LimitFor(device, options).raw() / on_machine),
+      .memory_limit =
+          ByteOffset(LimitFor(device, options).raw() / RanksOfMemory(device, options, num_ranks)),
       .faults = options.faults};
   return WithRoomForDrafts(options.speculation, plain);
 }
@@ -195,16 +204,13 @@ std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind d
   if (ranks == nullptr) return LoadHere(model, device, options, events);
   try {
     TellOptions(options, *ranks);
-    const RunnerOptions common = WithCommonPool(
-        options, *model.config, PlanMemory(device, *model.config, *model.weights, options), *ranks);
+    const MemoryPlan plan =
+        PlanMemory(device, *model.config, *model.weights, WithHead(options, model));
+    const RunnerOptions common = WithCommonPool(options, *model.config, plan, *ranks);
     LoadEvents watched = events;
     watched.loaded = [&](ByteOffset loaded) {
       ranks->ThrowIfFailed();
       if (events.loaded) events.loaded(loaded);
-    };
-    watched.ready = [&] {
-      ranks->WaitForAll();
-      if (events.ready) events.ready();
     };
     return LoadHere(model, device, common, watched, ranks);
   } catch (const std::exception& error) {

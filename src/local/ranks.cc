@@ -1,5 +1,8 @@
 #include "local/ranks.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cstring>
@@ -8,7 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "runner/cpu/cpu_step_device.h"
+#include "base/maths.h"
 
 namespace quire {
 namespace {
@@ -33,6 +36,25 @@ uint64_t DigestOf(const ModelConfig& config) {
     digest = (digest ^ static_cast<uint64_t>(value)) * 1099511628211u;
   }
   return digest;
+}
+
+// What every rank says of itself.
+template <class Facts>
+std::vector<Facts> GatherFacts(const Facts& own, Collective& ranks) {
+  static_assert(std::is_trivially_copyable_v<Facts>);
+  constexpr int64_t kWords = CeilDiv(sizeof(Facts), sizeof(float));
+  std::vector<float> words(static_cast<size_t>(kWords * ranks.size()));  // bits, no numbers
+  std::vector<Share> shares;
+  for (int32_t rank = 0; rank < ranks.size(); ++rank) {
+    shares.push_back({.first = rank * kWords, .count = kWords});
+  }
+  std::memcpy(words.data() + ranks.rank() * kWords, &own, sizeof(own));
+  ranks.AllGather(TensorView(words.data(), {1, kWords * ranks.size()}), shares);
+  std::vector<Facts> all(static_cast<size_t>(ranks.size()));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    std::memcpy(static_cast<void*>(&all[rank]), words.data() + rank * kWords, sizeof(Facts));
+  }
+  return all;
 }
 
 }  // namespace
@@ -90,6 +112,36 @@ ProcessRanks::~ProcessRanks() {
   }
 }
 
+std::optional<int32_t> FirstWithoutGpu(std::span<const RankGpu> gpus) {
+  for (size_t rank = 0; rank < gpus.size(); ++rank) {
+    const auto others = gpus.first(rank);
+    const bool is_taken = std::ranges::find(others, gpus[rank].id, &RankGpu::id) != others.end();
+    if (is_taken || !gpus[rank].is_usable) return static_cast<int32_t>(rank);
+  }
+  return std::nullopt;
+}
+
+// The one that has none says why, and the others wait to hear it.
+void TakeGpus(MpiRank& ranks) {
+  RankGpu own;
+  std::string problem = GpuRanksProblem();
+  try {
+    if (problem.empty()) own = {.id = UseGpu(ranks.number_on_machine()), .is_usable = true};
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  if (FirstWithoutGpu(GatherFacts(own, ranks)) == ranks.rank()) {
+    const int32_t found = NumGpus();
+    ranks.Fail("--device cuda: " +
+               (problem.empty()
+                    ? fmt::format("expected a GPU of its own for each rank of this "
+                                  "machine, found {} GPU{} for {} ranks",
+                                  found, found == 1 ? "" : "s", ranks.ranks_of_machine())
+                    : problem));
+  }
+  ranks.WaitForAll();
+}
+
 void TellOptions(const RunnerOptions& options, Collective& ranks) {
   static_assert(std::is_trivially_copyable_v<RunnerOptions>);
   std::vector<std::byte> message(sizeof(options));
@@ -103,21 +155,12 @@ RunnerOptions WithCommonPool(RunnerOptions options, const ModelConfig& config,
     int64_t tokens;
     uint64_t digest;
   };
-  constexpr int64_t kWords = sizeof(Facts) / sizeof(float);
   const Facts own{.tokens = plan.usable_tokens().raw(), .digest = DigestOf(config)};
-  std::vector<float> words(static_cast<size_t>(kWords * ranks.size()));  // bits, no numbers
-  std::vector<Share> shares;
-  for (int32_t rank = 0; rank < ranks.size(); ++rank) {
-    shares.push_back({.first = rank * kWords, .count = kWords});
-  }
-  std::memcpy(words.data() + ranks.rank() * kWords, &own, sizeof(own));
-  ranks.AllGather(TensorView(words.data(), {1, kWords * ranks.size()}), shares);
   options.pool_tokens = plan.usable_tokens();
-  for (int32_t rank = 0; rank < ranks.size(); ++rank) {
-    Facts facts;
-    std::memcpy(&facts, words.data() + rank * kWords, sizeof(facts));
-    options.pool_tokens = Min(options.pool_tokens, TokenCount(facts.tokens));
-    if (ranks.rank() == 0 && facts.digest != own.digest) {
+  const std::vector<Facts> all = GatherFacts(own, ranks);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    options.pool_tokens = Min(options.pool_tokens, TokenCount(all[rank].tokens));
+    if (ranks.rank() == 0 && all[rank].digest != own.digest) {
       throw Error(ErrorCode::kInvalidArgument, "the model of rank {} is another one", rank);
     }
   }
@@ -136,13 +179,13 @@ bool FollowRunner(const OpenedModel& model, const RankRoom& room,
     options.rank = ranks->rank();
     options.num_threads = room.num_threads;
     options.memory_limit = room.memory_limit;
-    const auto plan = [&] { return MakeMemoryPlan(*model.config, *model.weights, options); };
+    const auto plan = [&] {
+      return PlanMemory(room.device, *model.config, *model.weights, options);
+    };
     options = WithCommonPool(options, *model.config, plan(), *ranks);
-    CpuStepDevice device(
-        *model.config, *model.weights, options, plan(), [&](ByteOffset) { ranks->ThrowIfFailed(); },
-        ranks);
-    ranks->WaitForAll();
-    device.Follow();
+    FollowRank(
+        room.device, *model.config, *model.weights, options, plan(),
+        [&](ByteOffset) { ranks->ThrowIfFailed(); }, ranks);
   } catch (const std::exception& error) {
     ranks->Fail(error.what());
   }

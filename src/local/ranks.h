@@ -7,12 +7,15 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/units.h"
 #include "device/collective.h"
 #include "device/mpi_ranks.h"
+#include "local/device.h"
 #include "local/model_folder.h"
 #include "runner/memory_plan.h"
 #include "runner/runner_options.h"
@@ -46,8 +49,21 @@ class ProcessRanks {
   const std::shared_ptr<MpiRank> mpi_;
 };
 
+// A rank's GPU, as all ranks know of it.
+struct RankGpu {
+  GpuId id = {};
+  bool is_usable = false;
+};
+// The first rank that has none, or one that a rank before it has.
+std::optional<int32_t> FirstWithoutGpu(std::span<const RankGpu> gpus);
+
+// By all ranks: the calling thread of each uses the GPU of its number on its machine from now on. Throws
+// DeviceError, by the name of the first rank that has none of its own.
+void TakeGpus(MpiRank& ranks);
+
 // What a rank has on its machine.
 struct RankRoom {
+  DeviceKind device = DeviceKind::kCpu;
   int32_t num_threads = 1;
   ByteOffset memory_limit = {};
 };

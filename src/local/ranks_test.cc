@@ -5,8 +5,10 @@
 
 #include <bit>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -14,8 +16,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "device/collective.h"
 #include "engine/engine.h"
 #include "local/local_model.h"
+#include "local/model_folder.h"
+#include "local/ranks.h"
+#include "model/config.h"
 #include "testing/error_message.h"
 #include "testing/sanitized_share.h"
 
@@ -213,6 +219,32 @@ TEST(LocalRanksModel, SharesThreadsAndMemoryOut) {
   EXPECT_EQ(testing::ErrorMessage(ErrorCode::kInvalidArgument,
                                   [&] { MakeRunnerOptions(DeviceKind::kCpu, options); }),
             "tp size: expected at least 1, got 0");
+}
+
+// A process alone, of a model without a layer of its own that drafts.
+TEST(LocalRanksModel, OneOfAGroupOfOneDraftsByAHead) {
+  LocalOptions options = OptionsOfRanks(1, 1);
+  options.speculation = {.algorithm = Speculation::Algorithm::kEagle3,
+                         .shape = {.steps = 2, .nodes = 3},
+                         .draft_model = std::string(QUIRE_BUNDLED_MODEL) + "-eagle3"};
+  OpenedModel opened = OpenModel(QUIRE_BUNDLED_MODEL, LoadFormat::kAuto);
+  auto config = std::make_unique<ModelConfig>(*opened.config);
+  config->num_draft_layers = 0;
+  opened.config = std::move(config);
+  OpenDraftModel(options.speculation, opened);
+  const std::shared_ptr<Collective> alone = std::move(MakeLocalRanks(1)[0]);
+  const auto runner =
+      LoadRunner(opened, DeviceKind::kCpu, MakeRunnerOptions(DeviceKind::kCpu, options), {}, alone);
+  EXPECT_NE(runner->draft_runner(), nullptr);
+}
+
+TEST(RanksOnGpus, OneThatHasNoneOrAnothersIsFound) {
+  const auto gpu = [](uint8_t id) { return RankGpu{.id = {std::byte{id}}, .is_usable = true}; };
+  EXPECT_EQ(FirstWithoutGpu(std::vector{gpu(1)}), std::nullopt);
+  EXPECT_EQ(FirstWithoutGpu(std::vector{gpu(1), gpu(2), gpu(3)}), std::nullopt);
+  EXPECT_EQ(FirstWithoutGpu(std::vector{gpu(1), gpu(2), gpu(1), gpu(2)}), 2);
+  EXPECT_EQ(FirstWithoutGpu(std::vector{gpu(1), RankGpu{}, gpu(1)}), 1);
+  EXPECT_EQ(FirstWithoutGpu(std::vector{RankGpu{}, RankGpu{}}), 0);
 }
 
 TEST(LocalRanksModel, ProgressGrowsOverAllRanks) { ExpectProgressToTheEnd(OptionsOfRanks(4, 1)); }

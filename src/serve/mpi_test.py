@@ -107,6 +107,12 @@ class MpiTest(unittest.TestCase):
             self.assertEqual(done.stderr.count(message), 1, done.stderr)
             self.assertEqual(done.stderr.count("quire: "), 1, done.stderr)
 
+    def test_a_rank_without_a_gpu_of_its_own_ends_all_by_its_name(self):
+        size = 16  # more than a machine has
+        done = mpirun(size, "score", BUNDLED, "--tokens", "1,2", "--tp-size", size, "--device", "cuda")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, rf"quire: error: rank \d+ of {size}: --device cuda: ")
+
     def test_without_the_module_what_is_missing_is_said(self):
         copy = self.folder / "quire"
         shutil.copy(BINARY, copy)

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstring>
 #include <exception>
 
 #include "base/error.h"
@@ -24,6 +25,8 @@ DeviceProperties QueryDevice() {
                           .memory = ByteOffset(found.totalGlobalMem),
                           .l2_cache = ByteOffset(found.l2CacheSize),
                           .cta_shared_memory = ByteOffset(found.sharedMemPerBlockOptin)};
+  static_assert(sizeof(device.uuid) == sizeof(found.uuid));
+  std::memcpy(device.uuid.data(), &found.uuid, sizeof(found.uuid));
   RequireHopper(device);
   return device;
 }

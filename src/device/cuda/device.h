@@ -3,6 +3,8 @@
 #ifndef QUIRE_DEVICE_CUDA_DEVICE_H_
 #define QUIRE_DEVICE_CUDA_DEVICE_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -17,6 +19,7 @@ struct DeviceProperties {
   ByteOffset memory{};                             // in all
   ByteOffset l2_cache{};
   ByteOffset cta_shared_memory{};  // the most that a CTA can ask for
+  std::array<std::byte, 16> uuid{};
 };
 
 // Throws DeviceError if there is no device, and Error(kInvalidArgument) as RequireHopper.

@@ -379,6 +379,10 @@ TEST_F(CudaRanks, OneOfNcclChangesNoBit) {
                                                             LoadProgress(), MakeNcclRanks(1)),
                          plan);
       ExpectSame(RunTwo(runner), alone, Of(options));
+      // As a process of mpirun does.
+      const std::shared_ptr<Collective> host = std::move(MakeLocalRanks(1)[0]);
+      CudaRunner process(config, *source, options, plan, LoadProgress(), host);
+      ExpectSame(RunTwo(process), alone, Of(options) + ", a process");
     }
   }
 }

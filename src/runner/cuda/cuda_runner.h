@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "device/collective.h"
 #include "kernels/weight.h"
 #include "model/config.h"
 #include "model/weight_source.h"
@@ -23,8 +24,9 @@ class CudaRunner final : public ModelRunner {
   // arguments; memory_plan().outside is what was in use beside the arena once the runner was ready.
   // Throws as it does, and Error(kCapacityExceeded) if the device has not that much.
   CudaRunner(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
-             const MemoryPlan& plan, const LoadProgress& progress = {})
-      : ModelRunner(MakeCudaStepDevice(config, source, options, plan, progress), plan) {}
+             const MemoryPlan& plan, const LoadProgress& progress = {},
+             const std::shared_ptr<Collective>& ranks = nullptr)
+      : ModelRunner(MakeCudaStepDevice(config, source, options, plan, progress, ranks), plan) {}
 };
 
 }  // namespace quire::cuda

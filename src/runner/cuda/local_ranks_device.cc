@@ -28,6 +28,10 @@ std::vector<CudaRank> MakeNcclRanks(int32_t size) {
   return ranks;
 }
 
+CudaRank MakeProcessRank(const std::shared_ptr<Collective>& host) {
+  return {.host = host, .device = std::make_shared<NcclRank>(host)};
+}
+
 LocalRanksDevice::LocalRanksDevice(const ModelConfig& model, WeightSource& source,
                                    const RunnerOptions& options, const MemoryPlan& plan,
                                    const LoadProgress& progress, const std::vector<CudaRank>& ranks)
@@ -51,7 +55,14 @@ LocalRanksDevice::~LocalRanksDevice() {
 
 std::unique_ptr<StepDevice> MakeCudaStepDevice(const ModelConfig& model, WeightSource& source,
                                                const RunnerOptions& options, const MemoryPlan& plan,
-                                               const LoadProgress& progress) {
+                                               const LoadProgress& progress,
+                                               const std::shared_ptr<Collective>& ranks) {
+  if (ranks != nullptr) {
+    auto device = std::make_unique<ProcessRanksDevice>(model, source, options, plan, progress,
+                                                       MakeProcessRank(ranks));
+    ranks->WaitForAll();
+    return device;
+  }
   if (options.tp_size == 1) {
     return std::make_unique<CudaStepDevice>(model, source, options, plan, progress);
   }

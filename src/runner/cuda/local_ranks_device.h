@@ -1,4 +1,4 @@
-// Steps of one model on several ranks of this process, on one GPU or on one each.
+// Steps of one model on several ranks, of this process, on one GPU or on one each, or of several processes.
 #ifndef QUIRE_RUNNER_CUDA_LOCAL_RANKS_DEVICE_H_
 #define QUIRE_RUNNER_CUDA_LOCAL_RANKS_DEVICE_H_
 
@@ -39,10 +39,25 @@ class LocalRanksDevice final : public CudaStepDevice {
   LocalFollowers<CudaStepDevice> followers_;
 };
 
+// This process's rank, where each is a process with a GPU, by NCCL: on the calling thread's device. Throws as
+// MakeNcclRanks.
+CudaRank MakeProcessRank(const std::shared_ptr<Collective>& host);
+
+// Rank 0's device where the others are processes.
+class ProcessRanksDevice final : public CudaStepDevice {
+ public:
+  using CudaStepDevice::CudaStepDevice;
+  // What NCCL was given may wait for a rank that is gone.
+  ~ProcessRanksDevice() override { Abandon(nullptr); }
+};
+
 // The device of one rank, or of several: a GPU each where there are as many, and otherwise all on the first.
+// With `ranks`, which is rank 0's end of their group, the others are processes with a GPU each, and have loaded
+// their share when it returns.
 std::unique_ptr<StepDevice> MakeCudaStepDevice(const ModelConfig& model, WeightSource& source,
                                                const RunnerOptions& options, const MemoryPlan& plan,
-                                               const LoadProgress& progress);
+                                               const LoadProgress& progress,
+                                               const std::shared_ptr<Collective>& ranks = nullptr);
 
 }  // namespace quire::cuda
 
