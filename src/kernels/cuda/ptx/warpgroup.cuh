@@ -287,6 +287,24 @@ __device__ inline void CopyBox(uint32_t to, const void* tensor_map, int32_t colu
       : "memory");
 }
 
+// Both with a policy (ReadOncePolicy) for what is read.
+__device__ inline void CopyBytes(uint32_t to, const std::byte* from, uint32_t bytes,
+                                 uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+__device__ inline void CopyBox(uint32_t to, const void* tensor_map, int32_t column, int32_t row,
+                               int32_t matrix, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(tensor_map), "r"(column), "r"(row), "r"(matrix), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
 // From shared memory; a thread waits for its own with WaitForStores, until they are read.
 __device__ inline void StoreBytes(std::byte* to, uint32_t from, uint32_t bytes) {
   asm volatile(

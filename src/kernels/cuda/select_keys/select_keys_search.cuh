@@ -46,11 +46,26 @@ struct QueryView {
   template <int kQuads>
   __device__ void Load(int64_t token, int32_t head, int32_t i, float4 (&to)[kQuads]) const {
     const int64_t at = token * token_stride + head * head_stride + i;
+    if (is_bf16) {
+      LoadQuads(reinterpret_cast<const Bf16*>(data) + at, to);
+    } else {
+      LoadQuads(reinterpret_cast<const float*>(data) + at, to);
+    }
+  }
+
+ private:
+  // What they hang on is asked once: between two loads it would keep the second until the first is there.
+  template <class T, int kQuads>
+  static __device__ void LoadQuads(const T* from, float4 (&to)[kQuads]) {
+    if (IsAligned(from, 4 * sizeof(T))) {
 #pragma unroll
-    for (int quad = 0; quad < kQuads; ++quad) {
-      to[quad] = is_bf16
-                     ? LoadQuad(reinterpret_cast<const Bf16*>(data) + at, 4 * quad, 4 * kQuads)
-                     : LoadQuad(reinterpret_cast<const float*>(data) + at, 4 * quad, 4 * kQuads);
+      for (int quad = 0; quad < kQuads; ++quad) to[quad] = LoadFour(from + 4 * quad);
+    } else {
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) {
+        const T* four = from + 4 * quad;
+        to[quad] = {Widen(four[0]), Widen(four[1]), Widen(four[2]), Widen(four[3])};
+      }
     }
   }
 };

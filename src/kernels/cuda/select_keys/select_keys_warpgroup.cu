@@ -69,6 +69,7 @@ __device__ inline uint32_t NumStages(const KeyRange& keys) {
 struct KeyBoxes {
   CUtensorMap map;
   int32_t rows;
+  bool are_read_once;  // no two queries see the same keys
 };
 
 // kWord: bytes copied at once where there are no boxes; all of a page begins on a multiple of it.
@@ -81,7 +82,8 @@ class Producer {
         boxes_(boxes),
         shared_(shared),
         warp_(static_cast<uint32_t>(warp)),
-        lane_(static_cast<int>(threadIdx.x) % kWarp) {}
+        lane_(static_cast<int>(threadIdx.x) % kWarp),
+        policy_(boxes.are_read_once ? ReadOncePolicy() : UsualPolicy()) {}
 
   __device__ void Run(int32_t worker) {
     uint32_t first_stage = 0;
@@ -121,14 +123,13 @@ class Producer {
     if (i >= num_stages) return;
     Places next = LookUp(tile, first_key(i), keys.end);
     for (; i < num_stages; i += kProducerWarps) {
-      const Places places = next;
-      // The page row takes its time to answer, so it is asked before its turn comes.
+      const StageOf at(first_stage + i);
+      shared_.empty[at.stage].Wait(at.parity ^ 1);
+      Copy(next, at.stage);
+      // The page row takes its time to answer, so it is asked while the next stage is still read.
       if (i + kProducerWarps < num_stages) {
         next = LookUp(tile, first_key(i + kProducerWarps), keys.end);
       }
-      const StageOf at(first_stage + i);
-      shared_.empty[at.stage].Wait(at.parity ^ 1);
-      Copy(places, at.stage);
     }
   }
 
@@ -185,10 +186,10 @@ class Producer {
     const int32_t row = lane_ * boxes_.rows;
     const uint32_t full = shared_.full[stage].Address();
     CopyBox(SharedAddress(shared_.keys[stage]) + static_cast<uint32_t>(row) * kRowBytes,
-            &boxes_.map, 0, box.row, box.page, full);
+            &boxes_.map, 0, box.row, box.page, full, policy_);
     CopyBytes(SharedAddress(&shared_.scales[stage][row]),
               PageAt(box.page) + args_.store.parts[1].begin + 4 * box.row,
-              4 * static_cast<uint32_t>(boxes_.rows), full);
+              4 * static_cast<uint32_t>(boxes_.rows), full, policy_);
   }
 
   __device__ void CopyRows(const Places& places, int stage) {
@@ -241,6 +242,7 @@ class Producer {
   SharedKeys& shared_;
   const uint32_t warp_;
   const int lane_;
+  const uint64_t policy_;  // of keys that come in boxes
   const PageId* pages_ = nullptr;
   int32_t contiguous_end_ = 0;
 };
@@ -288,11 +290,12 @@ class Scorer {
   __device__ void Run(int32_t worker) {
     uint32_t first_stage = 0;
     ForEachQuery(args_, worker, [&](const Piece& piece) {
-      const int32_t visible = VisibleTo(args_.plan, piece.tile);
       if (ReadsNone(piece)) {
-        search_.WriteAll(visible, args_.chosen + piece.tile.q_begin.raw() * args_.shape.top_k);
+        search_.WriteAll(VisibleTo(args_.plan, piece.tile),
+                         args_.chosen + piece.tile.q_begin.raw() * args_.shape.top_k);
         return;
       }
+      const auto visible = static_cast<int32_t>(piece.tile.kv_end.raw());
       MakeCodes(piece.tile.q_begin.raw());
       search_.Begin();
       ReadGates();
@@ -326,8 +329,8 @@ class Scorer {
     const bool is_head = head < args_.shape.num_heads;
     float gate = 0.0f;
     if (is_head) {
-      args_.q.Load(token, head, quarter * 32, values);
       gate = args_.gates[token * args_.gate_stride + head];
+      args_.q.Load(token, head, quarter * 32, values);
     }
     float amax = 0.0f;
 #pragma unroll
@@ -438,6 +441,8 @@ __global__ void __launch_bounds__(kChooseThreads, 1)
       shared.empty[stage].Init(kWarpgroup);
     }
     FenceBarrierInit();
+  } else if (threadIdx.x == kSearchThreads && boxes.rows > 0) {
+    PrefetchTensorMap(&boxes.map);
   }
   TakeTurn();
   __syncthreads();
@@ -456,7 +461,7 @@ __global__ void __launch_bounds__(kChooseThreads, 1)
 
 // Boxes of a page's rows, of 64 keys at most.
 KeyBoxes KeyBoxesOf(const SelectKernelArgs& args) {
-  KeyBoxes boxes{};
+  KeyBoxes boxes{.are_read_once = args.num_tokens <= args.plan.num_seqs};
   if (args.store.parts[0].tile_rows > 1) return boxes;
   for (int32_t rows : {64, 32, 16}) {
     if (args.store.page_size % rows != 0) continue;
