@@ -1,8 +1,8 @@
 // Launches that overlap: a kernel begins while the one before it in the stream ends.
 //
 // A launch costs a few microseconds in which the device is idle: the last CTAs of one kernel leave, the
-// first of the next are placed. In a stream that overlaps, a kernel launched by LaunchAhead is placed as
-// soon as every CTA of the kernel before has taken its turn, or has ended. Until it takes its own it may
+// first of the next are placed. In a stream that overlaps, or if its shape says so, a kernel launched by
+// LaunchAhead is placed as soon as every CTA of the kernel before has taken its turn, or has ended. Until it takes its own it may
 // touch only what no kernel of the stream writes, such as weights, and what it alone has. What kernels further
 // back have written it may read, by loads that pass L1 by: the kernel before has waited for them.
 //
@@ -29,7 +29,8 @@ struct LaunchShape {
   dim3 grid = {};
   dim3 block = {};
   size_t shared_bytes = 0;
-  unsigned cluster = 1;  // CTAs beside each other in the grid's first dimension
+  unsigned cluster = 1;   // CTAs beside each other in the grid's first dimension
+  bool overlaps = false;  // in every stream: the kernel before is known, and loses nothing by it
 };
 
 // Throws DeviceError, naming `name`, if the kernel could not be launched.
@@ -38,7 +39,8 @@ void LaunchAhead(const char* name, void (*kernel)(Params...), const LaunchShape&
                  const Stream& stream, Args&&... args) {
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = stream.overlaps() ? 1 : 0;
+  attributes[0].val.programmaticStreamSerializationAllowed =
+      shape.overlaps || stream.overlaps() ? 1 : 0;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {shape.cluster, 1, 1};
   cudaLaunchConfig_t config = {};

@@ -1,6 +1,8 @@
 // The choice of queries whose keys were cut between workers, from what each of these kept. A query has a
 // cluster of CTAs, the more the fewer queries there can be: each takes its share of the ranks, and they
 // count together.
+#include <iterator>
+
 #include "device/cuda/launch.h"
 #include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
@@ -110,9 +112,27 @@ class Shares {
   uint32_t next_ = 0;   // that is not on its way yet
 };
 
+// Of the plan, before the CTA's turn: the scorers, which are the kernel before, have waited for who made it.
+template <class T>
+__device__ T LoadOfPlan(const T* from) {
+  static_assert(sizeof(T) % sizeof(uint32_t) == 0);
+  uint32_t words[sizeof(T) / sizeof(uint32_t)];
+#pragma unroll
+  for (size_t i = 0; i < std::size(words); ++i) {
+    words[i] = LoadHere<uint32_t>(reinterpret_cast<const std::byte*>(from) + i * sizeof(uint32_t));
+  }
+  T value;
+  memcpy(&value, words, sizeof(T));
+  return value;
+}
+
 template <int kCtas>
 __device__ void GatherShares(const Partials& partials, SharedMerge& shared, uint64_t* to,
                              uint32_t room, MergeSearch<kCtas>& search) {
+  // All counts are asked for at once: where they are read, 32 at a time, they are in L1.
+  if (threadIdx.x < partials.size) {
+    (void)LoadNear(reinterpret_cast<const std::byte*>(partials.counts + threadIdx.x));
+  }
   Shares<kCtas> shares(partials, shared, to, room);
   shares.Send(0);
   for (uint32_t parity = 0;; parity ^= 1) {
@@ -180,10 +200,12 @@ __global__ void __launch_bounds__(kThreads)
     shared.arrived.Init(1);
     FenceBarrierInit();
   }
+  const Merge merge = LoadOfPlan(&args.plan.merges[static_cast<size_t>(query)]);
+  const bool is_merged = query < LoadOfPlan(args.plan.counts).num_merges;
+  QueryTile tile;
+  if (is_merged) tile = LoadOfPlan(&args.plan.tiles[static_cast<size_t>(merge.tile)]);
   TakeTurn();
-  const Merge merge = args.plan.merges[static_cast<size_t>(query)];
-  if (query >= args.plan.counts->num_merges) return;
-  const QueryTile tile = args.plan.tiles[static_cast<size_t>(merge.tile)];
+  if (!is_merged) return;
   const auto num_partials = static_cast<int64_t>(args.scratch.counts.size());
   if (tile.q_begin.raw() >= args.num_tokens ||
       merge.first_partial + merge.num_partials > num_partials) {
@@ -207,7 +229,8 @@ void LaunchMerge(const SelectKeysArgs& args, const SelectKernelArgs& kernel_args
               {.grid = static_cast<unsigned>(kCtas * args.plan.merges.size()),
                .block = kThreads,
                .shared_bytes = bytes,
-               .cluster = kCtas},
+               .cluster = kCtas,
+               .overlaps = true},
               stream, kernel_args);
 }
 

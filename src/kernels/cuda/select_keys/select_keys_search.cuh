@@ -297,7 +297,7 @@ class Search {
     }
   }
 
-  // Calls run(rank) for this thread's candidates, of which several are on their way at once. 0 is no rank.
+  // Calls run(rank) for this thread's candidates, of which several are on their way at once.
   template <class Run>
   __device__ void ForEachCandidate(Run run) const {
     constexpr uint32_t kEach = 8;
@@ -306,22 +306,28 @@ class Search {
       uint64_t ranks[kEach];
 #pragma unroll
       for (uint32_t i = 0; i < kEach; ++i) {
-        ranks[i] = first + i * kThreads < count_ ? candidates_[first + i * kThreads] : 0;
+        if (first + i * kThreads < count_) ranks[i] = candidates_[first + i * kThreads];
       }
 #pragma unroll
-      for (const uint64_t rank : ranks) {
-        if (rank != 0) run(rank);
+      for (uint32_t i = 0; i < kEach; ++i) {
+        if (first + i * kThreads < count_) run(ranks[i]);
       }
     }
   }
 
-  // How many candidates that agree with the known bits have each value of the digit at `shift`.
+  // How many candidates that agree with the known bits, from known_from on, have each value of the digit
+  // at `shift`. It takes as long as its instructions, so there are few for a candidate; the zeros that
+  // fill up partials are counted too, and are below all ranks.
   __device__ void CountDigits(uint64_t known, int known_from, int shift) {
-    for (int bin = thread_; bin < kBins; bin += kThreads) memory_.words[bin] = 0;
+#pragma unroll 1
+    for (int bin = 4 * thread_; bin < kBins; bin += 4 * kThreads) {
+      *reinterpret_cast<uint4*>(memory_.words + bin) = {};
+    }
     Sync();
+    const uint64_t most = ~uint64_t{0} >> (64 - known_from);
     ForEachCandidate([&](uint64_t rank) {
-      const bool agrees = known_from == 64 || rank >> known_from == known >> known_from;
-      if (agrees) atomicAdd(&memory_.words[rank >> shift & (kBins - 1)], 1u);
+      const uint64_t rest = rank - known;  // its bits behind the known ones, if it agrees
+      if (rest <= most) atomicAdd(&memory_.words[static_cast<uint32_t>(rest >> shift)], 1u);
     });
     Sync();
   }
@@ -329,6 +335,7 @@ class Search {
   // The bin that the wanted-th highest lies in; how many are above it, and how many inside.
   template <int kOfCtas>
   __device__ void FindBin(uint32_t wanted) {
+#pragma unroll 1
     for (int chunk = thread_ / kWarp; chunk < kWarp; chunk += kWarps) {
       const uint32_t sum = __reduce_add_sync(kAllLanes, SumOf(FourBins(memory_.words, chunk)));
       if (Lane() == 0) memory_.sums[chunk] = sum;
