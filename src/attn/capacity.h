@@ -38,6 +38,9 @@ struct WorkShape {
   TokenCount split{1024};    // splits begin at multiples of this, a multiple of kKeyTile
   int32_t num_workers = 1;
   bool exact = true;
+  // Tiles that are alike and fewer than workers are cut into equal parts, a worker for each, if that leaves
+  // few workers idle: for a kernel that is slow to begin with another tile.
+  bool even = false;
   // Of a kernel that does not read all keys that queries see: none of tiles that see no more than
   // `unread`, and of the others so many at most.
   TokenCount unread{0};

@@ -453,13 +453,13 @@ QUIRE_HD ScheduleCounts WriteWorkers(const ScheduleBuild& build, const ScheduleR
   const int64_t total_cost = reads.cost_before[num_tiles];
   bool is_cut = false;
   for (int32_t t = block.thread(); t < num_tiles; t += block.threads()) {
-    is_cut |= !IsBetterWhole(reads.tiles[t], total_cost, num_tiles, build.work);
+    is_cut |= !IsBetterEqual(reads.tiles[t], total_cost, num_tiles, build.work);
   }
   is_cut = block.Any(is_cut);
   for (int32_t w = block.thread(); w <= num_workers; w += block.threads()) {
     build.workers[w] = reads.workers[w] =
         is_cut ? WorkerStartAt(w, reads.tiles, reads.cost_before, num_tiles, build.work)
-               : WholeWorkerStartAt(w, num_tiles, build.work);
+               : EqualWorkerStartAt(w, reads.tiles, num_tiles, build.work);
   }
   block.Sync();  // a worker's partials depend on where the next one begins
   ScheduleCounts counts{.num_tiles = num_tiles};

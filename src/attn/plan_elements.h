@@ -190,19 +190,34 @@ QUIRE_HD constexpr int64_t TileCost(const QueryTile& tile) {
 // What it costs that a tile is cut, in key tiles: another start, and partials to write and fold.
 inline constexpr int64_t kCutCost = 4;
 
-// Whether a worker that has equally many tiles as the others, all like this one, takes no longer than one
-// with an equal share of the cost and a cut. If that is so of every tile, none is cut.
-QUIRE_HD constexpr bool IsBetterWhole(const QueryTile& tile, int64_t total, int32_t num_tiles,
-                                      const WorkShape& shape) {
-  const int64_t share = total / shape.num_workers;
-  return CeilDiv(num_tiles, shape.num_workers) * TileCost(tile) <= share + kCutCost * tile.q_count;
+// Parts that every tile is cut into where workers have equally many tiles, or parts of one.
+QUIRE_HD constexpr int32_t EqualParts(int32_t num_tiles, const WorkShape& shape) {
+  const bool are_cut = shape.even && num_tiles > 0 && num_tiles < shape.num_workers;
+  return are_cut ? shape.num_workers / num_tiles : 1;
 }
 
-// Where worker `worker` begins if no tile is cut: all have equally many.
-QUIRE_HD constexpr WorkerStart WholeWorkerStartAt(int32_t worker, int32_t num_tiles,
-                                                  const WorkShape& shape) {
-  const int64_t tile = int64_t{worker} * CeilDiv(num_tiles, shape.num_workers);
-  return {.tile = static_cast<int32_t>(tile < num_tiles ? tile : num_tiles)};
+// Whether a worker that has equally many tiles as the others, all like this one, takes no longer than one
+// with an equal share of the cost and a cut. If that is so of every tile, none is cut; or all are, into
+// equal parts.
+QUIRE_HD constexpr bool IsBetterEqual(const QueryTile& tile, int64_t total, int32_t num_tiles,
+                                      const WorkShape& shape) {
+  const int64_t share = total / shape.num_workers;
+  const int64_t parts = EqualParts(num_tiles, shape);
+  const int64_t cost = CeilDiv(CeilDiv(num_tiles, shape.num_workers) * TileCost(tile), parts);
+  // With a worker in 32 idle, the device's memory is as busy.
+  const int64_t idle = parts > 1 ? share / 32 : 0;
+  return cost <= share + idle + kCutCost * tile.q_count;
+}
+
+// Where worker `worker` begins if all have equally many tiles, or parts of one.
+QUIRE_HD inline WorkerStart EqualWorkerStartAt(int32_t worker, const QueryTile* tiles,
+                                               int32_t num_tiles, const WorkShape& shape) {
+  const int32_t parts = EqualParts(num_tiles, shape);
+  const int64_t tile = int64_t{worker / parts} * CeilDiv(num_tiles, shape.num_workers);
+  if (tile >= num_tiles) return {.tile = num_tiles};
+  const int64_t splits = NumSplits(tiles[tile].kv_end, shape);
+  return {.tile = static_cast<int32_t>(tile),
+          .split = static_cast<int32_t>(splits * (worker % parts) / parts)};
 }
 
 // Where worker `worker` begins, given the running cost before each tile (num_tiles + 1 entries):

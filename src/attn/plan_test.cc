@@ -6,6 +6,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attn/checks.h"
@@ -126,6 +127,27 @@ TEST(PlanTest, ATileEndsWhereItsKernelStopsReading) {
   EXPECT_EQ(ends(choosing), (std::vector<int64_t>{0, 65, 3000}));
   EXPECT_EQ(ends(chosen), (std::vector<int64_t>{64, 64, 64}));
   EXPECT_EQ(MaxSplits(kPlanCapacity, chosen), 1);
+}
+
+TEST(PlanTest, TilesThatAreAlikeAreCutIntoEqualParts) {
+  SerialExecutor executor;
+  const std::vector<PageId> pages = Pages(1, 188);
+  std::vector<SequenceStep> seqs(
+      3, {.q_len = TokenCount(1), .kv_len = TokenCount(3000), .pages = pages});
+  const WorkShape work{.split = TokenCount(64), .num_workers = 7, .exact = false, .even = true};
+  PlanStorage storage(kPlanCapacity, work);
+  const auto starts = [&] {
+    const Plan& plan = storage.Make(seqs, executor, ActiveFaults());
+    plan.CheckInvariants();
+    std::vector<std::pair<int32_t, int32_t>> found;
+    for (const WorkerStart& start : plan.workers) found.emplace_back(start.tile, start.split);
+    return found;
+  };
+  using Starts = std::vector<std::pair<int32_t, int32_t>>;
+  EXPECT_EQ(starts(), (Starts{{0, 0}, {0, 23}, {1, 0}, {1, 23}, {2, 0}, {2, 23}, {3, 0}, {3, 0}}));
+  // Where they are not, by their cost.
+  seqs[2].kv_len = TokenCount(1000);
+  EXPECT_EQ(starts()[1], (std::pair{0, 16}));
 }
 
 // A draft tree of 2 branches and 3 steps, cut to six nodes, behind ten committed tokens.

@@ -47,6 +47,7 @@ TEST(CudaPlanTest, WorkThatReadsSomeOfTheKeys) {
   QUIRE_NEEDS_MACHINE();
   MachineShape choosing = SmallShape(), chosen = SmallShape();
   choosing.work.unread = TokenCount(100);
+  choosing.work.even = true;
   chosen.work.most_keys = TokenCount(100);
   for (const MachineShape& shape : {choosing, chosen}) {
     PlanBench bench(shape);

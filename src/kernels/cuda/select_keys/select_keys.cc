@@ -35,6 +35,7 @@ WorkShape SelectWorkShape(const IndexShape& shape, int32_t num_sms) {
           .split = kKeyTile,
           .num_workers = num_sms,
           .exact = false,
+          .even = true,
           .unread = TokenCount(shape.top_k)};
 }
 
