@@ -2,6 +2,7 @@
 // one group, or is lost with it, is told of those it concerns.
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <cstdint>
 #include <future>
 #include <memory>
@@ -30,37 +31,61 @@ RunnerLimits MeetingLimits() {
 }
 
 // What the runners of one engine see of each other.
-struct Meeting {
+class Meeting {
+ public:
+  explicit Meeting(int64_t size) : size_(size) {}
+
+  // Returns when all have come as often as this one: to the beginning of a step, or to its end.
+  void Come(int64_t* count) {
+    std::unique_lock lock(mutex_);
+    const int64_t needed = ((*count)++ / size_ + 1) * size_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return *count >= needed || !lost_.empty(); });
+    ThrowIfLostLocked();
+  }
+  void Lose(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    lost_ = why;
+    changed_.notify_all();
+  }
+
   int64_t num_submitted = 0;
   int64_t num_collected = 0;
-  std::string lost;  // why no step can end any more
   std::promise<void> opens;
   std::shared_future<void> is_open = opens.get_future().share();  // before it no step begins
+
+ private:
+  void ThrowIfLostLocked() const {
+    if (!lost_.empty()) throw DeviceError(DeviceError::Lasts::kForever, lost_);
+  }
+
+  const int64_t size_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string lost_;  // why no step can end any more
 };
 
-// A runner whose step ends only if all runners were given one: a rank among others.
+// A runner that waits for the others when a step begins, as one that drafts does, and when it ends: a rank
+// among others.
 class MeetingRunner final : public Runner {
  public:
-  MeetingRunner(Meeting& meeting, int64_t size)
-      : runner_(MeetingLimits()), meeting_(meeting), size_(size) {}
+  explicit MeetingRunner(Meeting& meeting) : runner_(MeetingLimits()), meeting_(meeting) {}
 
   const RunnerLimits& limits() const override { return runner_.limits(); }
   void Submit(const StepBatch& batch) override {
     meeting_.is_open.wait();
-    if (!meeting_.lost.empty()) throw DeviceError(DeviceError::Lasts::kForever, meeting_.lost);
-    if (!batch.sequences.empty()) {
+    computes_ = !batch.sequences.empty();
+    if (computes_) {
       Require(!std::exchange(refuses_, false), "a batch that is not liked");
       runner_.Submit(batch);
+    } else {
+      ++num_idle_;
     }
-    computes_ = !batch.sequences.empty();
-    if (!computes_) ++num_idle_;
-    ++meeting_.num_submitted;
+    meeting_.Come(&meeting_.num_submitted);
   }
   const StepResult& Collect() override {
-    EXPECT_EQ(meeting_.num_submitted % size_, 0) << "a runner is not part of the step";
-    ++meeting_.num_collected;
-    if (std::exchange(breaks_, false)) meeting_.lost = "rank 1 of 2: a memory error";
-    if (!meeting_.lost.empty()) throw DeviceError(DeviceError::Lasts::kForever, meeting_.lost);
+    if (std::exchange(breaks_, false)) meeting_.Lose("rank 1 of 2: a memory error");
+    meeting_.Come(&meeting_.num_collected);
     return computes_ ? runner_.Collect() : nothing_;
   }
 
@@ -72,7 +97,6 @@ class MeetingRunner final : public Runner {
  private:
   FakeRunner runner_;
   Meeting& meeting_;
-  const int64_t size_;
   const StepResult nothing_ = {};
   bool computes_ = false, refuses_ = false, breaks_ = false;
   int64_t num_idle_ = 0;
@@ -80,10 +104,10 @@ class MeetingRunner final : public Runner {
 
 // Runners, and the engine over them.
 struct Groups {
-  explicit Groups(int64_t size) {
+  explicit Groups(int64_t size) : meeting(size) {
     std::vector<Runner*> all;
     for (int64_t i = 0; i < size; ++i) {
-      runners.push_back(std::make_unique<MeetingRunner>(meeting, size));
+      runners.push_back(std::make_unique<MeetingRunner>(meeting));
       all.push_back(runners.back().get());
     }
     engine.emplace(all, SchedulerOptions());
