@@ -719,7 +719,11 @@ class RanksTest(CliTest):
     def test_an_answer_of_groups_is_that_of_one(self):
         args = ["generate", "Tom has 12 apples and eats 5. How many are left?", "--max-tokens", 16,
                 "--temperature", 0]
-        self.assertEqual(self.run_ok(*args, "--dp-size", 2), self.run_ok(*args))
+        answer = self.run_ok(*args)
+        self.assertEqual(self.run_ok(*args, "--dp-size", 2), answer)
+        drafts = ["--speculative-algorithm", "eagle"]
+        self.assertEqual(self.run_ok(*args, "--dp-size", 2, *drafts), answer)
+        self.assertEqual(self.run_ok(*args, "--dp-size", 4, *drafts, "--speculative-num-steps", "auto"), answer)
 
     def test_inspect_says_what_each_group_would_hold(self):
         args = ["inspect", V2_LITE, "--json", "--max-running-requests", 8]
@@ -743,8 +747,9 @@ class RanksTest(CliTest):
                              ([name, 3], ["dp size", "8 experts", "1, 2, 4 or 8", "got 3"]),
                              ([name, 2, "--tp-size", 2], [name, "--tp-size 2", "one rank so far", "got 2"]),
                              ([name, 2, "--device", "cuda"], [name, "--device cuda", "got 2"]),
-                             ([name, 2, "--speculative-algorithm", "ngram"],
-                              [name, "--speculative-algorithm", "got 2"])):
+                             ([name, 2, "--speculative-algorithm", "eagle3",
+                               "--speculative-draft-model-path", V2_LITE],
+                              [name, "--speculative-algorithm eagle3", "got 2"])):
             with self.subTest(flags=flags):
                 self.assert_refused(words, "inspect", V2_LITE, *flags)
         score = ["score", V2_LITE, "--tokens", "1,2", name, 2]

@@ -190,9 +190,9 @@ void AddRanks(FlagReader& reader, ModelFlags& flags) {
        "it\n"
        "has as many as the others, and with a KV cache and a prefix tree of its own. The results "
        "are\n"
-       "those of one. On a CPU, in this process, without --tp-size and speculation. Requests, "
-       "tokens\n"
-       "of a step and of the KV cache, threads and memory are of all together"},
+       "those of one. On a CPU, in this process, without --tp-size. Requests, tokens of a step and "
+       "of\n"
+       "the KV cache, threads and memory are of all together"},
       flags.dp_size);
 }
 
@@ -206,10 +206,11 @@ void CheckGroups(const ModelFlags& flags) {
           "--dp-size: expected 1 with --tp-size {} and --ep-size {}, since a group has one rank so "
           "far, got {}",
           flags.tp_size, flags.ep_size, flags.dp_size);
-  Require(flags.speculative_algorithm == Speculation::Algorithm::kNone,
-          "--dp-size: expected 1 with --speculative-algorithm, since groups do not speculate yet, "
-          "got {}",
-          flags.dp_size);
+  Require(
+      flags.speculative_algorithm != Speculation::Algorithm::kEagle3,
+      "--dp-size: expected 1 with --speculative-algorithm eagle3, since a head is of one rank so "
+      "far, got {}",
+      flags.dp_size);
 }
 
 Speculation::Algorithm ParseAlgorithm(const std::string& where, const std::string& text) {

@@ -30,8 +30,7 @@ LocalModel LoadLocalModel(const ModelFlags& flags, const LocalModelOptions& opti
       if (print) print(plan);
     };
   }
-  const bool could_draft =
-      opened.config->num_draft_layers == 1 && !local.speculation.is_on() && flags.dp_size == 1;
+  const bool could_draft = opened.config->num_draft_layers == 1 && !local.speculation.is_on();
   if (could_draft && options.messages == LoadMessages::kShown) {
     options.say(
         "the model has a draft layer: --speculative-algorithm eagle guesses tokens with it");

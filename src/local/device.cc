@@ -195,15 +195,13 @@ void FollowRank(DeviceKind device, const ModelConfig& config, WeightSource& weig
   }
 }
 
-std::vector<std::unique_ptr<MeteredRunner>> MakeGroups(DeviceKind device, const ModelConfig& config,
-                                                       WeightSource& weights,
-                                                       const RunnerOptions& options,
-                                                       const MemoryPlan& plan,
-                                                       const LoadProgress& progress) {
+std::vector<std::unique_ptr<MeteredRunner>> MakeGroups(
+    DeviceKind device, const ModelConfig& config, WeightSource& weights,
+    const RunnerOptions& options, const MemoryPlan& plan, const LoadProgress& progress,
+    std::span<const std::shared_ptr<Collective>> ranks) {
   QUIRE_CHECK(device == DeviceKind::kCpu, "groups on {}", DeviceKindName(device));
   std::vector<std::unique_ptr<MeteredRunner>> groups;
-  for (auto& runner : MakeGroupRunners(config, weights, options, plan, progress,
-                                       MakeLocalRanks(options.dp_size))) {
+  for (auto& runner : MakeGroupRunners(config, weights, options, plan, progress, ranks)) {
     groups.push_back(std::move(runner));
   }
   return groups;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,12 +78,11 @@ void FollowRank(DeviceKind device, const ModelConfig& config, WeightSource& weig
                 const RunnerOptions& options, const MemoryPlan& plan, const LoadProgress& progress,
                 const std::shared_ptr<Collective>& ranks);
 
-// A runner for each of options.dp_size groups, on the CPU.
-std::vector<std::unique_ptr<MeteredRunner>> MakeGroups(DeviceKind device, const ModelConfig& config,
-                                                       WeightSource& weights,
-                                                       const RunnerOptions& options,
-                                                       const MemoryPlan& plan,
-                                                       const LoadProgress& progress = {});
+// A runner for each of options.dp_size groups, on the CPU, whose ranks are threads of this process.
+std::vector<std::unique_ptr<MeteredRunner>> MakeGroups(
+    DeviceKind device, const ModelConfig& config, WeightSource& weights,
+    const RunnerOptions& options, const MemoryPlan& plan, const LoadProgress& progress,
+    std::span<const std::shared_ptr<Collective>> ranks);
 
 // While there is no runner, so that the memory it reads adds nothing to the plan.
 cpu::Roofs MeasureRoofs(DeviceKind device, int num_threads, int repeats);

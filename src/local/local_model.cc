@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <exception>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
+#include "base/group_threads.h"
 #include "base/maths.h"
 #include "decode/drafter.h"
 #include "decode/ngram_drafter.h"
@@ -48,8 +52,8 @@ void WarnOfTopK(const ModelConfig& config, const RunnerOptions& options, const L
 
 RunnerOptions WithRoomForDrafts(const Speculation& speculation, const RunnerOptions& options) {
   if (!speculation.is_on()) return options;
-  Require(speculation.algorithm != Speculation::Algorithm::kEagle3 || options.tp_size == 1,
-          "speculation: eagle3: expected one rank, got {}", options.tp_size);
+  Require(speculation.algorithm != Speculation::Algorithm::kEagle3 || options.num_ranks() == 1,
+          "speculation: eagle3: expected one rank, got {}", options.num_ranks());
   Validate(speculation.shape);
   const DraftRoom room = speculation.shape.Room();
   Require(options.context == TokenCount(0) || options.context > TokenCount(room.slots),
@@ -93,18 +97,29 @@ std::unique_ptr<AdaptiveDrafter> MakeAdaptiveDrafter(MeteredRunner& target,
                                            max_seqs);
 }
 
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Rank 0's, which all ranks look at together: groups that go by it measure the same, and stop at the same step.
+double NowOfAll(Collective& ranks) {
+  double now = Now();
+  std::vector<std::byte> message(sizeof(now));
+  std::memcpy(message.data(), &now, sizeof(now));
+  ranks.Broadcast(message);
+  std::memcpy(&now, message.data(), sizeof(now));
+  return now;
+}
+
 // `target`, drafting in whichever shape pays.
 std::unique_ptr<MeteredRunner> SpeculateByCost(std::unique_ptr<MeteredRunner> target,
                                                const Speculation& speculation, Faults faults,
-                                               const LoadEvents& events) {
+                                               const LoadEvents& events, Collective* groups) {
   auto chosen = MakeAdaptiveDrafter(*target, speculation, faults);
   AdaptiveDrafter& drafter = *chosen;
   auto runner = std::make_unique<SpeculativeRunner>(std::move(target), std::move(chosen),
                                                     speculation.shape.Room());
-  const auto seconds = [] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-  };
+  const auto seconds = [=] { return groups == nullptr ? Now() : NowOfAll(*groups); };
   ShapeCosts costs = MeasureShapeCosts(*runner, drafter, {.seconds = seconds});
   if (events.measured) events.measured(ToTable(drafter.shapes(), costs));
   drafter.ChooseBy(std::move(costs));
@@ -123,7 +138,6 @@ void CheckGroups(DeviceKind device, const LocalOptions& options) {
           "with a tp size or an ep size, since a group has one rank so far");
   require(options.ranks == nullptr,
           "with ranks that are processes, since groups are threads so far");
-  require(!options.speculation.is_on(), "with speculation, which groups cannot do yet");
 }
 
 // A group's part of what is of all together.
@@ -153,6 +167,25 @@ std::unique_ptr<MeteredRunner> LoadHere(const OpenedModel& model, DeviceKind dev
       MakeRunner(device, *model.config, *model.weights, options, plan, events.loaded, ranks);
   if (events.ready) events.ready();
   return runner;
+}
+
+// Each of the groups on a thread of its own, since they take part in each other's steps.
+void SpeculateTogether(const Speculation& speculation, Faults faults, const LoadEvents& events,
+                       std::span<const std::shared_ptr<Collective>> ranks,
+                       std::vector<std::unique_ptr<MeteredRunner>>& runners) {
+  std::vector<std::exception_ptr> thrown(runners.size());
+  GroupThreads(runners.size()).Run([&](size_t group) {
+    try {
+      runners[group] = Speculate(std::move(runners[group]), speculation, faults,
+                                 group == 0 ? events : LoadEvents(), ranks[group].get());
+    } catch (const std::exception& error) {
+      thrown[group] = std::current_exception();
+      ranks[group]->Fail(error.what());  // the others may wait for it
+    }
+  });
+  for (const std::exception_ptr& each : thrown) {
+    if (each) std::rethrow_exception(each);
+  }
 }
 
 }  // namespace
@@ -219,26 +252,32 @@ std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind d
   }
 }
 
-std::vector<std::unique_ptr<MeteredRunner>> LoadGroups(const OpenedModel& model, DeviceKind device,
-                                                       const RunnerOptions& options,
-                                                       const LoadEvents& events) {
-  const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
-  WarnOfTopK(*model.config, options, events);
-  if (events.planned) events.planned(plan);
-  auto runners = MakeGroups(device, *model.config, *model.weights, options, plan, events.loaded);
-  if (events.ready) events.ready();
-  return runners;
-}
-
 std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,
                                          const Speculation& speculation, Faults faults,
-                                         const LoadEvents& events) {
+                                         const LoadEvents& events, Collective* groups) {
   if (!speculation.choices.empty()) {
-    return SpeculateByCost(std::move(target), speculation, faults, events);
+    return SpeculateByCost(std::move(target), speculation, faults, events, groups);
   }
   std::unique_ptr<Drafter> drafter = MakeDrafter(*target, speculation, faults);
   return std::make_unique<SpeculativeRunner>(std::move(target), std::move(drafter),
                                              speculation.shape.Room());
+}
+
+std::vector<std::unique_ptr<MeteredRunner>> LoadGroups(const OpenedModel& model, DeviceKind device,
+                                                       const RunnerOptions& options,
+                                                       const Speculation& speculation,
+                                                       Faults faults, const LoadEvents& events) {
+  const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
+  WarnOfTopK(*model.config, options, events);
+  if (events.planned) events.planned(plan);
+  auto made = MakeLocalRanks(options.dp_size);
+  const std::vector<std::shared_ptr<Collective>> ranks(std::make_move_iterator(made.begin()),
+                                                       std::make_move_iterator(made.end()));
+  auto runners =
+      MakeGroups(device, *model.config, *model.weights, options, plan, events.loaded, ranks);
+  if (events.ready) events.ready();
+  if (speculation.is_on()) SpeculateTogether(speculation, faults, events, ranks, runners);
+  return runners;
 }
 
 LocalModel OpenLocalModel(const std::filesystem::path& folder, const LocalOptions& options) {
@@ -256,7 +295,8 @@ LocalModel StartLocalModel(OpenedModel opened, const LocalOptions& options) {
   const RunnerOptions runner_options = MakeRunnerOptions(model.device, options);
   OpenDraftModel(speculation, opened);
   if (options.dp_size > 1) {
-    model.runners = LoadGroups(opened, model.device, runner_options, options.events);
+    model.runners = LoadGroups(opened, model.device, runner_options, speculation, options.faults,
+                               options.events);
   } else {
     auto runner = LoadRunner(opened, model.device, runner_options, options.events, options.ranks);
     if (speculation.is_on()) {

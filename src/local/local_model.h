@@ -113,8 +113,8 @@ struct LocalOptions {
 // The same for a runner, with all that the device decides, and with room for drafts where there are
 // any. Threads and memory are shared out evenly between ranks. Throws Error(kInvalidArgument) if
 // memory_fraction is not above 0 and up to 1, speculation is out of range or longer than the context,
-// several ranks are to speculate by an EAGLE-3 head, or groups are to run on a GPU, with a tp size, with ranks
-// that are processes, or speculating.
+// several ranks are to speculate by an EAGLE-3 head, or groups are to run on a GPU, with a tp size or with ranks
+// that are processes.
 RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options);
 
 // Opens the draft model that `speculation` names, if it does, as the model's head. Throws
@@ -128,15 +128,20 @@ std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind d
                                           const LoadEvents& events = {},
                                           std::shared_ptr<Collective> ranks = nullptr);
 
-// The same for every group of options.dp_size, of ranks that are threads. Throws as LoadRunner.
-std::vector<std::unique_ptr<MeteredRunner>> LoadGroups(const OpenedModel& model, DeviceKind device,
-                                                       const RunnerOptions& options,
-                                                       const LoadEvents& events = {});
-
-// `target`, which was loaded with MakeRunnerOptions of the same speculation, speculating.
+// `target`, which was loaded with MakeRunnerOptions of the same speculation, speculating. Of one of several
+// groups, `groups` is its end of their ranks: all groups do so at the same time, and measure together.
 std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,
                                          const Speculation& speculation, Faults faults = {},
-                                         const LoadEvents& events = {});
+                                         const LoadEvents& events = {},
+                                         Collective* groups = nullptr);
+
+// A runner for every group of options.dp_size, of ranks that are threads, speculating if that is on. Throws
+// as LoadRunner.
+std::vector<std::unique_ptr<MeteredRunner>> LoadGroups(const OpenedModel& model, DeviceKind device,
+                                                       const RunnerOptions& options,
+                                                       const Speculation& speculation,
+                                                       Faults faults = {},
+                                                       const LoadEvents& events = {});
 
 // What answers, and what it is made of: each member uses those above it.
 struct LocalModel {

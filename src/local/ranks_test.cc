@@ -22,6 +22,7 @@
 #include "local/model_folder.h"
 #include "local/ranks.h"
 #include "model/config.h"
+#include "runner/adaptive_drafter.h"
 #include "testing/error_message.h"
 #include "testing/sanitized_share.h"
 
@@ -166,6 +167,34 @@ TEST(LocalGroupsModel, AnswersAreThoseOfOneRankWithPrefixHitsPreemptionAndCancel
   }
 }
 
+// Drafts of one group meet none, or others, of the rest; `auto` measures first, and then each group chooses.
+TEST(LocalGroupsModel, AnswersOfGroupsThatSpeculateAreThoseOfOneRankThatDoesNot) {
+  LocalModel one = OpenLocalModel(QUIRE_BUNDLED_MODEL, OptionsOfGroups(1));
+  const Said few = AskAll(one), many = AskTwenty(one);
+  using Algorithm = Speculation::Algorithm;
+  const std::vector<TreeShape> shapes = {{.steps = 1, .nodes = 2}, {.steps = 3, .nodes = 4}};
+  for (const Speculation& how :
+       {Speculation{.algorithm = Algorithm::kEagle, .shape = {.steps = 3, .nodes = 4}},
+        Speculation{.algorithm = Algorithm::kEagle,
+        .shape = {.steps = 2, .branches = 2, .nodes = 4}},
+        Speculation{.algorithm = Algorithm::kNgram, .shape = {.steps = 4, .nodes = 5}},
+        Speculation{
+            .algorithm = Algorithm::kEagle, .choices = shapes, .shape = ShapeAround(shapes)}}) {
+    for (const int32_t dp_size : testing::SampledOf<int32_t>({1, 2, 4})) {
+      if (dp_size == 1 && !how.choices.empty()) continue;  // AdaptiveDrafter's own tests
+      SCOPED_TRACE(fmt::format("{} groups, algorithm {}, {} branches, {} choices", dp_size,
+                               static_cast<int>(how.algorithm), how.shape.branches,
+                               how.choices.size()));
+      LocalOptions options = OptionsOfGroups(dp_size);
+      options.speculation = how;
+      LocalModel model = OpenLocalModel(QUIRE_BUNDLED_MODEL, options);
+      EXPECT_EQ(AskAll(model), few);
+      EXPECT_EQ(AskTwenty(model), many);
+      EXPECT_TRUE(model.engine->counters().accepted_tokens > 0 || !how.choices.empty());
+    }
+  }
+}
+
 TEST(LocalGroupsModel, SharesOutWhatIsOfAllTogetherAndRefusesTheRestByName) {
   LocalOptions options = OptionsOfGroups(4);
   options.memory_limit = ByteOffset(4000);
@@ -185,10 +214,8 @@ TEST(LocalGroupsModel, SharesOutWhatIsOfAllTogetherAndRefusesTheRestByName) {
             "dp size: expected 1 with a tp size or an ep size, since a group has one rank so far, "
             "got 4");
   options.tp_size = 1;
-  options.speculation = {.algorithm = Speculation::Algorithm::kNgram,
-                         .shape = {.steps = 4, .nodes = 5}};
-  EXPECT_EQ(refusal(options),
-            "dp size: expected 1 with speculation, which groups cannot do yet, got 4");
+  options.speculation = {.algorithm = Speculation::Algorithm::kEagle3};
+  EXPECT_EQ(refusal(options), "speculation: eagle3: expected one rank, got 4");
   options.dp_size = 0;
   EXPECT_EQ(refusal(options), "dp size: expected at least 1, got 0");
 }

@@ -152,4 +152,10 @@ PageCount CheckBatch(const StepBatch& batch, const RunnerLimits& limits) {
   return looked_at;
 }
 
+PageCount CheckBatchOfGroup(const StepBatch& batch, const RunnerLimits& limits,
+                            int32_t num_groups) {
+  if (num_groups > 1 && batch.sequences.empty()) return PageCount(0);
+  return CheckBatch(batch, limits);
+}
+
 }  // namespace quire

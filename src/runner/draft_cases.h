@@ -166,7 +166,7 @@ struct Answers {
 };
 
 // Until each has so many tokens of output. With lookahead, some steps have less of it.
-inline Answers Answer(Runner& runner, size_t num_output) {
+inline Answers AnswerAll(Runner& runner, size_t num_output) {
   std::vector<Draftee> draftees = MakeDraftees(runner.limits());
   const auto left = [&](const Draftee& each) {
     return each.text.size() < each.prompt.size() + num_output;
@@ -200,14 +200,14 @@ using MakeDraftTarget =
 inline void ExpectDraftsDependOnTheTextAlone(const TreeShape& shape, const MakeDraftTarget& make,
                                              int32_t page_size, const MakeDraftTarget& make_fresh) {
   const auto plain = make(page_size, nullptr);
-  const Answers answers = Answer(*plain, kDraftOutput);
+  const Answers answers = AnswerAll(*plain, kDraftOutput);
   std::vector<SeenDraft> seen;
   auto scripted = std::make_unique<testing::ScriptedDrafter>(
       [&answers](const StepSequence& seq) { return testing::NextOf(answers.texts, seq); },
       shape.branches > 1 ? testing::DraftStyle::kLastSibling : testing::DraftStyle::kRight,
       plain->limits().vocab_size, 5);
   const auto runner = MakeDrafting(make(page_size, &shape), shape, seen, std::move(scripted));
-  const Answers drafted = Answer(*runner, kDraftOutput);
+  const Answers drafted = AnswerAll(*runner, kDraftOutput);
   EXPECT_EQ(drafted.texts, answers.texts);
   EXPECT_EQ(drafted.logprobs, answers.logprobs);
 
@@ -254,12 +254,12 @@ inline void ExpectRanksDraftAsOne(int32_t size, const TreeShape& shape,
 inline void ExpectRanksGuessByTheTextAsOne(int32_t size, const RunnerOptions& options,
                                            const MakeDraftRanks& make_ranks) {
   const auto plain = make_ranks(1, options);
-  const Answers answers = Answer(*plain, kDraftOutput);
+  const Answers answers = AnswerAll(*plain, kDraftOutput);
   const DraftRoom room = TreeShape{.steps = 4, .nodes = 5}.Room();
   const RunnerLimits& limits = plain->limits();
   SpeculativeRunner runner(make_ranks(size, TargetOptions(options, room)),
                            std::make_unique<NgramDrafter>(limits.max_seqs, limits.context), room);
-  const Answers guessed = Answer(runner, kDraftOutput);
+  const Answers guessed = AnswerAll(runner, kDraftOutput);
   EXPECT_EQ(guessed.texts, answers.texts);
   EXPECT_EQ(guessed.logprobs, answers.logprobs);
 }

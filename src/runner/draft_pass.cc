@@ -19,7 +19,7 @@ void RunDraft(const DraftModel& drafting, const ForwardArgs& rows, const StepMem
   const DraftArgs args{.rows = rows,
                        .states = memory.states,
                        .state_of = inputs.state_of.first(rows.tokens.size()),
-                       .keys_alone = num_rows == 0};
+                       .keys_alone = num_rows == 0 && !rows.tokens.empty()};
   head == nullptr ? ForwardDraft(drafting.model, args, ops) : head->Forward(args, ops);
   const auto end = static_cast<int64_t>(num_rows);
   const int64_t block = memory.logits.dim(0);

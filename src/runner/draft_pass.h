@@ -29,7 +29,8 @@ TensorView DraftedLogits(const DraftModel& drafting, const StepMemory& memory, i
 
 // The layer over `rows`, as ForwardDraft takes them, and the logits of the first `num_rows` rows that
 // the device's DraftInputs want, in blocks: take(first, count) is called when those of a block are in
-// DraftedLogits, and their states among memory.states. Buffers and stores of `rows` are the layer's, or the
+// DraftedLogits, and their states among memory.states. If none are wanted, the rows are only written; without
+// any rows the layer's experts serve those of other ranks. Buffers and stores of `rows` are the layer's, or the
 // head's.
 void RunDraft(const DraftModel& drafting, const ForwardArgs& rows, const StepMemory& memory,
               size_t num_rows, Ops& ops, FunctionRef<void(int64_t first, int64_t count)> take);

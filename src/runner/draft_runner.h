@@ -56,6 +56,10 @@ class DraftRunner {
   // whose logits are not finite have a log-probability that is NaN or -inf. Valid until the next call.
   virtual std::span<const TokenLogprob> Draft(const DraftPass& pass) = 0;
   virtual void CopyState(int32_t from, int32_t to) = 0;
+  // Of runners that take part in each other's steps: this one has no pass for now, neither before the next
+  // step nor behind the last one. Returns when none has, and takes part in those of the others meanwhile: what
+  // the last pass has left is gone.
+  virtual void EndPasses() {}
   // Null where trees grow on the host, by Draft and CopyState.
   virtual TreeGrower* grower() { return nullptr; }
 };

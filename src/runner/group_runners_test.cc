@@ -49,7 +49,7 @@ struct Groups {
         source(weights == Weights::kFiles ? OpenWeightFiles(folder, config)
                                           : MakeDummyWeights(config)),
         plan(MakeMemoryPlan(config, *source, options)),
-        runners(MakeGroupRunners(config, *source, options, plan, {}, std::move(ranks))) {}
+        runners(MakeGroupRunners(config, *source, options, plan, {}, Shared(std::move(ranks)))) {}
 
   ModelConfig config;
   std::unique_ptr<WeightSource> source;

@@ -82,7 +82,7 @@ TEST(HeadDraftsTest, AHeadDraftsTokensOfTheModelAndAllocatesNothing) {
   const TreeShape shape{.steps = 3, .branches = 8, .nodes = 32};
   std::vector<SeenDraft> seen;
   const auto runner = MakeDrafting(model.Make(DraftOptions(16), &shape), shape, seen);
-  Answer(*runner, 12);
+  AnswerAll(*runner, 12);
   std::set<int32_t> tokens;
   for (const SeenDraft& each : seen) tokens.insert(each.tokens.begin() + 1, each.tokens.end());
   EXPECT_GT(tokens.size(), 10u);

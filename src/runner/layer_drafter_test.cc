@@ -155,7 +155,7 @@ TEST_P(DraftSight, DraftsAndTheirTargetSeeCommittedTokensAndTheirOwnPathAlone) {
   for (const int32_t page_size : {1, 16, 61}) {
     const auto plain = MakeBackendRunner(config, *weights, DraftOptions(page_size));
     const int32_t unsaid =
-        UnsaidToken(Answer(*plain, kDraftOutput).texts, plain->limits().vocab_size);
+        UnsaidToken(AnswerAll(*plain, kDraftOutput).texts, plain->limits().vocab_size);
     testing::FaultyWeights faulty(*weights, unsaid);
     for (const TreeShape& shape : {TreeShape{.steps = 3, .branches = 1, .nodes = 4},
                                    TreeShape{.steps = 3, .branches = 4, .nodes = 8}}) {

@@ -64,8 +64,7 @@ ByteOffset ModelRunner::WeightBytesPerStep(int64_t num_tokens) const {
 
 void ModelRunner::Submit(const StepBatch& batch) {
   device_->ThrowIfLost();
-  const bool only_takes_part = plan_.num_groups > 1 && batch.sequences.empty();
-  const PageCount looked_at = only_takes_part ? PageCount(0) : CheckBatch(batch, plan_.limits);
+  const PageCount looked_at = CheckBatchOfGroup(batch, plan_.limits, plan_.num_groups);
   QUIRE_CHECK(!is_running_, "a step is still to be collected");
   stats_.pages_looked_at = looked_at;
   try {
@@ -263,6 +262,11 @@ std::span<const TokenLogprob> ModelRunner::Draft(const DraftPass& pass) {
       memory_.host_tops.top.first(draft.num_wanted * kMaxTopLogprobs);
   if (!device_->draft_token_ids().empty()) TranslateTops(tops, ToSize(pass.num_top));
   return tops;
+}
+
+void ModelRunner::EndPasses() {
+  device_->ThrowIfLost();
+  while (device_->OthersDraft()) ModelRunner::Draft({});
 }
 
 // As a step of its own, in the smallest bucket: results of the last one stay as they are.

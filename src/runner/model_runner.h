@@ -57,6 +57,7 @@ class ModelRunner : public MeteredRunner, private DraftRunner, private TreeGrowe
   bool keys_cost_little() const override { return !device_->pads(); }
   std::span<const TokenLogprob> Draft(const DraftPass& pass) override;
   void CopyState(int32_t from, int32_t to) override { device_->CopyState(from, to); }
+  void EndPasses() override;
   TreeGrower* grower() override { return device_->grows_trees() ? this : nullptr; }
   void Extend(const DraftPass& pass, std::span<const KeptDraft> kept) override;
   void Grow(const DraftPass& pass, std::span<const GrowingRows> rows,

@@ -135,10 +135,9 @@ void CheckOptions(const ModelConfig& config, const RunnerOptions& options) {
           options.pool_tokens);
   Require(options.dp_size == 1 || (options.tp_size == 1 && options.ep_size == 1),
           "dp size: expected 1 with a tp size or an ep size above 1, got {}", options.dp_size);
-  Require(options.dp_size == 1 || !options.draft_layer,
-          "dp size: expected 1 with a draft layer, got {}", options.dp_size);
   if (options.head == nullptr) return;
-  QUIRE_CHECK(options.draft_layer && options.tp_size == 1, "a head of {} ranks", options.tp_size);
+  QUIRE_CHECK(options.draft_layer && options.num_ranks() == 1, "a head of {} ranks",
+              options.num_ranks());
   const int64_t tokens = options.head->config->draft_vocab_size;
   Require(options.draft_branches <= tokens,
           "speculation: branches: expected up to the draft model's {} tokens, got {}", tokens,

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -71,6 +72,11 @@ inline std::string DeviceErrorOf(const std::function<void()>& fn) {
     return error.what();
   }
   return "";
+}
+
+inline std::vector<std::shared_ptr<Collective>> Shared(
+    std::vector<std::unique_ptr<Collective>> ranks) {
+  return {std::make_move_iterator(ranks.begin()), std::make_move_iterator(ranks.end())};
 }
 
 // A rank's end of a group, which breaks in its n-th gather or exchange.

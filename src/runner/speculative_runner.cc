@@ -26,11 +26,6 @@ Slot SlotAt(const StepSequence& seq, PageSize page_size, TokenCount place) {
                           page_size.OffsetOf(place));
 }
 
-TreeGrower* GrowerOf(MeteredRunner& target) {
-  DraftRunner* const runner = target.draft_runner();
-  return runner == nullptr ? nullptr : runner->grower();
-}
-
 }  // namespace
 
 RunnerOptions TargetOptions(const RunnerOptions& options, const DraftRoom& room) {
@@ -49,7 +44,8 @@ SpeculativeRunner::SpeculativeRunner(std::unique_ptr<MeteredRunner> target,
     : RunnerOver(std::move(target)),
       drafter_(std::move(drafter)),
       num_nodes_(AsSize(room.nodes)),
-      grower_(GrowerOf(*target_)),
+      draft_runner_(target_->draft_runner()),
+      grower_(draft_runner_ == nullptr ? nullptr : draft_runner_->grower()),
       limits_(target_->limits()) {
   QUIRE_CHECK(limits_.max_tree_nodes == TokenCount(room.slots), "{} slots, and the target has {}",
               room.slots, limits_.max_tree_nodes);
@@ -72,10 +68,11 @@ SpeculativeRunner::SpeculativeRunner(std::unique_ptr<MeteredRunner> target,
 }
 
 void SpeculativeRunner::Submit(const StepBatch& batch) {
-  CheckBatch(batch, limits_);
+  CheckBatchOfGroup(batch, limits_, memory_plan().num_groups);
   Require(batch.moves.empty(), "step: moves: expected none, got {}", batch.moves.size());
   sequences_.assign(batch.sequences.begin(), batch.sequences.end());
   MakeDrafts(batch);
+  if (draft_runner_ != nullptr) draft_runner_->EndPasses();
   for (const Draft& draft : drafts_) Expand(draft);
   if (grower_ != nullptr) grower_->UseTrees(drafts_);
   // If it throws, nothing was written, and rows are still to be moved.
@@ -164,6 +161,7 @@ void SpeculativeRunner::ReportOutcomes() {
     outcomes_[count++] = outcome;
   }
   drafter_->Take(std::span(outcomes_).first(count));
+  if (draft_runner_ != nullptr) draft_runner_->EndPasses();
 }
 
 StepSequenceResult SpeculativeRunner::Accept(const Draft& draft, const StepSequenceResult& result,

@@ -10,6 +10,10 @@
 // The drafter hears what became of every sequence of a step before the next one: a draft layer's rows
 // are written then, behind the target's.
 //
+// Where the target is one of several groups, the experts of a draft layer are all groups': a group drafts in
+// Submit and in Collect, and leaves neither before all groups have drafted (DraftRunner::EndPasses). How many
+// passes each of them has is its own affair.
+//
 // A sequence with a lookahead is drafted for if it gives one token behind its output, draws one sample
 // and has no mask; with a lookahead of n, by n nodes at most. It allocates nothing in a step.
 #ifndef QUIRE_RUNNER_SPECULATIVE_RUNNER_H_
@@ -28,6 +32,7 @@
 
 namespace quire {
 
+class DraftRunner;
 class TreeGrower;
 
 // The most that a draft can have, its root among the nodes.
@@ -69,7 +74,8 @@ class SpeculativeRunner final : public RunnerOver {
 
   const std::unique_ptr<Drafter> drafter_;  // may use the target
   const size_t num_nodes_;
-  TreeGrower* const grower_;  // the target's, or null
+  DraftRunner* const draft_runner_;  // the target's, or null
+  TreeGrower* const grower_;         // its own, or null
   RunnerLimits limits_;
 
   // The step at hand. Each is as long as it can be, or reserved.

@@ -81,6 +81,9 @@ class StepDevice {
   // A pass of the draft layer, between steps. When it returns, it is done, and memory().host_tops hold
   // what came of it.
   virtual void Draft(const StepWork& work, const DraftWork& draft) = 0;
+  // Of ranks with tokens of their own, where this one has no pass to run: whether another one has. Then this
+  // one runs one without rows, and asks again.
+  virtual bool OthersDraft() { return false; }
   // Whether trees grow on the device. Then Draft may be Grow, which returns before anything is done and
   // brings nothing to the host, and without rows only keeps drafts.
   virtual bool grows_trees() const { return false; }

@@ -77,6 +77,7 @@ class CpuStepDevice : public StepDevice, private StepFollower {
   void Sample(const StepWork& work) override;
   void Wait() override { thread_.Wait(); }
   void Draft(const StepWork& work, const DraftWork& draft) override;
+  bool OthersDraft() override;
   std::span<const int32_t> draft_token_ids() const override {
     return head_ ? head_->token_ids() : std::span<const int32_t>();
   }
@@ -101,6 +102,7 @@ class CpuStepDevice : public StepDevice, private StepFollower {
                 FunctionRef<void(int64_t first, int64_t count)> sample);
   void DraftNow(const StepWork& work, const DraftWork& draft,
                 FunctionRef<void(int64_t first, int64_t count)> sample);
+  bool AnyDrafts(bool own);
   DraftModel Drafting() const { return {model_, head_ ? &*head_ : nullptr}; }
   std::span<const KvStore> TrunkStores() const;
   void SampleAll(const StepWork& work, const SampledRows& sampled, const SampleResults& results);

@@ -1,7 +1,5 @@
 #include "runner/cpu/group_runners.h"
 
-#include <utility>
-
 #include "base/error.h"
 #include "runner/cpu_runner.h"
 #include "runner/local_ranks_device.h"
@@ -11,7 +9,7 @@ namespace quire {
 std::vector<std::unique_ptr<ModelRunner>> MakeGroupRunners(
     const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
     const MemoryPlan& plan, const LoadProgress& progress,
-    std::vector<std::unique_ptr<Collective>> ranks) {
+    std::span<const std::shared_ptr<Collective>> ranks) {
   QUIRE_CHECK(std::ssize(ranks) == options.dp_size, "{} ranks of {}", ranks.size(),
               options.dp_size);
   std::vector<std::unique_ptr<ModelRunner>> runners;
@@ -22,7 +20,7 @@ std::vector<std::unique_ptr<ModelRunner>> MakeGroupRunners(
     runners.push_back(std::make_unique<CpuRunner>(
         config, source, each, own,
         ProgressOfRank(progress, rank, options, own.weights, plan.weights),
-        std::move(ranks[static_cast<size_t>(rank)])));
+        ranks[static_cast<size_t>(rank)]));
   }
   return runners;
 }

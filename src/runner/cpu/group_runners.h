@@ -3,6 +3,7 @@
 #define QUIRE_RUNNER_CPU_GROUP_RUNNERS_H_
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "device/collective.h"
@@ -17,11 +18,12 @@ namespace quire {
 
 // One for each of options.dp_size ranks, which take part in each other's steps, since they have each other's
 // experts: a step of one is a step of all, if need be of no sequences. All have ended the last one before
-// any of the runners goes. `plan` is rank 0's; weights are loaded one rank after the other.
+// any of the runners goes. `plan` is rank 0's; weights are loaded one rank after the other. Between steps
+// `ranks` may be used for something else, by all of them.
 std::vector<std::unique_ptr<ModelRunner>> MakeGroupRunners(
     const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
     const MemoryPlan& plan, const LoadProgress& progress,
-    std::vector<std::unique_ptr<Collective>> ranks);
+    std::span<const std::shared_ptr<Collective>> ranks);
 
 }  // namespace quire
 
