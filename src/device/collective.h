@@ -34,6 +34,12 @@ Share ShareOf(int64_t width, int64_t unit, int32_t rank, int32_t size);
 // with the others' experts.
 enum class RankTokens { kSame, kOwn };
 
+// Rows [first, first + count) of what this rank shows, for rank `to`.
+struct GivenRows {
+  int32_t to = 0;
+  int64_t first = 0;
+  int64_t count = 0;
+};
 // Rows [first, first + count) of what rank `from` shows, to row `to` on.
 struct RowPart {
   int32_t from = 0;
@@ -61,11 +67,20 @@ class Collective {
   // Every word becomes the OR of all ranks': what one of them has, where the others have 0.
   virtual void AllReduceOr(std::span<uint32_t> words) = 0;
   // Every rank shows `rows`, [any number, width], dense, and takes parts of what is shown to `taken`,
-  // [any number, width], dense and none of `rows`. Only ranks of MakeLocalRanks can, so far; others throw
-  // InternalError.
-  virtual void FetchRows(ConstTensorView rows, std::span<const RowPart> parts, TensorView taken);
+  // [any number, width], dense and none of `rows`. Of any two ranks, what one gives and what the other takes
+  // are the same rows in the same order.
+  virtual void FetchRows(ConstTensorView rows, std::span<const GivenRows> given,
+                         std::span<const RowPart> parts, TensorView taken) = 0;
   // Rank 0's message becomes everybody's. The others wait for it as long as it takes.
   virtual void Broadcast(std::vector<std::byte>& message) = 0;
+
+  // Messages from one rank to another, beside what all do: from any thread, one at a time for each other rank.
+  // Send returns at once. Receive waits for the next one of `from`: within a step, patience ends when none has
+  // come for so long while nothing else went on between the ranks either.
+  enum class Waits { kForever, kWithinStep };
+  virtual void Send(int32_t to, std::span<const std::byte> message) = 0;
+  virtual void Receive(int32_t from, std::vector<std::byte>& message, Waits waits) = 0;
+
   // Returns when all ranks have called it, as long as that takes: some load more slowly than others.
   virtual void WaitForAll() = 0;
 

@@ -68,7 +68,9 @@ TEST_P(LocalRanksOf, AnExchangeGivesEveryRankTheRowsThatItNames) {
     std::vector<float>& own = taken[static_cast<size_t>(self.rank())];
     own.assign(static_cast<size_t>((size + 1) * kWidth), -1.0f);
     std::vector<RowPart> parts;
+    std::vector<GivenRows> given;
     for (int32_t from = 0; from < size; ++from) {
+      given.push_back({.to = from, .first = self.rank(), .count = 1});
       parts.push_back({.from = from, .first = from, .count = 1, .to = size - 1 - from});
       parts.push_back({.from = from, .first = 0, .count = 0, .to = 0});
     }
@@ -77,7 +79,7 @@ TEST_P(LocalRanksOf, AnExchangeGivesEveryRankTheRowsThatItNames) {
         rows[i] =
             static_cast<float>(repeat * 1000 + self.rank() * 100) + static_cast<float>(i % kWidth);
       }
-      self.FetchRows(TensorView(rows.data(), {self.rank() + 1, kWidth}), parts,
+      self.FetchRows(TensorView(rows.data(), {self.rank() + 1, kWidth}), given, parts,
                      TensorView(own.data(), {size + 1, kWidth}));
     }
   };
@@ -90,6 +92,61 @@ TEST_P(LocalRanksOf, AnExchangeGivesEveryRankTheRowsThatItNames) {
       }
     }
   }
+}
+
+TEST_P(LocalRanksOf, MessagesComeInTheirOrderFromEachRankBesideWhatAllDo) {
+  const int32_t size = GetParam();
+  Ranks ranks = MakeLocalRanks(size);
+  const auto talk = [&](Collective& self) {
+    for (int number = 0; number < 20; ++number) {
+      for (int32_t to = 0; to < size; ++to) {
+        const std::vector<std::byte> message(static_cast<size_t>(number + 1),
+                                             static_cast<std::byte>(self.rank()));
+        if (to != self.rank()) self.Send(to, message);
+      }
+      if (number % 3 == 0) self.WaitForAll();
+    }
+    for (int number = 0; number < 20; ++number) {
+      for (int32_t from = 0; from < size; ++from) {
+        if (from == self.rank()) continue;
+        std::vector<std::byte> message;
+        self.Receive(from, message, Collective::Waits::kWithinStep);
+        EXPECT_EQ(message, std::vector<std::byte>(static_cast<size_t>(number + 1),
+                                                  static_cast<std::byte>(from)));
+      }
+    }
+  };
+  EXPECT_EQ(OnEveryRank(ranks, talk), Nothing());
+}
+
+TEST(LocalRanks, OneThatDoesNotAnswerIsNamedOnceNothingGoesOnEither) {
+  Ranks ranks = MakeLocalRanks(2, std::chrono::milliseconds(50));
+  std::vector<std::byte> message;
+  const auto wait = [&] { ranks[0]->Receive(1, message, Collective::Waits::kWithinStep); };
+  EXPECT_THROW(
+      {
+        try {
+          wait();
+        } catch (const DeviceError& error) {
+          EXPECT_STREQ(error.what(), "rank 1 of 2: did not answer within 50 ms");
+          throw;
+        }
+      },
+      DeviceError);
+  // One that is waited for while steps go on may take longer than that.
+  ranks = MakeLocalRanks(2, std::chrono::milliseconds(50));
+  std::thread steps([&] {
+    for (int i = 0; i < 20; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::thread other([&] { ranks[1]->WaitForAll(); });
+      ranks[0]->WaitForAll();
+      other.join();
+    }
+    ranks[1]->Send(0, std::vector<std::byte>(3));
+  });
+  wait();
+  steps.join();
+  EXPECT_EQ(message.size(), 3u);
 }
 
 TEST_P(LocalRanksOf, AGatherGivesEveryRankWhatEachWroteAndTouchesNothingBesides) {

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <utility>
 
@@ -21,10 +22,6 @@ Share ShareOf(int64_t width, int64_t unit, int32_t rank, int32_t size) {
   return {.first = first, .count = std::min(width, units * (rank + 1) / size * unit) - first};
 }
 
-void Collective::FetchRows(ConstTensorView, std::span<const RowPart>, TensorView) {
-  QUIRE_CHECK(false, "these ranks cannot fetch rows");
-}
-
 namespace {
 
 // What the ranks of a process share.
@@ -34,7 +31,8 @@ class LocalGroup {
       : patience_(patience),
         looks_(size <= ThreadPool::DefaultThreads()),
         is_here_(static_cast<size_t>(size)),
-        lent_(is_here_.size()) {}
+        lent_(is_here_.size()),
+        letters_(is_here_.size() * is_here_.size()) {}
 
   int32_t size() const { return static_cast<int32_t>(is_here_.size()); }
 
@@ -75,6 +73,30 @@ class LocalGroup {
     if (num_meetings_ == meeting) ThrowIfFailedLocked();
   }
 
+  void Send(int32_t from, int32_t to, std::span<const std::byte> message) {
+    const std::lock_guard lock(mutex_);
+    ThrowIfFailedLocked();
+    LettersOf(from, to).emplace_back(message.begin(), message.end());
+    changed_.notify_all();
+  }
+  void Receive(int32_t from, int32_t to, std::vector<std::byte>& message, bool is_patient) {
+    std::unique_lock lock(mutex_);
+    std::deque<std::vector<std::byte>>& letters = LettersOf(from, to);
+    const auto is_over = [&] { return !letters.empty() || !failure_.empty(); };
+    uint64_t meetings = num_meetings_;
+    while (!is_over()) {
+      if (is_patient) {
+        changed_.wait(lock, is_over);
+      } else if (!changed_.wait_for(lock, patience_, is_over) &&
+                 std::exchange(meetings, num_meetings_) == num_meetings_) {
+        FailLocked(from, fmt::format("did not answer within {} ms", patience_.count()));
+      }
+    }
+    ThrowIfFailedLocked();
+    message = std::move(letters.front());
+    letters.pop_front();
+  }
+
   void Fail(int32_t rank, const std::string& reason) {
     const std::lock_guard lock(mutex_);
     FailLocked(rank, reason);
@@ -94,6 +116,9 @@ class LocalGroup {
     }
   }
 
+  std::deque<std::vector<std::byte>>& LettersOf(int32_t from, int32_t to) {
+    return letters_[static_cast<size_t>(from * size() + to)];
+  }
   void FailLocked(int32_t rank, const std::string& reason) {
     if (!failure_.empty()) return;
     ++num_changes_;
@@ -113,6 +138,7 @@ class LocalGroup {
   std::vector<uint8_t> is_here_;  // 0 or 1
   const char* what_ = "";         // they came to
   std::vector<void*> lent_;
+  std::vector<std::deque<std::vector<std::byte>>> letters_;  // [from, to]: messages on their way
   uint64_t num_meetings_ = 0;
   std::atomic<uint64_t> num_changes_ = 0;  // of meetings and failures; can be read without the lock
   std::string failure_;
@@ -158,7 +184,8 @@ class LocalRank final : public Collective {
     group_->Meet(rank_, "the end of a reduction");
   }
 
-  void FetchRows(ConstTensorView rows, std::span<const RowPart> parts, TensorView taken) override {
+  void FetchRows(ConstTensorView rows, std::span<const GivenRows>, std::span<const RowPart> parts,
+                 TensorView taken) override {
     group_->Lend(rank_, const_cast<std::byte*>(rows.data()));  // nobody writes to what is lent
     group_->Meet(rank_, "an exchange of rows");
     const int64_t row_bytes = taken.dim(1) * DTypeBytes(taken.dtype());
@@ -178,6 +205,13 @@ class LocalRank final : public Collective {
     group_->Meet(rank_, "a message", /*is_patient=*/rank_ != 0);
     if (rank_ != 0) message = *static_cast<const std::vector<std::byte>*>(group_->lent(0));
     group_->Meet(rank_, "the end of a message");
+  }
+
+  void Send(int32_t to, std::span<const std::byte> message) override {
+    group_->Send(rank_, to, message);
+  }
+  void Receive(int32_t from, std::vector<std::byte>& message, Waits waits) override {
+    group_->Receive(from, rank_, message, waits == Waits::kForever);
   }
 
   void WaitForAll() override { group_->Meet(rank_, "a meeting", /*is_patient=*/true); }

@@ -13,6 +13,7 @@
 #include <functional>
 #include <limits>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -152,6 +153,28 @@ class MpiRank::Impl {
     }
   }
 
+  void Send(int32_t to, std::span<const std::byte> message) {
+    QUIRE_CHECK(!message.empty() && message.size() <= std::numeric_limits<int32_t>::max(),
+                "a message of {} bytes", message.size());
+    const std::lock_guard lock(mutex_);
+    ThrowIfFailedLocked();
+    CheckLocked(calls_.post(to, message.data(), static_cast<int32_t>(message.size())), "a message");
+  }
+
+  void Receive(int32_t from, std::vector<std::byte>& message, bool is_patient) {
+    std::optional<Awaiting> awaiting(std::in_place);
+    int64_t num_calls = 0;
+    while (!Take(from, message)) {
+      const Clock::duration waited = awaiting->Wait(is_patient ? std::chrono::microseconds(1000)
+                                                               : std::chrono::microseconds(100));
+      if (is_patient || waited <= patience_) continue;
+      awaiting.emplace();
+      const std::lock_guard lock(mutex_);
+      if (std::exchange(num_calls, num_calls_) != num_calls_) continue;
+      FailLocked(from, fmt::format("did not answer within {} ms", patience_.count()), true);
+    }
+  }
+
   void Fail(int32_t failed, const std::string& reason, bool was_silent) {
     const std::lock_guard lock(mutex_);
     FailLocked(failed, reason, was_silent);
@@ -179,7 +202,7 @@ class MpiRank::Impl {
   // All that MPI is given, so that nothing else has to outlive a call that never ends. They grow to the
   // largest and stay.
   std::vector<std::byte> own_part, parts;
-  std::vector<int32_t> part_bytes, part_offsets;
+  std::vector<int32_t> part_bytes, part_offsets, given_bytes, given_offsets, places;
 
   // Every rank's bytes, of which this one's are own_part, to `parts`.
   void GatherParts(const char* what) {
@@ -235,6 +258,18 @@ class MpiRank::Impl {
     CheckLocked(calls_.test(&is_done), what);
     is_underway_ = is_done == 0;
     return is_done != 0;
+  }
+
+  bool Take(int32_t from, std::vector<std::byte>& message) {
+    const std::lock_guard lock(mutex_);
+    ThrowIfFailedLocked();
+    const void* bytes = nullptr;
+    int32_t count = 0;
+    CheckLocked(calls_.take(from, &bytes, &count), "a message");
+    if (count == 0) return false;
+    const auto* begin = static_cast<const std::byte*>(bytes);
+    message.assign(begin, begin + count);
+    return true;
   }
 
   bool TellWhere() {
@@ -368,6 +403,58 @@ void MpiRank::AllReduceOr(std::span<uint32_t> words) {
                                     static_cast<int32_t>(words.size()));
   });
   std::memcpy(words.data(), own.data(), own.size());
+}
+
+// What goes to a rank, or comes from it, lies together, in the order in which it takes it.
+void MpiRank::FetchRows(ConstTensorView rows, std::span<const GivenRows> given,
+                        std::span<const RowPart> parts, TensorView taken) {
+  Impl& impl = *impl_;
+  const int64_t row_bytes = taken.dim(1) * DTypeBytes(taken.dtype());
+  const auto lay_out = [&](auto list, auto rank_of, std::vector<int32_t>& bytes,
+                           std::vector<int32_t>& offsets) {
+    bytes.assign(static_cast<size_t>(size()), 0);
+    offsets.assign(bytes.size(), 0);
+    int64_t end = 0;
+    for (const auto& each : list) end += each.count * row_bytes;
+    QUIRE_CHECK(end <= std::numeric_limits<int32_t>::max(), "an exchange of {} bytes", end);
+    for (const auto& each : list) {
+      bytes[static_cast<size_t>(rank_of(each))] += static_cast<int32_t>(each.count * row_bytes);
+    }
+    std::exclusive_scan(bytes.begin(), bytes.end(), offsets.begin(), 0);
+    return static_cast<size_t>(end);
+  };
+  const auto taker = [](const GivenRows& each) { return each.to; };
+  const auto giver = [](const RowPart& each) { return each.from; };
+  impl.own_part.resize(lay_out(given, taker, impl.given_bytes, impl.given_offsets));
+  impl.parts.resize(lay_out(parts, giver, impl.part_bytes, impl.part_offsets));
+  // copy(bytes of the rows, in the part of the rank, how many) of each, from where the last one of its rank ended.
+  const auto copy_all = [&](auto list, auto rank_of, std::vector<int32_t>& offsets, auto copy) {
+    impl.places.assign(offsets.begin(), offsets.end());
+    for (const auto& each : list) {
+      const auto bytes = static_cast<int32_t>(each.count * row_bytes);
+      int32_t& place = impl.places[static_cast<size_t>(rank_of(each))];
+      if (bytes > 0) copy(each, place, static_cast<size_t>(bytes));
+      place += bytes;
+    }
+  };
+  copy_all(given, taker, impl.given_offsets, [&](const GivenRows& each, int32_t at, size_t bytes) {
+    std::memcpy(impl.own_part.data() + at, rows.data() + each.first * row_bytes, bytes);
+  });
+  impl.Call("an exchange of rows", [&] {
+    return impl.calls().exchange(impl.own_part.data(), impl.given_bytes.data(),
+                                 impl.given_offsets.data(), impl.parts.data(),
+                                 impl.part_bytes.data(), impl.part_offsets.data());
+  });
+  copy_all(parts, giver, impl.part_offsets, [&](const RowPart& each, int32_t at, size_t bytes) {
+    QUIRE_CHECK(each.to + each.count <= taken.dim(0), "rows {}..{} of {}", each.to,
+                each.to + each.count, taken.dim(0));
+    std::memcpy(taken.data() + each.to * row_bytes, impl.parts.data() + at, bytes);
+  });
+}
+
+void MpiRank::Send(int32_t to, std::span<const std::byte> message) { impl_->Send(to, message); }
+void MpiRank::Receive(int32_t from, std::vector<std::byte>& message, Waits waits) {
+  impl_->Receive(from, message, waits == Waits::kForever);
 }
 
 void MpiRank::Broadcast(std::vector<std::byte>& message) {

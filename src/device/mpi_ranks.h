@@ -45,7 +45,11 @@ class MpiRank final : public Collective {
 
   void AllGather(TensorView whole, std::span<const Share> shares) override;
   void AllReduceOr(std::span<uint32_t> words) override;
+  void FetchRows(ConstTensorView rows, std::span<const GivenRows> given,
+                 std::span<const RowPart> parts, TensorView taken) override;
   void Broadcast(std::vector<std::byte>& message) override;
+  void Send(int32_t to, std::span<const std::byte> message) override;
+  void Receive(int32_t from, std::vector<std::byte>& message, Waits waits) override;
   void WaitForAll() override;
   void Fail(const std::string& reason) noexcept override;
   void ThrowIfFailed() const override;

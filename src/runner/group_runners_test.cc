@@ -57,43 +57,6 @@ struct Groups {
   std::vector<std::unique_ptr<ModelRunner>> runners;
 };
 
-// What the others do in a step of one.
-enum class Others { kNothing, kTheSame };
-
-// One of the groups as a runner of its own. Others that do the same have the same pages, in pools of theirs.
-class OneOfGroups final : public Runner {
- public:
-  OneOfGroups(Groups& groups, size_t number, Others others)
-      : runners_(groups.runners), number_(number), others_(others) {}
-
-  const RunnerLimits& limits() const override { return runners_[number_]->limits(); }
-  void Submit(const StepBatch& batch) override {
-    for (size_t i = 0; i < runners_.size(); ++i) {
-      const bool computes = i == number_ || others_ == Others::kTheSame;
-      runners_[i]->Submit(computes ? batch : StepBatch());
-    }
-  }
-  const StepResult& Collect() override {
-    const StepResult* result = nullptr;
-    std::exception_ptr thrown;
-    for (size_t i = 0; i < runners_.size(); ++i) {
-      try {
-        const StepResult& each = runners_[i]->Collect();
-        if (i == number_) result = &each;
-      } catch (...) {
-        thrown = std::current_exception();
-      }
-    }
-    if (thrown) std::rethrow_exception(thrown);
-    return *result;
-  }
-
- private:
-  std::vector<std::unique_ptr<ModelRunner>>& runners_;
-  const size_t number_;
-  const Others others_;
-};
-
 void ExpectGroupsChangeNoBit(const std::filesystem::path& folder, Weights weights,
                              RunnerOptions options = OptionsOfRanks(1)) {
   const ModelConfig config = ReadModelConfig(folder);
@@ -105,7 +68,7 @@ void ExpectGroupsChangeNoBit(const std::filesystem::path& folder, Weights weight
     Groups groups(folder, options, weights);
     for (const size_t number : {size_t{0}, static_cast<size_t>(size) - 1}) {
       for (const Others others : {Others::kNothing, Others::kTheSame}) {
-        OneOfGroups one(groups, number, others);
+        OneOfGroups one(PointersTo(groups.runners), number, others);
         ExpectSame(RunTwo(one), alone,
                    fmt::format("group {} of {}, others {}", number, size,
                                others == Others::kNothing ? "idle" : "busy"));
@@ -195,7 +158,7 @@ TEST(Groups, OneThatBreaksWithinAStepEndsAllByItsName) {
     std::vector<std::unique_ptr<Collective>> ranks = MakeLocalRanks(4);
     ranks[2] = std::make_unique<BreakingRank>(std::move(ranks[2]), calls);
     Groups groups(kHfFixtures / "v3_groups", OptionsOfGroups(4), Weights::kFiles, std::move(ranks));
-    OneOfGroups one(groups, 0, Others::kNothing);
+    OneOfGroups one(PointersTo(groups.runners), 0, Others::kNothing);
     EXPECT_EQ(DeviceErrorOf([&] { RunTwo(one); }), "rank 2 of 4: a memory error") << calls;
     for (const auto& runner : groups.runners) {
       EXPECT_EQ(DeviceErrorOf([&] { runner->Submit({}); }), "rank 2 of 4: a memory error");
@@ -213,7 +176,7 @@ TEST(Groups, OneThatDoesNotComeEndsTheOthersByItsName) {
 
 TEST(Groups, TakeNoMemoryInAStep) {
   Groups groups(kHfFixtures / "v3_groups", OptionsOfGroups(4), Weights::kFiles);
-  OneOfGroups one(groups, 1, Others::kNothing);
+  OneOfGroups one(PointersTo(groups.runners), 1, Others::kNothing);
   const std::vector<int32_t> tokens = {1, 2, 3};
   const std::vector<PageId> pages = FirstPages(1);
   const StepSequence seq{.tokens = tokens, .pages = pages, .want = Want::kNextToken};

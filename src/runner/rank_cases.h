@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <iterator>
@@ -18,6 +19,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/executor.h"
+#include "base/group_threads.h"
 #include "base/tensor_view.h"
 #include "device/collective.h"
 #include "runner/runner_cases.h"
@@ -74,6 +77,62 @@ inline std::string DeviceErrorOf(const std::function<void()>& fn) {
   return "";
 }
 
+template <class EachRunner>
+std::vector<Runner*> PointersTo(const std::vector<std::unique_ptr<EachRunner>>& runners) {
+  std::vector<Runner*> pointers;
+  for (const auto& runner : runners) pointers.push_back(runner.get());
+  return pointers;
+}
+
+// What the others do in a step of one.
+enum class Others { kNothing, kTheSame };
+
+// One of several groups as a runner of its own. Others that do the same have the same pages, in pools of theirs.
+class OneOfGroups final : public Runner {
+ public:
+  OneOfGroups(std::vector<Runner*> runners, size_t number, Others others)
+      : runners_(std::move(runners)),
+        number_(number),
+        others_(others),
+        thrown_(runners_.size()),
+        results_(runners_.size()),
+        threads_(runners_.size()) {}
+
+  const RunnerLimits& limits() const override { return runners_[number_]->limits(); }
+  void Submit(const StepBatch& batch) override {
+    OnAll([&](size_t i) {
+      const bool computes = i == number_ || others_ == Others::kTheSame;
+      runners_[i]->Submit(computes ? batch : StepBatch());
+    });
+  }
+  const StepResult& Collect() override {
+    OnAll([&](size_t i) { results_[i] = &runners_[i]->Collect(); });
+    return *results_[number_];
+  }
+
+ private:
+  void OnAll(FunctionRef<void(size_t)> fn) {
+    threads_.Run([&](size_t i) {
+      thrown_[i] = nullptr;
+      try {
+        fn(i);
+      } catch (...) {
+        thrown_[i] = std::current_exception();
+      }
+    });
+    for (const std::exception_ptr& each : thrown_) {
+      if (each) std::rethrow_exception(each);
+    }
+  }
+
+  const std::vector<Runner*> runners_;
+  const size_t number_;
+  const Others others_;
+  std::vector<std::exception_ptr> thrown_;
+  std::vector<const StepResult*> results_;
+  GroupThreads threads_;
+};
+
 inline std::vector<std::shared_ptr<Collective>> Shared(
     std::vector<std::unique_ptr<Collective>> ranks) {
   return {std::make_move_iterator(ranks.begin()), std::make_move_iterator(ranks.end())};
@@ -92,11 +151,16 @@ class BreakingRank final : public Collective {
     rank_->AllGather(whole, shares);
   }
   void AllReduceOr(std::span<uint32_t> words) override { rank_->AllReduceOr(words); }
-  void FetchRows(ConstTensorView rows, std::span<const RowPart> parts, TensorView taken) override {
+  void FetchRows(ConstTensorView rows, std::span<const GivenRows> given,
+                 std::span<const RowPart> parts, TensorView taken) override {
     Require(--left_ > 0, "a memory error");
-    rank_->FetchRows(rows, parts, taken);
+    rank_->FetchRows(rows, given, parts, taken);
   }
   void Broadcast(std::vector<std::byte>& message) override { rank_->Broadcast(message); }
+  void Send(int32_t to, std::span<const std::byte> message) override { rank_->Send(to, message); }
+  void Receive(int32_t from, std::vector<std::byte>& message, Waits waits) override {
+    rank_->Receive(from, message, waits);
+  }
   void WaitForAll() override { rank_->WaitForAll(); }
   void Fail(const std::string& reason) noexcept override { rank_->Fail(reason); }
   void ThrowIfFailed() const override { rank_->ThrowIfFailed(); }

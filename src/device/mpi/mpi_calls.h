@@ -11,7 +11,7 @@
 namespace quire {
 
 // Of the table's shape: a module of another version is not used.
-inline constexpr int32_t kMpiCallsVersion = 1;
+inline constexpr int32_t kMpiCallsVersion = 2;
 inline constexpr const char* kMpiCallsSymbol = "QuireMpiCalls";
 
 // For one thread at a time. Calls return 0, or MPI's error code.
@@ -29,6 +29,9 @@ struct MpiCalls {
   // they are given stays until then. Counts and offsets are in bytes, but for words.
   int (*gather)(const void* own, int32_t own_bytes, void* all, const int32_t* bytes,
                 const int32_t* offsets);
+  // [i] is for, or of, rank i.
+  int (*exchange)(const void* given, const int32_t* given_bytes, const int32_t* given_offsets,
+                  void* taken, const int32_t* taken_bytes, const int32_t* taken_offsets);
   int (*reduce_or)(uint32_t* words, int32_t count);
   int (*broadcast)(void* message, int32_t bytes);  // rank 0's
   int (*test)(int32_t* is_done);
@@ -37,6 +40,11 @@ struct MpiCalls {
   // 0 bytes if there is none.
   int (*send)(int32_t to, const void* note, int32_t bytes);
   int (*receive)(void* note, int32_t capacity, int32_t* bytes);
+
+  // Messages beside both, of any length but 0. `post` keeps a copy; `take` gives the next one of a rank, which
+  // stays until the next call for the same one, or 0 bytes if it is not there yet.
+  int (*post)(int32_t to, const void* message, int32_t bytes);
+  int (*take)(int32_t from, const void** message, int32_t* bytes);
 };
 
 // What the module is asked for, by its name.

@@ -11,6 +11,7 @@ ExchangeScratch LayOutExchange(const OpLimits& limits, Carver& carver) {
   const int64_t ranks = limits.expert_ranks;
   return {.counts = carver.Take<int32_t>(ranks * experts),
           .offsets = carver.Take<int32_t>(experts > 0 ? experts / ranks + 1 : 0),
+          .given = carver.Take<GivenRows>(experts),
           .parts = carver.Take<RowPart>(experts),
           .rows = carver.TakeTensor(DType::kF32, {limits.num_visitors(), limits.hidden_size})};
 }
@@ -34,6 +35,14 @@ void ExpertExchange::GatherCounts(std::span<const int32_t> offsets) const {
 // Rows of one expert lie together, whoever's they are: its weights are read once.
 SortedRows ExpertExchange::Bring(const SortedRows& home) {
   GatherCounts(home.offsets);
+  for (int32_t owner = 0; owner < ranks_.size(); ++owner) {
+    const Share experts = ShareOf(num_experts(), 1, owner, ranks_.size());
+    for (int64_t e = experts.first; e < experts.end(); ++e) {
+      const auto number = static_cast<size_t>(e);
+      scratch_.given[number] = {
+          .to = owner, .first = home.offsets[number], .count = count(ranks_.rank(), e)};
+    }
+  }
   const Share own = ShareOf(num_experts(), 1, ranks_.rank(), ranks_.size());
   std::array<int64_t, kMaxExpertRanks> first{};  // at each rank, of the expert at hand
   for (int32_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -52,17 +61,21 @@ SortedRows ExpertExchange::Bring(const SortedRows& home) {
     }
     scratch_.offsets[static_cast<size_t>(e - own.first) + 1] = static_cast<int32_t>(to);
   }
-  ranks_.FetchRows(home.rows, scratch_.parts.first(num_parts), scratch_.rows);
+  ranks_.FetchRows(home.rows, scratch_.given, scratch_.parts.first(num_parts), scratch_.rows);
   return {.rows = scratch_.rows, .offsets = scratch_.offsets};
 }
 
 void ExpertExchange::Return(const SortedRows& home) {
+  size_t num_given = 0;
   for (int32_t owner = 0; owner < ranks_.size(); ++owner) {
     const Share experts = ShareOf(num_experts(), 1, owner, ranks_.size());
     int64_t at = 0;  // of the rows that visit the owner
     for (int64_t e = experts.first; e < experts.end(); ++e) {
       for (int32_t rank = 0; rank < ranks_.size(); ++rank) {
         const int64_t rows = count(rank, e);
+        if (owner == ranks_.rank()) {
+          scratch_.given[num_given++] = {.to = rank, .first = at, .count = rows};
+        }
         if (rank == ranks_.rank()) {
           const auto number = static_cast<size_t>(e);
           scratch_.parts[number] = {
@@ -72,7 +85,7 @@ void ExpertExchange::Return(const SortedRows& home) {
       }
     }
   }
-  ranks_.FetchRows(scratch_.rows, scratch_.parts, home.rows);
+  ranks_.FetchRows(scratch_.rows, scratch_.given.first(num_given), scratch_.parts, home.rows);
 }
 
 }  // namespace quire::cpu

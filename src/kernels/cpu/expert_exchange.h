@@ -17,6 +17,7 @@ namespace quire::cpu {
 struct ExchangeScratch {
   std::span<int32_t> counts = {};   // [ranks, experts]: rows that each rank has for each expert
   std::span<int32_t> offsets = {};  // [own experts + 1]: of visiting rows
+  std::span<GivenRows> given = {};  // [experts]
   std::span<RowPart> parts = {};    // [experts]
   TensorView rows = {};             // [most visiting rows, hidden] f32
 };
