@@ -754,7 +754,8 @@ class RanksTest(CliTest):
                 self.assert_refused(words, "inspect", V2_LITE, *flags)
         score = ["score", V2_LITE, "--tokens", "1,2", name, 2]
         self.assert_refused([name, "fixed steps", "got 2"], *score)
-        self.assert_refused([name, "several processes", "got 2"], *score, env={"OMPI_COMM_WORLD_SIZE": "2"})
+        self.assert_refused([name, "expected 3", "as many ranks as processes", "got 2"], *score,
+                            env={"OMPI_COMM_WORLD_SIZE": "3"})
 
 
 class EnvironmentTest(CliTest):

@@ -190,9 +190,10 @@ void AddRanks(FlagReader& reader, ModelFlags& flags) {
        "it\n"
        "has as many as the others, and with a KV cache and a prefix tree of its own. The results "
        "are\n"
-       "those of one. On a CPU, in this process, without --tp-size. Requests, tokens of a step and "
+       "those of one. On a CPU, without --tp-size; under mpirun each is a process. Requests, "
+       "tokens "
        "of\n"
-       "the KV cache, threads and memory are of all together"},
+       "a step and of the KV cache, threads and memory are of all together"},
       flags.dp_size);
 }
 

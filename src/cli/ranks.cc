@@ -26,8 +26,8 @@ RankLaunch ThisLaunch() {
 
 // One process needs nobody. On a GPU it makes the calls that several would, if it can.
 bool IsAlone(const RankLaunch& launch, const ModelFlags& flags) {
-  if (launch.size != 1 || flags.tp_size > 1) return launch.size == 0;
-  return flags.device == DeviceKind::kCpu || flags.dp_size > 1 || FindMpi().calls == nullptr ||
+  if (launch.size != 1 || flags.tp_size > 1 || flags.dp_size > 1) return launch.size == 0;
+  return flags.device == DeviceKind::kCpu || FindMpi().calls == nullptr ||
          !GpuRanksProblem().empty();
 }
 
@@ -78,13 +78,10 @@ void JoinRanks(ModelFlags& flags) {
   const RankLaunch launch = ThisLaunch();
   if (IsAlone(launch, flags)) return;
   try {
-    Require(flags.dp_size == 1,
-            "--dp-size: expected 1 with several processes, since groups are threads of one so far, "
-            "got {}",
-            flags.dp_size);
-    Require(launch.size == flags.tp_size,
-            "--tp-size: expected {}, as many ranks as processes were started, got {}", launch.size,
-            flags.tp_size);
+    const bool has_groups = flags.dp_size > 1;
+    const int32_t size = has_groups ? flags.dp_size : flags.tp_size;
+    Require(launch.size == size, "{}: expected {}, as many ranks as processes were started, got {}",
+            has_groups ? "--dp-size" : "--tp-size", launch.size, size);
     flags.ranks = std::make_shared<ProcessRanks>();
     Require(flags.ranks->mpi().size() == launch.size,
             "MPI: expected to find the {} processes that were started, got {}: is it the MPI of "

@@ -11,8 +11,8 @@ namespace quire::cli {
 
 // Before anything else that such a command does. Alone, nothing. Of several processes rank 0 goes on, with
 // flags.ranks; in the others this is the whole command, and throws Exit at its end. Throws
-// Error(kInvalidArgument) if there are not as many as --tp-size, or MPI cannot be used, and DeviceError if they
-// are to run on GPUs and one has none of its own.
+// Error(kInvalidArgument) if there are not as many as --tp-size or --dp-size, or MPI cannot be used, and
+// DeviceError if they are to run on GPUs and one has none of its own.
 void JoinRanks(ModelFlags& flags);
 
 // For LoadRunner.

@@ -16,6 +16,7 @@
 #include "decode/ngram_drafter.h"
 #include "local/ranks.h"
 #include "runner/adaptive_drafter.h"
+#include "runner/remote_runner.h"
 #include "runner/shape_costs.h"
 #include "runner/speculative_runner.h"
 
@@ -136,8 +137,6 @@ void CheckGroups(DeviceKind device, const LocalOptions& options) {
   require(device == DeviceKind::kCpu, "on a GPU, where groups cannot run yet");
   require(options.tp_size == 1 && options.ep_size == 1,
           "with a tp size or an ep size, since a group has one rank so far");
-  require(options.ranks == nullptr,
-          "with ranks that are processes, since groups are threads so far");
 }
 
 // A group's part of what is of all together.
@@ -233,10 +232,11 @@ void OpenDraftModel(const Speculation& speculation, OpenedModel& model) {
 
 std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
                                           const RunnerOptions& options, const LoadEvents& events,
-                                          std::shared_ptr<Collective> ranks) {
+                                          std::shared_ptr<Collective> ranks,
+                                          const Speculation& speculation) {
   if (ranks == nullptr) return LoadHere(model, device, options, events);
   try {
-    TellOptions(options, *ranks);
+    TellOptions(options, speculation, *ranks);
     const MemoryPlan plan =
         PlanMemory(device, *model.config, *model.weights, WithHead(options, model));
     const RunnerOptions common = WithCommonPool(options, *model.config, plan, *ranks);
@@ -263,10 +263,11 @@ std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,
                                              speculation.shape.Room());
 }
 
-std::vector<std::unique_ptr<MeteredRunner>> LoadGroups(const OpenedModel& model, DeviceKind device,
-                                                       const RunnerOptions& options,
-                                                       const Speculation& speculation,
-                                                       Faults faults, const LoadEvents& events) {
+namespace {
+
+std::vector<std::unique_ptr<MeteredRunner>> LoadGroupsHere(
+    const OpenedModel& model, DeviceKind device, const RunnerOptions& options,
+    const Speculation& speculation, Faults faults, const LoadEvents& events) {
   const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
   WarnOfTopK(*model.config, options, events);
   if (events.planned) events.planned(plan);
@@ -278,6 +279,42 @@ std::vector<std::unique_ptr<MeteredRunner>> LoadGroups(const OpenedModel& model,
   if (events.ready) events.ready();
   if (speculation.is_on()) SpeculateTogether(speculation, faults, events, ranks, runners);
   return runners;
+}
+
+// Rank 0's, and the others from here. They have its limits, and what they plan but for their experts.
+std::vector<std::unique_ptr<MeteredRunner>> LoadGroupsOfProcesses(
+    const OpenedModel& model, DeviceKind device, const RunnerOptions& options,
+    const Speculation& speculation, Faults faults, const LoadEvents& events,
+    const std::shared_ptr<Collective>& ranks) {
+  auto own = LoadRunner(model, device, options, events, ranks, speculation);
+  if (speculation.is_on()) {
+    try {
+      own = Speculate(std::move(own), speculation, faults, events, ranks.get());
+    } catch (const std::exception& error) {
+      ranks->Fail(error.what());
+      throw;
+    }
+  }
+  const RunnerLimits limits = own->limits();
+  const MemoryPlan plan = own->memory_plan();
+  std::vector<std::unique_ptr<MeteredRunner>> runners;
+  runners.push_back(std::move(own));
+  for (int32_t rank = 1; rank < ranks->size(); ++rank) {
+    runners.push_back(std::make_unique<RemoteRunner>(ranks, rank, limits, plan));
+  }
+  return runners;
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<MeteredRunner>> LoadGroups(const OpenedModel& model, DeviceKind device,
+                                                       const RunnerOptions& options,
+                                                       const Speculation& speculation,
+                                                       Faults faults, const LoadEvents& events,
+                                                       const std::shared_ptr<Collective>& ranks) {
+  return ranks == nullptr
+             ? LoadGroupsHere(model, device, options, speculation, faults, events)
+             : LoadGroupsOfProcesses(model, device, options, speculation, faults, events, ranks);
 }
 
 LocalModel OpenLocalModel(const std::filesystem::path& folder, const LocalOptions& options) {
@@ -296,7 +333,7 @@ LocalModel StartLocalModel(OpenedModel opened, const LocalOptions& options) {
   OpenDraftModel(speculation, opened);
   if (options.dp_size > 1) {
     model.runners = LoadGroups(opened, model.device, runner_options, speculation, options.faults,
-                               options.events);
+                               options.events, options.ranks);
   } else {
     auto runner = LoadRunner(opened, model.device, runner_options, options.events, options.ranks);
     if (speculation.is_on()) {

@@ -113,8 +113,7 @@ struct LocalOptions {
 // The same for a runner, with all that the device decides, and with room for drafts where there are
 // any. Threads and memory are shared out evenly between ranks. Throws Error(kInvalidArgument) if
 // memory_fraction is not above 0 and up to 1, speculation is out of range or longer than the context,
-// several ranks are to speculate by an EAGLE-3 head, or groups are to run on a GPU, with a tp size or with ranks
-// that are processes.
+// several ranks are to speculate by an EAGLE-3 head, or groups are to run on a GPU or with a tp size.
 RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options);
 
 // Opens the draft model that `speculation` names, if it does, as the model's head. Throws
@@ -122,11 +121,13 @@ RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options);
 void OpenDraftModel(const Speculation& speculation, OpenedModel& model);
 
 // Takes the memory of the device and loads the weights, the head's too if the model has one. `ranks` is that
-// of LocalOptions. Throws as PlanMemory does.
+// of LocalOptions; of groups, which is rank 0's runner, the others are told how to speculate. Throws as
+// PlanMemory does.
 std::unique_ptr<MeteredRunner> LoadRunner(const OpenedModel& model, DeviceKind device,
                                           const RunnerOptions& options,
                                           const LoadEvents& events = {},
-                                          std::shared_ptr<Collective> ranks = nullptr);
+                                          std::shared_ptr<Collective> ranks = nullptr,
+                                          const Speculation& speculation = {});
 
 // `target`, which was loaded with MakeRunnerOptions of the same speculation, speculating. Of one of several
 // groups, `groups` is its end of their ranks: all groups do so at the same time, and measure together.
@@ -135,13 +136,12 @@ std::unique_ptr<MeteredRunner> Speculate(std::unique_ptr<MeteredRunner> target,
                                          const LoadEvents& events = {},
                                          Collective* groups = nullptr);
 
-// A runner for every group of options.dp_size, of ranks that are threads, speculating if that is on. Throws
-// as LoadRunner.
-std::vector<std::unique_ptr<MeteredRunner>> LoadGroups(const OpenedModel& model, DeviceKind device,
-                                                       const RunnerOptions& options,
-                                                       const Speculation& speculation,
-                                                       Faults faults = {},
-                                                       const LoadEvents& events = {});
+// A runner for every group of options.dp_size, speculating if that is on. Groups are threads, or with `ranks`
+// processes. Throws as LoadRunner.
+std::vector<std::unique_ptr<MeteredRunner>> LoadGroups(
+    const OpenedModel& model, DeviceKind device, const RunnerOptions& options,
+    const Speculation& speculation, Faults faults = {}, const LoadEvents& events = {},
+    const std::shared_ptr<Collective>& ranks = nullptr);
 
 // What answers, and what it is made of: each member uses those above it.
 struct LocalModel {

@@ -2,9 +2,11 @@
 // the same order: rank 0 computes and compares, and the others follow.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,6 +17,8 @@
 #include "local/local_model.h"
 #include "local/ranks.h"
 #include "model/config.h"
+#include "runner/draft_cases.h"
+#include "runner/layer_drafter.h"
 #include "runner/rank_cases.h"
 #include "testing/step_jobs.h"
 
@@ -74,6 +78,46 @@ TEST_P(MpiRanksTest, ChangeNoBitOfAFixture) {
   ExpectSame(RunTwoOnAll(folder, ranks_->size()), alone, "ranks with experts of their own");
 }
 
+// fn(one) of a group of this process, and of one of another, while the others do nothing or the same. Rank 0
+// calls, and the others serve.
+void OnGroups(const OpenedModel& model, const RunnerOptions& options,
+              const Speculation& speculation, const std::shared_ptr<Collective>& ranks,
+              const std::function<void(Runner&)>& fn) {
+  if (ranks->rank() != 0) {
+    EXPECT_TRUE(FollowRunner(model, {.memory_limit = RunnerOptions().memory_limit}, ranks));
+    return;
+  }
+  const auto groups = LoadGroups(model, DeviceKind::kCpu, options, speculation, {}, {}, ranks);
+  for (const size_t number : {size_t{0}, groups.size() - 1}) {
+    for (const Others others : {Others::kNothing, Others::kTheSame}) {
+      OneOfGroups one(PointersTo(groups), number, others);
+      fn(one);
+    }
+  }
+}
+
+TEST_P(MpiRanksTest, ThatAreGroupsChangeNoBitOfAFixtureAndNoTextWhereTheySpeculate) {
+  const std::filesystem::path folder = kHfFixtures / GetParam();
+  const OpenedModel model = OpenModel(folder, LoadFormat::kAuto);
+  const ModelConfig& config = *model.config;
+  if (config.moe.expert_width == 0 || config.moe.route.num_experts % ranks_->size() != 0) {
+    GTEST_SKIP() << config.moe.route.num_experts << " experts";
+  }
+  RunnerOptions options = OptionsOfRanks(1);
+  const auto alone = RunTwo(*testing::MakeRunner(folder, options));
+  options.dp_size = ranks_->size();
+  OnGroups(model, options, {}, ranks_,
+           [&](Runner& group) { ExpectSame(RunTwo(group), alone, "groups"); });
+  if (config.num_draft_layers == 0) return;
+  options = DraftOptions(16);
+  const auto texts = AnswerAll(*testing::MakeRunner(folder, options), kDraftOutput).texts;
+  options.dp_size = ranks_->size();
+  const Speculation speculation{.algorithm = Speculation::Algorithm::kEagle,
+                                .shape = {.steps = 3, .branches = 2, .nodes = 5}};
+  OnGroups(model, LayerTargetOptions(options, speculation.shape), speculation, ranks_,
+           [&](Runner& group) { EXPECT_EQ(AnswerAll(group, kDraftOutput).texts, texts); });
+}
+
 INSTANTIATE_TEST_SUITE_P(Fixtures, MpiRanksTest, ::testing::ValuesIn(FixtureNames()),
                          [](const auto& name) { return name.param; });
 
@@ -122,6 +166,66 @@ TEST_P(MpiCallsTest, KnowTheirNumberOnTheMachine) {
   const MpiRank& mpi = MpiWorldOfTests::ranks()->mpi();
   EXPECT_EQ(mpi.ranks_of_machine(), mpi.size());
   EXPECT_EQ(mpi.number_on_machine(), mpi.rank());
+}
+
+// Rank r shows r + 1 rows; each takes the last of every rank, the highest rank's first, and the first of rank 0
+// twice; nothing besides.
+TEST_P(MpiCallsTest, GiveEveryRankTheRowsThatItNames) {
+  const int32_t size = ranks_->size(), rank = ranks_->rank();
+  constexpr int64_t kWidth = 300;
+  std::vector<float> rows(static_cast<size_t>((rank + 1) * kWidth));
+  std::vector<float> taken(static_cast<size_t>((size + 3) * kWidth));
+  std::vector<GivenRows> given;
+  std::vector<RowPart> parts;
+  for (int32_t other = 0; other < size; ++other) {
+    given.push_back({.to = other, .first = rank, .count = 1});
+    given.push_back({.to = other, .first = 0, .count = 0});
+    parts.push_back({.from = other, .first = other, .count = 1, .to = size - 1 - other});
+    parts.push_back({.from = other, .first = 0, .count = 0, .to = 0});
+  }
+  for (int64_t more = 0; more < 2; ++more) {
+    for (int32_t to = 0; to < size && rank == 0; ++to) given.push_back({.to = to, .count = 1});
+    parts.push_back({.from = 0, .count = 1, .to = size + more});
+  }
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    const auto value = [&](int64_t of_rank, int64_t i) {
+      return static_cast<float>(repeat * 10000 + of_rank * 1000 + i);
+    };
+    for (int64_t i = 0; i < std::ssize(rows); ++i) {
+      rows[static_cast<size_t>(i)] = value(rank, i % kWidth);
+    }
+    taken.assign(taken.size(), -1.0f);
+    ranks_->FetchRows(TensorView(rows.data(), {rank + 1, kWidth}), given, parts,
+                      TensorView(taken.data(), {size + 3, kWidth}));
+    for (int64_t row = 0; row < size + 3; ++row) {
+      const int64_t from = std::max<int64_t>(size - 1 - row, 0);
+      for (int64_t i = 0; i < kWidth; ++i) {
+        ASSERT_EQ(taken[static_cast<size_t>(row * kWidth + i)],
+                  row < size + 2 ? value(from, i) : -1.0f);
+      }
+    }
+  }
+}
+
+// Short ones, and such as MPI sends only when they are asked for.
+TEST_P(MpiCallsTest, BringMessagesInTheirOrderBesideWhatAllDo) {
+  const int32_t size = ranks_->size(), rank = ranks_->rank();
+  for (const size_t bytes : {1u, 4096u, 3000000u}) {
+    for (int32_t to = 0; to < size; ++to) {
+      if (to == rank) continue;
+      for (size_t more = 0; more < 3; ++more) {
+        ranks_->Send(to, std::vector<std::byte>(bytes + more, static_cast<std::byte>(rank)));
+      }
+    }
+    ranks_->WaitForAll();
+    for (int32_t from = 0; from < size; ++from) {
+      for (size_t more = 0; more < 3 && from != rank; ++more) {
+        std::vector<std::byte> message;
+        ranks_->Receive(from, message, Collective::Waits::kWithinStep);
+        ASSERT_EQ(message, std::vector<std::byte>(bytes + more, static_cast<std::byte>(from)));
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MpiCallsTest, ::testing::Values("calls"));

@@ -12,6 +12,8 @@
 
 #include "base/error.h"
 #include "base/maths.h"
+#include "runner/remote_runner.h"
+#include "runner/step_message.h"
 
 namespace quire {
 namespace {
@@ -142,11 +144,14 @@ void TakeGpus(MpiRank& ranks) {
   ranks.WaitForAll();
 }
 
-void TellOptions(const RunnerOptions& options, Collective& ranks) {
-  static_assert(std::is_trivially_copyable_v<RunnerOptions>);
-  std::vector<std::byte> message(sizeof(options));
-  std::memcpy(message.data(), &options, sizeof(options));
-  ranks.Broadcast(message);
+void TellOptions(const RunnerOptions& options, const Speculation& speculation, Collective& ranks) {
+  std::vector<std::byte> bytes;
+  MessageWriter message(bytes);
+  message.Put(options);
+  message.Put(speculation.algorithm);
+  message.Put(speculation.shape);
+  message.PutList(std::span(speculation.choices));
+  ranks.Broadcast(bytes);
 }
 
 RunnerOptions WithCommonPool(RunnerOptions options, const ModelConfig& config,
@@ -173,9 +178,11 @@ bool FollowRunner(const OpenedModel& model, const RankRoom& room,
   ranks->Broadcast(message);
   if (message.empty()) return false;
   try {
-    QUIRE_CHECK(message.size() == sizeof(RunnerOptions), "{} bytes of options", message.size());
-    RunnerOptions options;
-    std::memcpy(static_cast<void*>(&options), message.data(), sizeof(options));
+    MessageReader told(message);
+    auto options = told.Take<RunnerOptions>();
+    Speculation speculation{.algorithm = told.Take<Speculation::Algorithm>(),
+                            .shape = told.Take<TreeShape>()};
+    told.TakeList(speculation.choices);
     options.rank = ranks->rank();
     options.num_threads = room.num_threads;
     options.memory_limit = room.memory_limit;
@@ -183,9 +190,17 @@ bool FollowRunner(const OpenedModel& model, const RankRoom& room,
       return PlanMemory(room.device, *model.config, *model.weights, options);
     };
     options = WithCommonPool(options, *model.config, plan(), *ranks);
-    FollowRank(
-        room.device, *model.config, *model.weights, options, plan(),
-        [&](ByteOffset) { ranks->ThrowIfFailed(); }, ranks);
+    const auto progress = [&](ByteOffset) { ranks->ThrowIfFailed(); };
+    if (options.dp_size > 1) {
+      auto runner =
+          MakeRunner(room.device, *model.config, *model.weights, options, plan(), progress, ranks);
+      if (speculation.is_on()) {
+        runner = Speculate(std::move(runner), speculation, options.faults, {}, ranks.get());
+      }
+      ServeRunner(*runner, *ranks);
+      return true;
+    }
+    FollowRank(room.device, *model.config, *model.weights, options, plan(), progress, ranks);
   } catch (const std::exception& error) {
     ranks->Fail(error.what());
   }

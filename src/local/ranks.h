@@ -1,5 +1,5 @@
 // Ranks that are processes of their own, which mpirun or Slurm has started: rank 0 has the runner and tells
-// the others what to run, and they follow.
+// the others what to run, and they follow. Of groups each has a runner, and rank 0 calls all of them.
 #ifndef QUIRE_LOCAL_RANKS_H_
 #define QUIRE_LOCAL_RANKS_H_
 
@@ -16,6 +16,7 @@
 #include "device/collective.h"
 #include "device/mpi_ranks.h"
 #include "local/device.h"
+#include "local/local_model.h"
 #include "local/model_folder.h"
 #include "runner/memory_plan.h"
 #include "runner/runner_options.h"
@@ -68,15 +69,16 @@ struct RankRoom {
   ByteOffset memory_limit = {};
 };
 
-// Of rank 0: the others begin to load the same, with `options` but for what each has of its own.
-void TellOptions(const RunnerOptions& options, Collective& ranks);
+// Of rank 0: the others begin to load the same, with `options` but for what each has of its own; groups, which
+// options.dp_size says, to speculate so.
+void TellOptions(const RunnerOptions& options, const Speculation& speculation, Collective& ranks);
 // `options` with a pool that all ranks have room for: `plan` is this rank's. Throws DeviceError if a rank has
 // another model.
 RunnerOptions WithCommonPool(RunnerOptions options, const ModelConfig& config,
                              const MemoryPlan& plan, Collective& ranks);
 
-// Of the others: loads what rank 0's next runner needs and runs what it says, until it ends; false if there
-// will be none any more. Throws DeviceError if a rank fails.
+// Of the others: loads what rank 0's next runner needs and runs what it says, or serves the runner of a group,
+// until it ends; false if there will be none any more. Throws DeviceError if a rank fails.
 bool FollowRunner(const OpenedModel& model, const RankRoom& room,
                   const std::shared_ptr<Collective>& ranks);
 

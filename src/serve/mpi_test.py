@@ -71,11 +71,11 @@ class MpiTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def answers(self, size):
+    def answers(self, size, ranks="--tp-size", *more):
         """What `quire eval` was answered to 20 questions."""
         result = self.folder / f"{size}.json"
         args = ["eval", BUNDLED, "--data", next((BUNDLED / "eval").glob("*.jsonl")), "--num-questions", 20,
-                "--max-tokens", 40, "--concurrency", 20, "--tp-size", size, "--threads", size, "--json", result]
+                "--max-tokens", 40, "--concurrency", 20, ranks, size, "--threads", size, "--json", result, *more]
         if size == 1:
             done = subprocess.run([str(part) for part in [BINARY, *args]], capture_output=True, text=True,
                                   timeout=serve_client.WAIT_S, check=False)
@@ -90,6 +90,12 @@ class MpiTest(unittest.TestCase):
         self.assertEqual(len(alone), 20)
         for size in (2, 4):
             self.assertEqual(self.answers(size), alone, f"{size} processes")
+            self.assertEqual(self.answers(size, "--dp-size"), alone, f"{size} groups")
+        for drafts in (["eagle"], ["ngram"], ["eagle", "--speculative-num-steps", 3, "--speculative-eagle-topk", 2,
+                                              "--speculative-num-draft-tokens", 6],
+                       ["eagle", "--speculative-num-steps", "auto"]):
+            said = self.answers(2, "--dp-size", "--speculative-algorithm", *drafts)
+            self.assertEqual(said, alone, f"groups that speculate: {drafts}")
 
     def test_scores_are_those_of_one_process_and_one_of_them_prints(self):
         args = ["score", BUNDLED, "--tokens", "1,2,3,4,5,6,7,8,9", "--top", 3, "--json", "--threads", 1]
@@ -98,12 +104,12 @@ class MpiTest(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (0, alone.stdout), done.stderr)
         self.assertEqual(done.stderr.count("ready"), alone.stderr.count("ready"))
 
-    def test_a_number_of_processes_that_is_not_tp_size_is_refused_once(self):
-        for size, tp_size in ((2, 4), (2, 1)):
-            done = mpirun(size, "score", BUNDLED, "--tokens", "1,2", "--tp-size", tp_size)
+    def test_a_number_of_processes_that_is_not_that_of_ranks_is_refused_once(self):
+        for size, flag, ranks in ((2, "--tp-size", 4), (2, "--tp-size", 1), (2, "--dp-size", 4)):
+            done = mpirun(size, "score", BUNDLED, "--tokens", "1,2", flag, ranks)
             self.assertEqual(done.returncode, 2, done.stderr)
-            message = (f"quire: error: --tp-size: expected {size}, as many ranks as processes were started, "
-                       f"got {tp_size}")
+            message = (f"quire: error: {flag}: expected {size}, as many ranks as processes were started, "
+                       f"got {ranks}")
             self.assertEqual(done.stderr.count(message), 1, done.stderr)
             self.assertEqual(done.stderr.count("quire: "), 1, done.stderr)
 
@@ -130,22 +136,24 @@ class MpiTest(unittest.TestCase):
         shutil.copytree(BUNDLED, broken)
         file = sorted(broken.glob("*.safetensors"))[-1]
         os.truncate(file, file.stat().st_size // 2)
-        args = ["generate", "--prompt-file", "/dev/null", "--tp-size", 2, "--threads", 1, "--model"]
-        begin = time.monotonic()
-        done = mpirun(2, [*args, BUNDLED], [*args, broken])
-        self.assertLess(time.monotonic() - begin, END_S + 5)
-        self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
-        self.assertIn("quire: rank 1: error: ", done.stderr)
-        self.assertRegex(done.stderr, rf"quire: error: rank 1 of 2: .*{file.name}")
+        for ranks in ("--tp-size", "--dp-size"):
+            args = ["generate", "--prompt-file", "/dev/null", ranks, 2, "--threads", 1, "--model"]
+            begin = time.monotonic()
+            done = mpirun(2, [*args, BUNDLED], [*args, broken])
+            self.assertLess(time.monotonic() - begin, END_S + 5)
+            self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+            self.assertIn("quire: rank 1: error: ", done.stderr)
+            self.assertRegex(done.stderr, rf"quire: error: rank 1 of 2: .*{file.name}")
 
     # ---- A server ----
 
-    def start(self, size):
+    def start(self, size, ranks="--tp-size", *more):
         model = serve_client.long_model(tempfile.mkdtemp(dir=self.folder))
         self.code = self.folder / "code"
         self.code.unlink(missing_ok=True)
         os.environ["CODE"] = str(self.code)
-        server = Server("--tp-size", size, "--threads", size, "--max-total-tokens", 1 << 18, model=model,
+        tokens = (1 << 18) * (size if ranks == "--dp-size" else 1)
+        server = Server(ranks, size, "--threads", size, "--max-total-tokens", tokens, *more, model=model,
                         launcher=[MPIRUN, "-n", size, "sh", "-c", KEEP_CODE])
         self.addCleanup(server.kill)
         self.processes = processes_of(server.process.pid)
@@ -161,7 +169,14 @@ class MpiTest(unittest.TestCase):
         self.assertEqual(self.code.read_text().strip(), str(code))
 
     def test_a_rank_that_is_killed_ends_all_by_its_name_and_a_restart_serves(self):
-        server = self.start(4)
+        self.kill_and_restart("--tp-size")
+
+    def test_a_group_that_is_killed_ends_all_by_its_name_and_a_restart_serves(self):
+        self.kill_and_restart("--dp-size")
+        self.kill_and_restart("--dp-size", "--speculative-algorithm", "ngram")
+
+    def kill_and_restart(self, *ranks):
+        server = self.start(4, *ranks)
         stream = server.open_stream("Question", max_tokens=LONG)
         for _ in range(5):
             next(stream.events())
@@ -190,11 +205,14 @@ class MpiTest(unittest.TestCase):
         self.assertEqual(sorted(set(statuses)), [200, 503])
         self.assertNotEqual(server.wait(), 0)
         self.assertIn("the device is lost: rank 2 of 4: its process has ended", server.log)
-        server = self.start(4)
+        server = self.start(4, *ranks)
         self.assertEqual(server.complete(max_tokens=3, ignore_eos=True).json()["usage"]["completion_tokens"], 3)
 
     def test_clients_that_go_away_leave_no_page_behind_and_the_end_is_clean(self):
-        server = self.start(2)
+        for ranks in ("--tp-size", "--dp-size"):
+            self.come_and_go(self.start(2, ranks))
+
+    def come_and_go(self, server):
         for i in range(3):
             stream = server.open_stream(f"Question {i}", max_tokens=LONG)
             next(stream.events())

@@ -135,7 +135,8 @@ NamedTexts Lines(const MachineReport& machine, const BuildReport& build) {
        fmt::format("{}, can be raised to {}", machine.open_files, machine.open_files_hard)},
       {"backend cpu", "yes"},
       {"backend cuda", CudaText(machine.cuda)},
-      {"MPI", LibraryText(machine.ranks.mpi, "--tp-size over processes of mpirun or Slurm")},
+      {"MPI",
+       LibraryText(machine.ranks.mpi, "--tp-size and --dp-size over processes of mpirun or Slurm")},
       {"NCCL", LibraryText(machine.ranks.nccl, "--tp-size with a GPU for every rank")},
       {"topology", TopologyText(machine)},
   };
