@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <string>
+
+#include "attn/plan_storage.h"
 #include "interop/export.h"
 #include "testing/error_message.h"
 
@@ -33,6 +37,36 @@ TEST(ExportCapacityTest, DraftReserveReachesTheLastBranchWhereverThePrefixEnds) 
       }
       EXPECT_EQ(DraftReserve(PageSize(page_size), shape), most) << page_size;
     }
+  }
+}
+
+// Pages once a sequence, and a plan of a level and of the tree, where rows of every branch and step repeat the prefix.
+TEST(ExportCapacityTest, DraftsOfManyBranchesNeedTheirPagesOnce) {
+  constexpr int32_t kSeqs = 128;
+  const DraftShape shape{.branches = 8, .steps = 5};
+  const int64_t nodes = int64_t{shape.branches} * shape.steps;
+  const WorkShape work{.query_tile = TokenCount(4), .split = TokenCount(64), .num_workers = 132};
+  for (const int page_size : {64, 1}) {
+    StepCapacity level{.num_seqs = kSeqs,
+                       .query_tokens = TokenCount(kSeqs * shape.branches),
+                       .context = TokenCount(163840),
+                       .tree_nodes = TokenCount(nodes),
+                       .page_size = PageSize(page_size),
+                       .pool_pages = PageCount(1)};
+    level.pool_pages += PageTableWidth(level) * kSeqs;
+    StepCapacity tree = level;
+    tree.query_tokens = TokenCount(kSeqs * nodes);
+    const int64_t pages = PageTableEntries(level) * int64_t{sizeof(PageId)};
+    const int64_t ours =
+        pages + PlanStorageBytes(level, work).raw() + PlanStorageBytes(tree, work).raw();
+    const int64_t rows =
+        DraftRowEntries(level, shape).raw() * shape.steps * int64_t{sizeof(int32_t)};
+    RecordProperty("bytes_page_size_" + std::to_string(page_size), std::to_string(ours));
+    std::printf("page size %d: %.2f MB, of them %.2f of page rows; rows of branches %.2f GB\n",
+                page_size, static_cast<double>(ours) * 1e-6, static_cast<double>(pages) * 1e-6,
+                static_cast<double>(rows) * 1e-9);
+    EXPECT_GT(rows, 3'350'000'000);
+    EXPECT_LT(ours, page_size == 64 ? 4'000'000 : rows / 30);
   }
 }
 
