@@ -2,9 +2,10 @@
 //
 // A launch costs a few microseconds in which the device is idle: the last CTAs of one kernel leave, the
 // first of the next are placed. In a stream that overlaps, or if its shape says so, a kernel launched by
-// LaunchAhead is placed as soon as every CTA of the kernel before has taken its turn, or has ended. Until it takes its own it may
-// touch only what no kernel of the stream writes, such as weights, and what it alone has. What kernels further
-// back have written it may read, by loads that pass L1 by: the kernel before has waited for them.
+// LaunchAhead is placed as soon as every CTA of the kernel before has taken its turn, or has ended. Until it
+// takes its own it may touch only what no kernel of the stream writes, such as weights, and what it alone
+// has. What kernels further back have written it may read, by loads that pass L1 by: the kernel before has
+// waited for them.
 //
 // Every thread of such a kernel calls TakeTurn before it does anything else with memory, and no CTA ends
 // without it: so a kernel that has ended has waited for all before it, and the order of the stream is

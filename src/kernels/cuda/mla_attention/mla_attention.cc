@@ -53,8 +53,8 @@ const char* FewRowsProblem(const MlaAttentionArgs& args) {
   const WorkShape& work = args.plan.work;
   if (work.exact) return "a plan that is not exact";
   if (args.store.read_layout().format() != KvFormat::kLatentBf16) return "a bf16 store";
-  if (work.query_tile.raw() * args.q.dim(1) > kMlaFewRows) return "tiles of 32 rows";
-  if (args.plan.mask_words > 1) return "trees of 64 nodes";
+  if (work.query_tile.raw() * args.q.dim(1) > kMlaFewRows) return "tiles of 32 rows at most";
+  if (args.plan.mask_words > 1) return "trees of 64 nodes at most";
   return nullptr;
 }
 
