@@ -148,7 +148,7 @@ TEST(HttpLimitsTest, ATrickleTimesOutToo) {
 }
 
 TEST(HttpLimitsTest, AnIdleConnectionIsClosedWithoutAWord) {
-  TestServer test({.idle_timeout = milliseconds(50)});
+  TestServer test({.idle_timeout = milliseconds(300)});
   RawClient fresh(test.port());
   EXPECT_EQ(fresh.ReadAll(), "");
   RawClient used(test.port());
