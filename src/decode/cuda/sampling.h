@@ -55,6 +55,9 @@ enum class SampleWork {
   kScan,  // one pass over the logits: highest and given tokens; other items are not written
   kAll,
 };
+inline SampleWork WorkOf(const SamplePacker& packer) {
+  return packer.needs_search() ? SampleWork::kAll : SampleWork::kScan;
+}
 
 struct SampleArgs {
   SampleCapacity capacity = {};

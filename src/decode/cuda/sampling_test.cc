@@ -42,7 +42,7 @@ class Sampler {
             .inputs = LayOutSampleInputs(capacity_, inputs),
             .scratch = LayOutSampleScratch(capacity_, scratch),
             .results = LayOutSampleResults(capacity_, results),
-            .work = packer_.needs_search() ? SampleWork::kAll : SampleWork::kScan,
+            .work = WorkOf(packer_),
             .status = status},
            stream);
     rows.Values(stream);

@@ -20,9 +20,6 @@ namespace {
 constexpr TokenCount kMostOverlappedRows{8};
 constexpr TokenCount kMostOverlappedTokens{16};
 
-// What a kernel brings of the host's memory, in bytes; more is copied.
-constexpr size_t kLargestDelivery = 32 << 10;
-
 size_t Index(int64_t n) { return static_cast<size_t>(n); }
 
 // Zeros: rows of the cache that were never written are read as numbers.
@@ -63,28 +60,11 @@ std::optional<EagleHead> LoadHead(const RunnerOptions& options, const MemoryPlan
   return LoadEagleHead(*options.head, embedding, plan.limits.context, packer);
 }
 
-// To memory of the device, behind what `stream` was given.
-void CopyTo(std::span<std::byte> device, std::span<const std::byte> pinned, const char* what,
-            const Stream& stream) {
-  QUIRE_CHECK(pinned.size() <= device.size(), "{}: {} bytes for {}", what, pinned.size(),
-              device.size());
-  if (pinned.empty()) return;
-  Check(cudaMemcpyAsync(device.data(), pinned.data(), pinned.size(), cudaMemcpyHostToDevice,
-                        stream.get()),
-        what);
-}
-
 // The first `count` elements.
 template <class T>
 void CopyFirst(std::span<T> device, std::span<T> pinned, size_t count, const char* what,
                const Stream& stream) {
-  CopyTo(std::as_writable_bytes(device), std::as_bytes(pinned.first(count)), what, stream);
-}
-
-// A piece of memory up to the end of one of its parts.
-template <class T>
-std::span<std::byte> UpTo(std::span<std::byte> bytes, std::span<T> part) {
-  return bytes.first(Index(reinterpret_cast<std::byte*>(part.data() + part.size()) - bytes.data()));
+  CopyToDevice(std::as_writable_bytes(device), std::as_bytes(pinned.first(count)), what, stream);
 }
 
 void Fill(std::span<std::byte> device, int value, const Stream& stream) {
@@ -98,10 +78,6 @@ bool HasFailed(const Collective& ranks) {
   } catch (const DeviceError&) {
     return true;
   }
-}
-
-SampleWork WorkOf(const SamplePacker& packer) {
-  return packer.needs_search() ? SampleWork::kAll : SampleWork::kScan;
 }
 
 }  // namespace
@@ -130,8 +106,7 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
       gemms_(options.deterministic ? GemmBackend::kTiles : GemmBackend::kCublasLt, parts_.gemm,
              parts_.side_gemm),
       work_(memory_.buckets.size()),
-      staging_(parts_.staging) {
-  to_deliver_.reserve(kMaxColumnCopies);
+      deliveries_(stream_, parts_.staging) {
   stream_.set_overlaps(true);
   QUIRE_CHECK(carver_.used() == plan.arena(), "{} bytes laid out, {} planned", carver_.used(),
               plan.arena());
@@ -197,14 +172,14 @@ void CudaStepDevice::PrepareNow(const StepWork& work) {
   plan.Pack(work.seqs, work.uses);
   Upload(bucket);
   BringPlan(plan);
-  Deliver();
+  deliveries_.Deliver();
   const bool drafts = bucket.draft_rows > 0;
   LaunchBucket(work.bucket);
   if (drafts && head_) {
     PlanStorage& head_plan = DraftPlan(work.bucket);
     head_plan.Pack(work.seqs, work.uses);
     BringPlan(head_plan);
-    Deliver();
+    deliveries_.Deliver();
   }
   if (drafts) LaunchDraft(work.bucket);
   AwaitStream();
@@ -278,20 +253,6 @@ void CudaStepDevice::LaunchAllOnce() {
   Download(0);
 }
 
-// Of trees without branches, and of a state that nobody has written yet.
-void CudaStepDevice::GrowNothing() {
-  const GrowingRows rows;
-  const KeptDraft kept;
-  const GrownTree tree{.branches = 0};
-  const GrowthWork nothing{.rows = {&rows, 1}, .kept = {&kept, 1}, .branches = 0};
-  const auto on_device = BringList(parts_.growing, nothing.rows, "rows that grow");
-  Deliver();
-  GrowRows(RowsOf(0, on_device, nothing), stream_);
-  TakeLevel({.growths = parts_.growths, .rows = on_device, .branches = 0}, stream_);
-  Grow({}, {}, nothing);
-  PlaceTrees({.trees = {&tree, 1}});
-}
-
 ForwardArgs CudaStepDevice::ForwardOf(size_t number) const {
   const Bucket& bucket = memory_.buckets[number];
   return {.tokens = bucket.device.tokens,
@@ -309,34 +270,6 @@ ForwardArgs CudaStepDevice::ForwardOf(size_t number) const {
                                    : TensorView(),
           .wanted_layers = head_ ? head_->config().wanted_layers : std::span<const int32_t>(),
           .layer_inputs = bucket.layer_inputs};
-}
-
-// The same rows through what drafts. A head sees every key.
-ForwardArgs CudaStepDevice::DraftOf(size_t number) const {
-  const std::span<const KvStore> stores = std::span(stores_).subspan(NumTrunkStores(config_));
-  if (head_) {
-    const BucketInputs& inputs = memory_.buckets[number].device;
-    return {.tokens = inputs.tokens,
-            .positions = inputs.positions,
-            .slots = inputs.slots,
-            .plan = DraftPlan(number).plan(),
-            .stores = stores,
-            .buffers = memory_.heads[number].forward};
-  }
-  ForwardArgs args = ForwardOf(number);
-  args.stores = stores;
-  args.experts_used = {};
-  args.states = {};
-  return args;
-}
-
-PlanStorage& CudaStepDevice::DraftPlan(size_t bucket) const {
-  return *parts_.buckets[bucket + (head_ ? memory_.buckets.size() : 0)].plan;
-}
-
-CudaOps& CudaStepDevice::DraftOps(size_t bucket) const {
-  const BucketWork& work = work_[bucket];
-  return head_ ? *work.head_ops : *work.ops;
 }
 
 void CudaStepDevice::FuseStates(size_t number, Ops& ops) const {
@@ -377,7 +310,6 @@ void CudaStepDevice::ThrowIfLost() const {
 
 // Waits for all that was launched, well or not. A pass that failed may have left its branch unjoined.
 void CudaStepDevice::Abandon(const std::exception_ptr& why) noexcept {
-  to_deliver_.clear();  // of a step that will not run
   try {
     orders_.FailFor(why);
     if (why) std::rethrow_exception(why);
@@ -390,7 +322,7 @@ void CudaStepDevice::Abandon(const std::exception_ptr& why) noexcept {
   if (lost_ && rank_.device == nullptr) return;
   cudaStreamSynchronize(stream_.get());
   cudaStreamSynchronize(branch_.stream().get());
-  staging_.Clear();
+  deliveries_.Clear();
   cudaGetLastError();  // of a stream that another rank's failure left in a recording
 }
 
@@ -409,7 +341,7 @@ void CudaStepDevice::BringPagesNow(size_t bucket, std::span<const SequenceStep> 
   PlanStorage& plan = *parts_.buckets[bucket].plan;
   plan.Pack(seqs, uses);
   BringPlan(plan);
-  Deliver();
+  deliveries_.Deliver();
   plan.Launch(stream_, status_.word());
 }
 
@@ -486,53 +418,16 @@ void CudaStepDevice::Poison() {
   }
 }
 
-void CudaStepDevice::BringBytes(std::span<std::byte> device, std::span<const std::byte> pinned,
-                                const char* what) {
-  if (parts_.staging.empty()) return CopyTo(device, pinned, what, stream_);
-  if (pinned.empty()) return;
-  std::span<const std::byte> staged = staging_.Put(pinned);
-  if (staged.empty()) {
-    Deliver();
-    AwaitStream();
-    staging_.Clear();
-    staged = staging_.Put(pinned);
-  }
-  if (staged.empty()) {  // it is larger than the room
-    CopyTo(device, pinned, what, stream_);
-    AwaitStream();
-  } else if (staged.size() > kLargestDelivery) {
-    CopyTo(device, staged, what, stream_);
-  } else {
-    if (to_deliver_.size() == kMaxColumnCopies) Deliver();
-    to_deliver_.push_back(
-        {.from = staged.data(), .to = device.data(), .width = static_cast<int64_t>(staged.size())});
-  }
-}
-
-// By a kernel that reads the host's memory: a copy of each piece would take longer.
-void CudaStepDevice::Deliver() {
-  CopyColumns(to_deliver_, 1, WrittenBy::kHost, stream_);
-  to_deliver_.clear();
-}
-
-// To the first elements of `device`, which are returned.
-template <class T>
-std::span<const T> CudaStepDevice::BringList(std::span<T> device, std::span<const T> list,
-                                             const char* what) {
-  BringBytes(std::as_writable_bytes(device), std::as_bytes(list), what);
-  return device.first(list.size());
-}
-
 void CudaStepDevice::BringPlan(PlanStorage& plan) {
-  if (parts_.staging.empty()) {
-    plan.Upload(stream_);
+  if (deliveries_.has_room()) {
+    deliveries_.Bring(plan.packed_on_device(), plan.packed(), "a packed step");
   } else {
-    BringBytes(plan.packed_on_device(), plan.packed(), "a packed step");
+    plan.Upload(stream_);
   }
 }
 
 void CudaStepDevice::Upload(const Bucket& bucket) {
-  BringBytes(bucket.device.bytes, bucket.host.bytes, "a step's inputs");
+  deliveries_.Bring(bucket.device.bytes, bucket.host.bytes, "a step's inputs");
   // What the items refer to, where they do.
   int64_t num_biases = 0, num_text = 0;
   for (const SampleItem& item :
@@ -611,7 +506,7 @@ void CudaStepDevice::SampleNext(const Bucket& bucket) {
 void CudaStepDevice::SampleScores(const StepWork& work) {
   for (size_t block = 0; block < work.num_score_blocks; ++block) {
     const ScoreInputs& device = memory_.device_rare.scores[block];
-    CopyTo(device.bytes, memory_.host_rare.scores[block].bytes, "a block of scores", stream_);
+    CopyToDevice(device.bytes, memory_.host_rare.scores[block].bytes, "a block of scores", stream_);
     model_.Logits(LogitsOf(memory_.buckets[work.bucket], device.rows), *work_[work.bucket].ops);
     cuda::Sample(
         SampleOf(ScoreCapacity(limits_), device.sampling, memory_.device_outputs.scores[block],
@@ -632,140 +527,10 @@ void CudaStepDevice::Download(size_t num_score_blocks) {
 
 void CudaStepDevice::Wait() {
   orders_.WithRanks([&] { AwaitDone(); });
-  staging_.Clear();
+  deliveries_.Clear();
   if (!status_.report()) return;
   status_.Clear(stream_);
   status_.ThrowIfReported();
-}
-
-// ---- Drafting ----
-
-void CudaStepDevice::Draft(const StepWork& work, const DraftWork& draft) {
-  orders_.WithRanks([&] {
-    orders_.TellDraft(work, draft);
-    DraftNow(work);
-  });
-  SampleTops(draft.num_wanted);
-  DownloadTops(draft.num_wanted);
-  Wait();
-}
-
-void CudaStepDevice::DraftNow(const StepWork& work) {
-  BringDraft(work);
-  Deliver();
-  RunDraftNow(work.bucket);
-}
-
-// The inputs of the bucket's rows alone: nothing is drawn of them.
-void CudaStepDevice::BringDraft(const StepWork& work) {
-  const Bucket& bucket = memory_.buckets[work.bucket];
-  PlanStorage& plan = DraftPlan(work.bucket);
-  plan.Pack(work.seqs, work.uses);
-  if (options_.checks == StepChecks::kPoison) Poison();
-  BringBytes(bucket.device.bytes, UpTo(bucket.host.bytes, bucket.host.live_tokens),
-             "a draft's rows");
-  const DraftInputs& pinned = memory_.host_draft;
-  BringBytes(memory_.device_draft.bytes, UpTo(pinned.bytes, pinned.state_of.first(work.num_tokens)),
-             "a draft's inputs");
-  BringPlan(plan);
-}
-
-void CudaStepDevice::RunDraftNow(size_t bucket) {
-  if (options_.mode == StepMode::kGraph) {
-    Launch(work_[bucket].draft_graph);
-  } else {
-    LaunchDraft(bucket);
-  }
-}
-
-// What a graph records.
-void CudaStepDevice::LaunchDraft(size_t number) {
-  PlanStep(number, DraftPlan(number));
-  RunDraft(Drafting(), DraftOf(number), memory_, Index(memory_.buckets[number].draft_rows),
-           DraftOps(number), [](int64_t first, int64_t) {
-             QUIRE_CHECK(first == 0, "a block of logits has room for a whole pass");
-           });
-  stream_.set_overlaps(true);
-}
-
-void CudaStepDevice::SampleTops(size_t num_wanted) {
-  if (num_wanted == 0) return;
-  const TensorView logits = DraftedLogits(Drafting(), memory_, static_cast<int64_t>(num_wanted));
-  SampleCapacity capacity = DraftCapacity(limits_, static_cast<int32_t>(num_wanted));
-  capacity.vocab_size = logits.dim(1);
-  SampleArgs args = SampleOf(capacity, memory_.device_draft.sampling, memory_.device_tops,
-                             WorkOf(*memory_.draft_tops));
-  args.logits = logits;
-  cuda::Sample(args, stream_);
-}
-
-void CudaStepDevice::DownloadTops(size_t num_wanted) {
-  if (num_wanted > 0) {
-    const std::span<TokenLogprob> top = memory_.host_tops.top.first(num_wanted * kMaxTopLogprobs);
-    Check(cudaMemcpyAsync(top.data(), memory_.device_tops.top.data(), top.size_bytes(),
-                          cudaMemcpyDeviceToHost, stream_.get()),
-          "a draft's tokens");
-  }
-  status_.Read(stream_);
-  done_.Record(stream_);
-}
-
-GrowRowsArgs CudaStepDevice::RowsOf(size_t bucket, std::span<const GrowingRows> rows,
-                                    const GrowthWork& growth) const {
-  return {.growths = parts_.growths,
-          .rows = rows,
-          .branches = growth.branches,
-          .forgets_parents = growth.forgets_parents,
-          .tokens = memory_.buckets[bucket].device.tokens,
-          .state_of = memory_.device_draft.state_of,
-          .packed = DraftPlan(bucket).step_on_device()};
-}
-
-// Nothing of it is waited for: what fails is found by the next Wait.
-void CudaStepDevice::Grow(const StepWork& work, const DraftWork& draft, const GrowthWork& growth) {
-  const bool is_chain = growth.branches == 1;
-  const SampleResults& results = memory_.device_tops;
-  const RowTops tops{.tokens = is_chain ? results.chosen.data() : results.top.data(),
-                     .stride = is_chain ? 1 : kMaxTopLogprobs,
-                     .token_ids = parts_.token_ids};
-  const auto rows = BringList(parts_.growing, growth.rows, "rows that grow");
-  const auto kept = BringList(parts_.kept, growth.kept, "drafts to keep");
-  if (work.num_tokens > 0) BringDraft(work);
-  Deliver();
-  if (work.num_tokens > 0) {
-    GrowRows(RowsOf(work.bucket, rows, growth), stream_);
-    RunDraftNow(work.bucket);
-    SampleTops(draft.num_wanted);
-    TakeLevel({.growths = parts_.growths, .rows = rows, .branches = growth.branches, .tops = tops},
-              stream_);
-  }
-  KeepDrafts({.growths = parts_.growths, .kept = kept, .tops = tops, .states = memory_.states},
-             stream_);
-}
-
-void CudaStepDevice::PlaceTrees(const StepWork& work) {
-  const BucketInputs& inputs = memory_.buckets[work.bucket].device;
-  const auto trees = BringList(parts_.trees, work.trees, "trees of a step");
-  Deliver();
-  cuda::PlaceTrees({.growths = parts_.growths,
-                    .trees = trees,
-                    .tokens = inputs.tokens,
-                    .positions = inputs.positions,
-                    .packed = parts_.buckets[work.bucket].plan->step_on_device(),
-                    .sampling = inputs.sampling,
-                    .nodes = memory_.device_outputs.trees},
-                   stream_);
-}
-
-void CudaStepDevice::CopyState(int32_t from, int32_t to) {
-  orders_.WithRanks([&] {
-    orders_.TellCopyState(from, to);
-    const TensorView& states = memory_.states;
-    const int64_t bytes = states.dim(1) * DTypeBytes(states.dtype());
-    Check(cudaMemcpyAsync(states.data() + to * bytes, states.data() + from * bytes, Index(bytes),
-                          cudaMemcpyDeviceToDevice, stream_.get()),
-          "a state that is kept");
-  });
 }
 
 // ---- A rank that follows ----
@@ -794,11 +559,9 @@ void CudaStepDevice::FollowLogits(size_t bucket, size_t list, std::span<const in
   std::ranges::fill(pinned.rows, 0);
   std::ranges::copy(rows, pinned.rows.begin());
   const ScoreInputs& device = memory_.device_rare.scores[list];
-  CopyTo(device.bytes, pinned.bytes, "rows of scores", stream_);
+  CopyToDevice(device.bytes, pinned.bytes, "rows of scores", stream_);
   model_.Logits(LogitsOf(memory_.buckets[bucket], device.rows), *work_[bucket].ops);
 }
-
-void CudaStepDevice::FollowDraft(const StepWork& work, const DraftWork&) { DraftNow(work); }
 
 // ---- What steps cost ----
 

@@ -27,9 +27,8 @@
 #include "device/arena.h"
 #include "device/collective.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/deliveries.h"
 #include "device/cuda/device_ranks.h"
-#include "device/cuda/gather_columns.h"
-#include "device/cuda/staging.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/gemm/gemm_planner.h"
 #include "kernels/cuda/part_marks.h"
@@ -145,14 +144,7 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   void MoveRows(std::span<const KvStore> stores, size_t num_rows, std::span<Slot> RareInputs::*from,
                 std::span<Slot> RareInputs::*to);
   void Poison();
-  // To memory of the device, with Deliver. Where drafts grow, `pinned` may be written again at once, and
-  // otherwise when the stream has come so far.
-  void BringBytes(std::span<std::byte> device, std::span<const std::byte> pinned, const char* what);
-  template <class T>
-  std::span<const T> BringList(std::span<T> device, std::span<const T> list, const char* what);
   void BringPlan(PlanStorage& plan);
-  // Small pieces of what was to be brought wait for this, and come together. Before anything reads them.
-  void Deliver();
   void Upload(const Bucket& bucket);
   void UploadMasks(const Bucket& bucket);
   void LaunchBucket(size_t number, PartMarks* marks = nullptr);
@@ -193,9 +185,8 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   StepMemory memory_;
   StepOrders orders_;
   GemmPlanner gemms_;
-  std::vector<BucketWork> work_;        // of each bucket
-  Staging staging_;                     // of what is on its way, where drafts grow
-  std::vector<ColumnCopy> to_deliver_;  // kMaxColumnCopies at most
+  std::vector<BucketWork> work_;  // of each bucket
+  Deliveries deliveries_;         // with room where trees grow
 
   Event done_;
   std::optional<Timing> timing_;     // while times are taken
