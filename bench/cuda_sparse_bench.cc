@@ -44,17 +44,8 @@ constexpr SparseShape kSelectShapes[] = {
     {64, 4096, 1, 8192, kPlainKeys, 64, Effort::kQuick},
     {32, 1, 64, 65536, kPlainKeys},
     {64, 1, 64, 8192, kPlainKeys, 1, Effort::kQuick},
-    {64, 1, 64, 8192, kPlainKeys, 16},
-    {64, 1, 64, 8192, kPreshuffledKeys, 16},
     {64, 1, 64, 8192, kPreshuffledKeys, 64, Effort::kQuick},
-    {64, 1, 64, 131072, kPlainKeys, 1},
     {64, 1, 64, 131072, kPreshuffledKeys, 64, Effort::kQuick},
-    {64, 1, 16, 65536, kPlainKeys},
-    {64, 1, 16, 65536, kPreshuffledKeys},
-    {64, 1, 1, 8192, kPlainKeys, 1},
-    {64, 1, 1, 8192, kPreshuffledKeys},
-    {64, 1, 1, 131072, kPlainKeys, 1},
-    {64, 1, 1, 131072, kPreshuffledKeys},
 };
 constexpr SparseShape kChosenShapes[] = {
     {128, 1, 128, 8192, KvFormat::kLatentBf16, 64, Effort::kQuick},
@@ -63,6 +54,20 @@ constexpr SparseShape kChosenShapes[] = {
     {16, 1, 128, 8192, KvFormat::kLatentFp8, 64, Effort::kQuick},
     {128, 4096, 1, 8192, KvFormat::kLatentBf16, 64, Effort::kQuick},
 };
+
+// Every layout of index keys, over sequences and keys; of 1024 keys all are chosen.
+std::vector<SparseShape> LayoutShapes() {
+  std::vector<SparseShape> shapes;
+  for (const int32_t num_seqs : {1, 4, 16, 64}) {
+    for (const int64_t kv_len : {1024, 8192, 32768, 131072}) {
+      for (const int32_t page_size : {1, 16, 64}) {
+        shapes.push_back({64, 1, num_seqs, kv_len, kPlainKeys, page_size});
+        if (page_size > 1) shapes.push_back({64, 1, num_seqs, kv_len, kPreshuffledKeys, page_size});
+      }
+    }
+  }
+  return shapes;
+}
 
 Sequences SequencesOf(const SparseShape& shape) {
   return Sequences({.num_seqs = shape.num_seqs,
@@ -189,6 +194,9 @@ void Register(const char* what, const SparseShape& shape, Effort effort, Run run
 
 void RegisterCudaSparse(Effort effort) {
   for (const SparseShape& shape : kSelectShapes) Register("select", shape, effort, RunSelect);
+  for (const SparseShape& shape : LayoutShapes()) {
+    Register("select_layouts", shape, effort, RunSelect);
+  }
   for (const SparseShape& shape : kChosenShapes) Register("chosen", shape, effort, RunChosen);
 }
 
