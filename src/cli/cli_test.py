@@ -694,11 +694,21 @@ class RanksTest(CliTest):
         self.assertNotIn("rank_weights_bytes", one)
         self.assertEqual(len(four["rank_weights_bytes"]), 4)
         self.assertEqual(four["rank_weights_bytes"][0], four["weights_bytes"])
+        self.assertEqual(four["rank_bytes"][0], four["total_bytes"])
+        besides = [whole - weights for whole, weights in zip(four["rank_bytes"], four["rank_weights_bytes"])]
+        self.assertEqual(besides, 4 * [four["total_bytes"] - four["weights_bytes"]])
         self.assertLess(max(four["rank_weights_bytes"]), one["weights_bytes"])
         self.assertEqual(four["kv_bytes_per_token"], one["kv_bytes_per_token"])
         text = self.run_ok("inspect", V2_LITE, "--tp-size", 4)
         for words in ("memory plan of each of 4 ranks", "rank 0 ", "rank 3 "):
             self.assertIn(words, text)
+
+    def test_the_log_says_of_each_rank_what_inspect_says(self):
+        args = [V3_GROUPS, "--tp-size", 4, "--context-length", 64, "--max-running-requests", 1,
+                "--chunked-prefill-size", 16, "--max-total-tokens", 64]
+        plan = self.run_ok("inspect", *args).partition("memory plan")[2]
+        self.assertEqual(plan.count("\n  rank "), 4)
+        self.assertIn("memory plan" + plan, quire("score", *args, "--tokens", "5,6,7").stderr)
 
     def test_inspect_plans_for_memory_that_is_elsewhere(self):
         # Under a sanitizer the names of all of the large one's tensors take half a minute.

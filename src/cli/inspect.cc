@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "cli/describe.h"
@@ -41,7 +40,6 @@ struct Inspection {
   bool weights_planned = false;  // as dummies would be: there are no files, or the flags say so
   std::map<std::string, StoredType> stored = {};  // by type
   std::optional<MemoryPlan> plan = {};            // of rank 0
-  std::vector<ByteOffset> rank_weights = {};      // of every rank, where there are several
   std::string too_large = {};                     // why there is no plan
 };
 
@@ -80,13 +78,8 @@ Inspection Inspect(const InspectFlags& inspect) {
     if (inspect.rank_memory) {
       PlanElsewhere(*inspect.rank_memory, flags.mem_fraction_static, options);
     }
-    const auto plan = [&] {
-      return PlanMemory(flags.device, *inspection.model.config, *inspection.model.weights, options);
-    };
-    inspection.plan = plan();
-    for (; options.num_ranks() > 1 && options.rank < options.num_ranks(); ++options.rank) {
-      inspection.rank_weights.push_back(plan().weights);
-    }
+    inspection.plan =
+        PlanMemory(flags.device, *inspection.model.config, *inspection.model.weights, options);
   } catch (const Error& error) {
     // A model that is too large for this machine can still be looked at.
     if (error.code() != ErrorCode::kCapacityExceeded) throw;
@@ -110,10 +103,6 @@ std::string ToText(const Inspection& inspection) {
   }
   text += inspection.plan ? ToTable(*inspection.plan)
                           : "no memory plan: " + inspection.too_large + "\n";
-  for (size_t rank = 0; rank < inspection.rank_weights.size(); ++rank) {
-    text += fmt::format("  {:<12} {:>12}  of the weights\n", fmt::format("rank {}", rank),
-                        FormatBytes(inspection.rank_weights[rank]));
-  }
   return text;
 }
 
@@ -152,9 +141,11 @@ OrderedJson ToJson(const Inspection& inspection, const ModelFlags& flags) {
   json["files"] = std::move(files);
   json["weights"] = inspection.weights_planned ? "dummy" : "safetensors";
   json["memory"] = inspection.plan ? PlanToJson(*inspection.plan, flags) : OrderedJson();
-  if (inspection.plan && !inspection.rank_weights.empty()) {
-    OrderedJson& weights = json["memory"]["rank_weights_bytes"] = OrderedJson::array();
-    for (const ByteOffset bytes : inspection.rank_weights) weights.push_back(bytes.raw());
+  if (inspection.plan) {
+    for (const RankMemory& rank : inspection.plan->ranks) {
+      json["memory"]["rank_weights_bytes"].push_back(rank.weights.raw());
+      json["memory"]["rank_bytes"].push_back(rank.arena.raw());
+    }
   }
   if (!inspection.plan) json["memory_error"] = inspection.too_large;
   return json;

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <optional>
+#include <vector>
 
 #include "base/executor.h"
 #include "device/arena.h"
@@ -42,18 +42,31 @@ MemoryPlan MakeMemoryPlan(const ModelConfig& model, WeightSource& source,
 MemoryPlan PlanOfRanks(const RunnerOptions& options,
                        FunctionRef<MemoryPlan(const RunnerOptions&)> plan_of) {
   if (options.num_ranks() == 1) return plan_of(options);
-  std::optional<TokenCount> least;
+  std::vector<MemoryPlan> alone;
   RunnerOptions each = options;
   for (each.rank = 0; each.rank < options.num_ranks(); ++each.rank) {
-    const TokenCount tokens = plan_of(each).usable_tokens();
-    least = Min(least.value_or(tokens), tokens);
+    alone.push_back(plan_of(each));
   }
   each.rank = options.rank;
-  each.pool_tokens = *least;
+  each.pool_tokens = alone.front().usable_tokens();
+  for (const MemoryPlan& rank : alone) {
+    each.pool_tokens = Min(each.pool_tokens, rank.usable_tokens());
+  }
   MemoryPlan plan = plan_of(each);
   plan.num_ranks = options.num_ranks();
   plan.num_groups = options.dp_size;
+  for (const MemoryPlan& rank : alone) {
+    // Nothing but the cache depends on the pool.
+    plan.ranks.push_back({.weights = rank.weights, .arena = rank.arena() - rank.kv + plan.kv});
+  }
   return plan;
+}
+
+ByteOffset MemoryPlan::arena_of_all() const {
+  if (ranks.empty()) return arena();
+  ByteOffset bytes{0};
+  for (const RankMemory& rank : ranks) bytes += rank.arena;
+  return bytes;
 }
 
 std::string FormatBytes(ByteOffset bytes) {
@@ -72,6 +85,11 @@ std::string ToTable(const MemoryPlan& plan) {
   const RunnerLimits& limits = plan.limits;
   const std::string of =
       plan.num_ranks > 1 ? fmt::format(" of each of {} ranks", plan.num_ranks) : "";
+  std::string ranks;
+  for (size_t i = 0; i < plan.ranks.size(); ++i) {
+    ranks += row(fmt::format("rank {}", i).c_str(), FormatBytes(plan.ranks[i].arena),
+                 fmt::format("of its own, {} of it weights", FormatBytes(plan.ranks[i].weights)));
+  }
   return "memory plan" + of + "\n" +
          row("weights", FormatBytes(plan.weights),
              plan.draft_weights > ByteOffset(0)
@@ -119,7 +137,7 @@ std::string ToTable(const MemoryPlan& plan) {
          (plan.outside > ByteOffset(0) ? row("outside", FormatBytes(plan.outside),
                                              "context, modules, graphs, other processes: measured")
                                        : "") +
-         row("total", FormatBytes(plan.total()), "");
+         row("total", FormatBytes(plan.total()), "") + ranks;
 }
 
 }  // namespace quire

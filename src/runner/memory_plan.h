@@ -2,7 +2,9 @@
 #ifndef QUIRE_RUNNER_MEMORY_PLAN_H_
 #define QUIRE_RUNNER_MEMORY_PLAN_H_
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "attn/kv_layout.h"
 #include "base/executor.h"
@@ -14,10 +16,17 @@
 
 namespace quire {
 
+// Of one of several ranks.
+struct RankMemory {
+  ByteOffset weights = {};
+  ByteOffset arena = {};  // what it takes at once, its weights among it
+};
+
 struct MemoryPlan {
-  RunnerLimits limits = {};  // with every default resolved
-  int32_t num_ranks = 1;     // each of which takes about this much; the KV cache exactly
-  int32_t num_groups = 1;    // of ranks, each of which has tokens of its own
+  RunnerLimits limits = {};            // with every default resolved
+  int32_t num_ranks = 1;               // the parts below are of one of them
+  int32_t num_groups = 1;              // of ranks, each of which has tokens of its own
+  std::vector<RankMemory> ranks = {};  // each of them, where there are several
   ByteOffset weights = {};
   ByteOffset draft_weights = {};  // of these, an EAGLE-3 head's
   ByteOffset kv_per_token = {};   // of all layers
@@ -38,6 +47,8 @@ struct MemoryPlan {
   // What the runner takes at once, and lays out itself.
   ByteOffset arena() const { return weights + kv + workspace + step_tables; }
   ByteOffset total() const { return arena() + outside; }
+  // What all ranks take at once.
+  ByteOffset arena_of_all() const;
   PageCount usable_pages() const { return limits.pool_pages - PageCount(1); }
   TokenCount usable_tokens() const { return limits.page_size.TokensIn(usable_pages()); }
   // Sequences of the full context that fit at once.
@@ -54,7 +65,7 @@ struct MemoryPlan {
 MemoryPlan MakeMemoryPlan(const ModelConfig& config, WeightSource& source,
                           const RunnerOptions& options);
 
-// The plan as the table that users see.
+// The plan as the table that users see: the parts of one rank, and what each of several takes.
 std::string ToTable(const MemoryPlan& plan);
 
 // "1.50 GiB", "656 B".

@@ -1,10 +1,8 @@
 #include "runner/memory_plan.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -14,12 +12,14 @@
 #include "runner/test_models.h"
 #include "testing/error_message.h"
 #include "testing/random_head.h"
+#include "testing/resident_bytes.h"
 #include "testing/step_jobs.h"
 
 namespace quire {
 namespace {
 
 using testing::ErrorMessage;
+using testing::ResidentBytes;
 
 MemoryPlan PlanOf(const RunnerOptions& options) {
   const ModelConfig config = ReadModelConfig(kTrueGeometry);
@@ -237,6 +237,28 @@ TEST(MemoryPlanTest, TheTableSaysWhatUsersAskFor) {
   }
 }
 
+TEST(MemoryPlanTest, TheTableSaysWhatEachRankTakes) {
+  RunnerOptions options{.context = TokenCount(1024), .max_seqs = 2};
+  const MemoryPlan alone = PlanOf(options);
+  EXPECT_TRUE(alone.ranks.empty());
+  EXPECT_EQ(alone.arena_of_all(), alone.arena());
+  EXPECT_EQ(ToTable(alone).find("rank"), std::string::npos);
+  options.tp_size = 2;
+  options.rank = 1;
+  const MemoryPlan plan = PlanOf(options);
+  ASSERT_EQ(plan.ranks.size(), 2u);
+  EXPECT_EQ(plan.ranks[1].weights, plan.weights);
+  EXPECT_EQ(plan.ranks[1].arena, plan.arena());
+  EXPECT_EQ(plan.arena_of_all(), plan.ranks[0].arena + plan.ranks[1].arena);
+  const std::string table = ToTable(plan);
+  for (const RankMemory& rank : plan.ranks) {
+    const std::string row =
+        fmt::format("rank {} {:>18}  of its own, {} of it weights\n", &rank - plan.ranks.data(),
+                    FormatBytes(rank.arena), FormatBytes(rank.weights));
+    EXPECT_NE(table.find(row), std::string::npos) << row << table;
+  }
+}
+
 TEST(MemoryPlanTest, WhatADeviceUsesBesidesIsARowOfItsOwnAndCounts) {
   MemoryPlan plan = PlanOf({.context = TokenCount(1024), .max_seqs = 2});
   EXPECT_EQ(plan.total(), plan.arena());
@@ -255,13 +277,6 @@ TEST(MemoryPlanTest, BytesAreReadable) {
 }
 
 #ifndef QUIRE_SANITIZED  // a sanitizer's shadow counts too
-
-int64_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  int64_t pages = 0, resident = 0;
-  statm >> pages >> resident;
-  return resident * ::sysconf(_SC_PAGESIZE);
-}
 
 TEST(MemoryPlanTest, ResidentMemoryIsWithinFivePercentOfThePlan) {
   const RunnerOptions options{.max_seqs = 8,

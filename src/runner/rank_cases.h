@@ -23,6 +23,7 @@
 #include "base/group_threads.h"
 #include "base/tensor_view.h"
 #include "device/collective.h"
+#include "runner/memory_plan.h"
 #include "runner/runner_cases.h"
 #include "runner/runner_options.h"
 #include "testing/step_jobs.h"
@@ -64,6 +65,28 @@ inline void ExpectSame(const std::vector<testing::JobReport>& reports,
   for (size_t i = 0; i < reports.size(); ++i) {
     EXPECT_EQ(testing::Difference(reports[i], expected[i]), "") << what << ", sequence " << i;
   }
+}
+
+// The plan of each rank, as that rank makes it. What others say of it in theirs is the same.
+inline std::vector<MemoryPlan> PlansOfEach(
+    RunnerOptions options, const std::function<MemoryPlan(const RunnerOptions&)>& plan_of) {
+  std::vector<MemoryPlan> plans;
+  for (options.rank = 0; options.rank < options.num_ranks(); ++options.rank) {
+    plans.push_back(plan_of(options));
+  }
+  for (const MemoryPlan& plan : plans) {
+    for (size_t i = 0; i < plans.size(); ++i) {
+      EXPECT_EQ(plan.ranks.at(i).weights, plans[i].weights) << "rank " << i;
+      EXPECT_EQ(plan.ranks.at(i).arena, plans[i].arena()) << "rank " << i;
+    }
+  }
+  return plans;
+}
+
+inline std::vector<ByteOffset> ArenasOf(const std::vector<MemoryPlan>& plans) {
+  std::vector<ByteOffset> arenas;
+  for (const MemoryPlan& plan : plans) arenas.push_back(plan.arena());
+  return arenas;
 }
 
 // The message of the error that loses the device, which fn() is to throw; "" if it throws none.

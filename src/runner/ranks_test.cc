@@ -12,18 +12,28 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/executor.h"
+#include "device/arena.h"
 #include "device/collective.h"
+#include "kernels/cpu/weight_packer.h"
 #include "model/config.h"
+#include "model/rope_table.h"
 #include "model/shard.h"
 #include "model/weight_source.h"
+#include "runner/cpu/cpu_step_device.h"
 #include "runner/cpu/local_ranks_device.h"
+#include "runner/cpu/test_mapped_memory.h"
 #include "runner/draft_cases.h"
+#include "runner/kv_stores.h"
+#include "runner/memory_plan.h"
 #include "runner/model_runner.h"
+#include "runner/plan_parts.h"
 #include "runner/rank_cases.h"
 #include "runner/runner_cases.h"
 #include "runner/test_models.h"
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
+#include "testing/resident_bytes.h"
 #include "testing/step_jobs.h"
 
 namespace quire {
@@ -117,6 +127,98 @@ TEST(Ranks, TakeWhatThePlanSaysAndAgreeOnThePool) {
   EXPECT_GE(weights, alone.weights);
   EXPECT_LT(weights, alone.weights * options.tp_size);
 }
+
+ByteOffset AngleBytes(const ModelConfig& config, const RunnerLimits& limits) {
+  Carver carver;
+  SerialExecutor serial;
+  cpu::CpuWeightPacker packer(carver, serial);
+  MakeRopeAngles(config, limits.context, packer);
+  return carver.used();
+}
+
+// Every row of each rank's plan, of what the rank has laid out; what is left of the whole are the weights.
+void ExpectTheRowsOfTheirPlans(const ModelConfig& config, WeightSource& source,
+                               const RunnerOptions& options, const std::vector<MemoryPlan>& plans) {
+  std::vector<std::unique_ptr<Collective>> ranks = MakeLocalRanks(options.tp_size);
+  for (RunnerOptions each = options; each.rank < each.tp_size; ++each.rank) {
+    const MemoryPlan& plan = plans[static_cast<size_t>(each.rank)];
+    CpuStepDevice device(config, source, each, plan, {},
+                         std::move(ranks[static_cast<size_t>(each.rank)]));
+    const StepMemory& memory = device.memory();
+    EXPECT_EQ(memory.table_bytes, plan.step_tables);
+    EXPECT_EQ(memory.workspace_bytes + AngleBytes(config, plan.limits), plan.workspace);
+    EXPECT_EQ(memory.attention_bytes, plan.attention);
+    EXPECT_EQ(memory.selection_bytes, plan.selection);
+    // Of each store a piece, which ends where the next may begin.
+    const ByteOffset pages = plan.kv_per_page * plan.limits.pool_pages.raw();
+    const auto stores = static_cast<int64_t>(StoreLayouts(ConfigFor(config, each), each).size());
+    EXPECT_GE(plan.kv, pages);
+    EXPECT_LT(plan.kv, pages + ByteOffset(Carver::kAlignment) * stores);
+  }
+}
+
+void ExpectTheMemoryOfTheirPlans(const ModelConfig& config, WeightSource& source,
+                                 const RunnerOptions& options) {
+  SCOPED_TRACE(fmt::format("{}, tp {}, ep {}", config.family, options.tp_size, options.ep_size));
+  const std::vector<MemoryPlan> plans = PlansOfEach(
+      options, [&](const RunnerOptions& each) { return MakeMemoryPlan(config, source, each); });
+  TakeBufferSizes();
+  ModelRunner runner(MakeCpuStepDevice(config, source, options, plans[0], {}), plans[0]);
+  EXPECT_EQ(TakeBufferSizes(), ArenasOf(plans));
+  RunTwo(runner);
+  EXPECT_EQ(TakeBufferSizes(), std::vector<ByteOffset>()) << "in a step";
+  ExpectTheRowsOfTheirPlans(config, source, options, plans);
+}
+
+TEST_P(RanksTest, TakeTheMemoryOfTheirPlans) {
+  const ModelConfig config = ReadModelConfig(kHfFixtures / GetParam());
+  const auto source = OpenWeightFiles(kHfFixtures / GetParam(), config);
+  for (const int32_t size : {2, 4, 5, 8}) {
+    if (config.num_heads % size != 0) continue;
+    RunnerOptions options = OptionsOfRanks(size);
+    ExpectTheMemoryOfTheirPlans(config, *source, options);
+    if (config.num_draft_layers == 1) {
+      ExpectTheMemoryOfTheirPlans(
+          config, *source, LayerTargetOptions(options, {.steps = 3, .branches = 4, .nodes = 8}));
+    }
+    options.ep_size = size;
+    if (config.moe.expert_width == 0 || config.moe.route.num_experts % size != 0) continue;
+    ExpectTheMemoryOfTheirPlans(config, *source, options);
+  }
+}
+
+// A vocabulary that does not come out even: ranks differ.
+TEST(Ranks, OfUnlikeSharesTakeTheMemoryOfTheirPlans) {
+  ModelConfig config = ReadModelConfig(kTrueGeometry);
+  config.vocab_size = 336;  // 21 panels of 16
+  const auto source = MakeDummyWeights(config);
+  const RunnerOptions options = OptionsOfRanks(config.num_heads);
+  ExpectTheMemoryOfTheirPlans(config, *source, options);
+  const MemoryPlan plan = MakeMemoryPlan(config, *source, options);
+  EXPECT_NE(plan.ranks.back().arena, plan.ranks.front().arena);
+}
+
+#ifndef QUIRE_SANITIZED  // a sanitizer's shadow counts too
+
+TEST(Ranks, AreResidentWithinOnePercentOfTheirPlans) {
+  const ModelConfig config = ReadModelConfig(kTrueGeometry);
+  const auto source = MakeDummyWeights(config);
+  RunnerOptions options = OptionsOfRanks(4);
+  options.pool_tokens = TokenCount(50000);
+  const MemoryPlan plan = MakeMemoryPlan(config, *source, options);
+  const auto planned = static_cast<double>(plan.arena_of_all().raw());
+  ASSERT_GT(planned, 400e6);
+  const int64_t before = testing::ResidentBytes();
+  const auto taken = [&] {
+    return static_cast<double>(testing::ResidentBytes() - before) / planned;
+  };
+  ModelRunner runner(MakeCpuStepDevice(config, *source, options, plan, {}), plan);
+  EXPECT_NEAR(taken(), 1.0, 0.01) << "once loaded";
+  RunTwo(runner);
+  EXPECT_NEAR(taken(), 1.0, 0.01) << "once used";
+}
+
+#endif
 
 TEST(Ranks, ThatDoNotComeOutEvenAreRefusedWithTheSizesThatWould) {
   ModelConfig config = ReadModelConfig(kHfFixtures / "v3_groups");  // 4 heads, 16 experts
