@@ -1,5 +1,6 @@
 // One model on several ranks that share a GPU: with `deterministic` the bits are those of one rank, in eager
 // steps and in graphs; without it the results are close.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include "runner/cuda/cuda_runner.h"
 #include "runner/cuda/local_ranks_device.h"
 #include "runner/cuda/memory_plan.h"
+#include "runner/cuda/test_call_count.h"
 #include "runner/draft_cases.h"
 #include "runner/layer_drafter.h"
 #include "runner/model_runner.h"
@@ -276,30 +278,119 @@ TEST_F(CudaRanks, BringManyPages) {
   EXPECT_EQ(logprobs[0], logprobs[1]);
 }
 
+std::vector<MemoryPlan> PlansOf(const ModelConfig& config, WeightSource& source,
+                                const RunnerOptions& options) {
+  return PlansOfEach(options, [&](const RunnerOptions& each) {
+    return cuda::MakeMemoryPlan(config, source, each);
+  });
+}
+
+// Each rank takes its plan's bytes at once, a status word, and nothing else, neither then nor in steps.
+void ExpectTheMemoryOfTheirPlans(const ModelConfig& config, WeightSource& source,
+                                 const RunnerOptions& options) {
+  SCOPED_TRACE(Of(options) + (options.deterministic ? "" : ", default") +
+               (options.draft_layer ? ", drafting" : ""));
+  constexpr ByteOffset kStatusWord{8};
+  std::vector<ByteOffset> planned;
+  for (const ByteOffset arena : ArenasOf(PlansOf(config, source, options))) {
+    planned.insert(planned.end(), {arena, kStatusWord});
+  }
+  TakeDeviceSizes();
+  const std::unique_ptr<ModelRunner> runner = RunnerOf(config, source, options);
+  EXPECT_EQ(TakeDeviceSizes(), planned);
+  RunTwo(*runner);
+  EXPECT_EQ(TakeDeviceSizes(), std::vector<ByteOffset>()) << "in steps";
+}
+
+// With experts cut and shared out where there are some.
+void ExpectTheMemoryOfTheirPlansWithExperts(const ModelConfig& config, WeightSource& source,
+                                            const RunnerOptions& options) {
+  ExpectTheMemoryOfTheirPlans(config, source, options);
+  if (config.moe.route.num_experts % options.tp_size != 0) return;
+  RunnerOptions whole = options;
+  whole.ep_size = options.tp_size;
+  ExpectTheMemoryOfTheirPlans(config, source, whole);
+}
+
 TEST_F(CudaRanks, TakeTheMemoryOfTheirPlans) {
   const ModelConfig config = WideConfig();
   const auto source = MakeDummyWeights(config);
-  // The device's context and its kernels are there from then on.
-  RunTwo(*RunnerOf(config, *source, ExactOptions(2, 1, StepMode::kGraph)));
+  const MemoryPlan alone =
+      cuda::MakeMemoryPlan(config, *source, ExactOptions(1, 1, StepMode::kGraph));
   for (const int32_t size : {2, 8}) {
-    RunnerOptions options = ExactOptions(size, 1, StepMode::kGraph);
-    options.pool_tokens = TokenCount(1'000'000);
-    const MemoryPlan alone =
-        cuda::MakeMemoryPlan(config, *source, ExactOptions(1, 1, options.mode));
-    ByteOffset arenas{0};
-    for (options.rank = 0; options.rank < size; ++options.rank) {
-      const MemoryPlan plan = cuda::MakeMemoryPlan(config, *source, options);
-      EXPECT_EQ(plan.num_ranks, size);
-      EXPECT_LT(plan.weights, alone.weights);
-      arenas += plan.arena();
+    for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+      RunnerOptions options = ExactOptions(size, 1, mode);
+      for (const MemoryPlan& plan : PlansOf(config, *source, options)) {
+        EXPECT_EQ(plan.num_ranks, size);
+        EXPECT_LT(plan.weights, alone.weights);
+      }
+      ExpectTheMemoryOfTheirPlansWithExperts(config, *source, options);
+      options.deterministic = false;
+      ExpectTheMemoryOfTheirPlansWithExperts(config, *source, options);
     }
-    options.rank = 0;
-    const ByteOffset before = FreeDeviceMemory();
-    const auto runner = RunnerOf(config, *source, options);
-    RunTwo(*runner);
-    const auto taken = static_cast<double>((before - FreeDeviceMemory()).raw());
-    // Graphs are beside the plan.
-    EXPECT_NEAR(taken / static_cast<double>(arenas.raw()), 1.0, 0.03) << size << " ranks";
+  }
+}
+
+TEST_F(CudaRanks, TakeTheMemoryOfTheirPlansWithE4m3WeightsAndSparseAttention) {
+  ModelConfig narrow = WideConfig();
+  narrow.fp8_blocks.emplace();
+  for (const ModelConfig& config : {narrow, ReadModelConfig(kSparse)}) {
+    const auto source = MakeDummyWeights(config);
+    for (const int32_t size : {2, 4}) {
+      if (config.num_heads % size != 0 || !CanCut(config, size)) continue;
+      ExpectTheMemoryOfTheirPlansWithExperts(config, *source,
+                                             ExactOptions(size, 1, StepMode::kEager));
+    }
+  }
+}
+
+TEST_F(CudaRanks, TakeTheMemoryOfTheirPlansWithADraftLayer) {
+  ModelConfig wide = WideConfig();
+  wide.num_draft_layers = 1;
+  ModelConfig sparse = ReadModelConfig(kSparse);
+  sparse.num_draft_layers = 1;
+  for (const ModelConfig& config : {wide, sparse}) {
+    const auto source = MakeDummyWeights(config);
+    for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+      ExpectTheMemoryOfTheirPlansWithExperts(
+          config, *source,
+          LayerTargetOptions(ExactOptions(2, 1, mode), {.steps = 3, .branches = 4, .nodes = 8}));
+    }
+  }
+}
+
+// The driver gives memory in granules of 2 MiB. Beside the ranks' arenas it has what the runner says is outside
+// of them: the context and its kernels, which a runner before has brought, and recorded graphs.
+TEST_F(CudaRanks, TakeTheMemoryOfTheirPlansFromTheDriver) {
+  constexpr int64_t kGranule = int64_t{2} << 20;
+  const ModelConfig config = WideConfig();
+  const auto source = MakeDummyWeights(config);
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    for (const int32_t size : {2, 8}) {
+      RunnerOptions options = ExactOptions(size, 1, mode);
+      options.pool_tokens = TokenCount(1'000'000);
+      RunTwo(*RunnerOf(config, *source, options));
+      const std::vector<MemoryPlan> plans = PlansOf(config, *source, options);
+      const ByteOffset before = FreeDeviceMemory();
+      const std::unique_ptr<ModelRunner> runner = RunnerOf(config, *source, options);
+      RunTwo(*runner);
+      const ByteOffset after = FreeDeviceMemory();
+      const ByteOffset arenas = plans[0].arena_of_all();
+      const int64_t beside = (before - after - arenas).raw();
+      fmt::print("{}: {} MiB planned, {:.2f} MiB beside\n", Of(options), arenas.raw() >> 20,
+                 static_cast<double>(beside) / (1 << 20));
+      EXPECT_GE(beside, 0) << Of(options);
+      // Of each rank the end of its arena's last granule, and one granule for the words of all.
+      const int64_t rounding = kGranule * (size + 1);
+      const double graphs = mode == StepMode::kGraph ? 0.03 : 0.0;
+      EXPECT_LE(static_cast<double>(beside - rounding), graphs * static_cast<double>(arenas.raw()))
+          << Of(options);
+      // Steps took nothing since the runner was ready.
+      const ByteOffset used = QueryDevice().memory - after;
+      EXPECT_NEAR(static_cast<double>((used - arenas).raw()),
+                  static_cast<double>(runner->memory_plan().outside.raw()), kGranule)
+          << Of(options);
+    }
   }
 }
 

@@ -222,8 +222,8 @@ void CudaStepDevice::Ready(MemoryPlan& plan) {
     ReadyNow();
   });
   const ByteOffset used = properties_.memory - Min(FreeDeviceMemory(), properties_.memory);
-  const int32_t sharing = rank_.device != nullptr ? rank_.device->ranks_of_device() : 1;
-  plan.outside = used - Min(arena_.size() * sharing, used);
+  const bool is_shared = rank_.device != nullptr && rank_.device->ranks_of_device() > 1;
+  plan.outside = used - Min(is_shared ? plan.arena_of_all() : arena_.size(), used);
 }
 
 void CudaStepDevice::ReadyNow() {

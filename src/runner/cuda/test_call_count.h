@@ -1,4 +1,5 @@
-// How often this process has called what a step must not call more than once, or at all.
+// How often this process has called what a step must not call more than once, or at all, and how much memory
+// of the device it has taken.
 //
 // The binary is linked with --wrap for each of these functions: calls of ours and of the libraries
 // that are linked statically are counted.
@@ -6,6 +7,9 @@
 #define QUIRE_RUNNER_CUDA_TEST_CALL_COUNT_H_
 
 #include <cstdint>
+#include <vector>
+
+#include "base/units.h"
 
 namespace quire::cuda {
 
@@ -14,6 +18,9 @@ struct CallCounts {
   int64_t allocations = 0;  // of device and pinned memory
 };
 CallCounts CallsSoFar();
+
+// Sizes of what was taken of the device's memory since the last call, in the order of the taking.
+std::vector<ByteOffset> TakeDeviceSizes();
 
 }  // namespace quire::cuda
 
