@@ -10,7 +10,7 @@ QUIRE_FAULTS, the experiment that this project grew out of follows: the planner 
 the kernel reads tokens (fault 25556), at page sizes 1 and 64. It fails too if fp8 KV costs more than
 0.01 of accuracy, if the fault does not show, or if no answer is preempted where so little KV fits that
 some must be. On a GPU (--device cuda) steps are --deterministic. Several ranks answer all questions of the short
-file, and some with preemptions, sparse attention and, but on a GPU, drafts besides.
+file, and some with preemptions, sparse attention and drafts besides; on the CPU also with sequences of their own.
 
 The sparse model answers the long file with every type of index keys, and with indexers that cannot
 know: it fails if sparse attention costs more than 0.03, if a type of keys costs more than 0.01, or if
