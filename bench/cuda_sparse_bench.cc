@@ -59,7 +59,7 @@ constexpr SparseShape kChosenShapes[] = {
 std::vector<SparseShape> LayoutShapes() {
   std::vector<SparseShape> shapes;
   for (const int32_t num_seqs : {1, 4, 16, 64}) {
-    for (const int64_t kv_len : {1024, 8192, 32768, 131072}) {
+    for (const int64_t kv_len : {1024, 8192, 65536, 131072}) {
       for (const int32_t page_size : {1, 16, 64}) {
         shapes.push_back({64, 1, num_seqs, kv_len, kPlainKeys, page_size});
         if (page_size > 1) shapes.push_back({64, 1, num_seqs, kv_len, kPreshuffledKeys, page_size});

@@ -1,5 +1,6 @@
 #include "runner/memory_plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,5 +1,6 @@
 // One model on several ranks of this process: the bits are those of one rank, and what happens to one
 // rank is told of all.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -11,12 +11,17 @@ namespace {
 // What a kernel brings of the host's memory, in bytes; more is copied.
 constexpr size_t kLargestDelivery = 32 << 10;
 
+void CheckFits(std::span<const std::byte> device, std::span<const std::byte> pinned,
+               const char* what) {
+  QUIRE_CHECK(pinned.size() <= device.size(), "{}: {} bytes for {}", what, pinned.size(),
+              device.size());
+}
+
 }  // namespace
 
 void CopyToDevice(std::span<std::byte> device, std::span<const std::byte> pinned, const char* what,
                   const Stream& stream) {
-  QUIRE_CHECK(pinned.size() <= device.size(), "{}: {} bytes for {}", what, pinned.size(),
-              device.size());
+  CheckFits(device, pinned, what);
   if (pinned.empty()) return;
   Check(cudaMemcpyAsync(device.data(), pinned.data(), pinned.size(), cudaMemcpyHostToDevice,
                         stream.get()),
@@ -31,6 +36,7 @@ Deliveries::Deliveries(const Stream& stream, std::span<std::byte> room)
 void Deliveries::Bring(std::span<std::byte> device, std::span<const std::byte> pinned,
                        const char* what) {
   if (!has_room_) return CopyToDevice(device, pinned, what, stream_);
+  CheckFits(device, pinned, what);
   if (pinned.empty()) return;
   std::span<const std::byte> staged = staging_.Put(pinned);
   if (staged.empty()) {
@@ -45,8 +51,6 @@ void Deliveries::Bring(std::span<std::byte> device, std::span<const std::byte> p
   } else if (staged.size() > kLargestDelivery) {
     CopyToDevice(device, staged, what, stream_);
   } else {
-    QUIRE_CHECK(staged.size() <= device.size(), "{}: {} bytes for {}", what, staged.size(),
-                device.size());
     if (waiting_.size() == kMaxColumnCopies) Deliver();
     waiting_.push_back(
         {.from = staged.data(), .to = device.data(), .width = static_cast<int64_t>(staged.size())});

@@ -1,4 +1,4 @@
-// What the host brings to the device for a step: behind what a stream was given, without waiting.
+// What the host brings to the device for a step, behind what a stream was given.
 #ifndef QUIRE_DEVICE_CUDA_DELIVERIES_H_
 #define QUIRE_DEVICE_CUDA_DELIVERIES_H_
 
@@ -26,7 +26,8 @@ class Deliveries {
   bool has_room() const { return has_room_; }
 
   // To the first bytes of `device`, with Deliver at the latest. `pinned` may be written again at once where
-  // there is room, and otherwise when the stream has come so far.
+  // there is room, and otherwise when the stream has come so far. Waits for the stream only where the room is
+  // full.
   void Bring(std::span<std::byte> device, std::span<const std::byte> pinned, const char* what);
   // To the first elements of `device`, which are returned.
   template <class T>
