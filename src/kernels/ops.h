@@ -155,7 +155,7 @@ struct ExpertsArgs {
 // What the experts of a layer leave: y[t] = sum_j weights[t, j] * rows[row_of[t, j]] + shared[t], in the
 // order of the choice, is yet to be computed. Views of the ops' own memory, until the next Experts.
 struct ExpertRows {
-  ConstTensorView rows = {};             // [num_tokens * top_k, outputs of down]
+  ConstTensorView rows = {};             // [num_tokens * top_k or more, outputs of down]
   std::span<const int32_t> row_of = {};  // [num_tokens, top_k]
   std::span<const float> weights = {};   // [num_tokens, top_k]
   ConstTensorView shared = {};           // [num_tokens, hidden] of the shared experts; or empty

@@ -121,7 +121,8 @@ void Validate(const CombineArgs& args) {
           "combine.row_of: expected as many for each of {} tokens, got {}", num_tokens,
           num_choices);
   RequireSize("combine.weights", args.weights.size(), num_choices);
-  RequireShape("combine.rows", args.rows, {num_choices, width});
+  const int64_t num_rows = args.rows.rank() == 2 ? args.rows.dim(0) : 0;
+  RequireShape("combine.rows", args.rows, {std::max(num_choices, num_rows), width});
   if (args.shared.empty()) return;
   RequireShape("combine.shared", args.shared, {num_tokens, width});
   Require(args.shared.dtype() == args.rows.dtype(), "combine.shared: expected {} as rows, got {}",

@@ -111,7 +111,7 @@ struct RouteArgs {
 };
 
 struct CombineArgs {
-  ConstTensorView rows = {};             // [num_tokens * top_k, width] act
+  ConstTensorView rows = {};             // [num_tokens * top_k or more, width] act
   std::span<const int32_t> row_of = {};  // [num_tokens, top_k]: where each choice's row is
   std::span<const float> weights = {};   // [num_tokens, top_k]
   ConstTensorView shared = {};           // [num_tokens, width] as rows, added last; or empty

@@ -276,15 +276,16 @@ TEST(RowOpsTest, CopiedRowsAreTheSame) {
 
 TEST(RowOpsTest, CombineIsNearTheReference) {
   SerialExecutor executor;
-  constexpr int64_t kTokens = 4;
+  constexpr int64_t kTokens = 4, kRows = 7;  // some rows are nobody's
   for (int64_t width : kWidths) {
     for (int64_t top_k : {1, 2, 8}) {
       SCOPED_TRACE(fmt::format("width {}, top_k {}", width, top_k));
-      const std::vector<float> row_values = MadeUpRows(10, kTokens * top_k, width);
+      const std::vector<float> row_values = MadeUpRows(10, kRows * top_k, width);
       const std::vector<float> weights = MadeUpValues(11, 0, kTokens * top_k);
-      std::vector<int32_t> row_of(static_cast<size_t>(kTokens * top_k));
+      std::vector<int32_t> row_of(static_cast<size_t>(kRows * top_k));
       std::iota(row_of.begin(), row_of.end(), 0);
       std::shuffle(row_of.begin(), row_of.end(), std::mt19937_64(12));
+      row_of.resize(static_cast<size_t>(kTokens * top_k));
       Reference reference;
       for (int64_t t = 0; t < kTokens; ++t) {
         for (int64_t i = 0; i < width; ++i) {

@@ -504,8 +504,8 @@ void Combine(const CombineArgs& args, Executor& executor) {
   RequireF32("combine.rows", args.rows);
   RequireF32("combine.y", args.y);
   for (const int32_t row : args.row_of) {
-    Require(row >= 0 && row < std::ssize(args.row_of), "combine.row_of: expected 0..{}, got {}",
-            std::ssize(args.row_of) - 1, row);
+    Require(row >= 0 && row < args.rows.dim(0), "combine.row_of: expected 0..{}, got {}",
+            args.rows.dim(0) - 1, row);
   }
   const int64_t num_tokens = args.y.dim(0);
   if (num_tokens == 0) return;

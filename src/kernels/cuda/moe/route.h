@@ -3,6 +3,7 @@
 //   Route         logits -> experts and weights, as kernels/row_ops.h defines them, bit for bit
 //   SortByExpert  gives every choice a row: rows of one expert together, in the order of tokens
 //   RouteAndSort  both; in one launch for few choices
+//   DropPadding   choices of tokens that are padding are of no expert
 //
 // A choice is (token, place among its top_k), numbered token * top_k + place. All spans and views are
 // of device memory; ops launch and return.
@@ -23,13 +24,16 @@ namespace quire::cuda {
 // multiply-add: exponentials and sums are the same operations in the same order.
 void Route(const RouteArgs& args, LiveRows live, const Stream& stream);
 
+// A choice of nobody's: it has no row.
+inline constexpr int32_t kNoExpert = -1;
+
 struct SortByExpertArgs {
   int32_t num_experts = 1;  // 1..kMaxExperts
   int32_t top_k = 1;        // 1..kMaxTopK
-  // [num_tokens, top_k]; one that is not there is reported and counts as expert 0.
+  // [num_tokens, top_k] or kNoExpert; one that is not there is reported and counts as expert 0.
   std::span<const int32_t> experts = {};
   std::span<int32_t> offsets = {};   // [num_experts + 1]: expert e has the rows offsets[e]..[e + 1]
-  std::span<int32_t> row_of = {};    // [num_tokens, top_k]: a permutation of the live choices
+  std::span<int32_t> row_of = {};    // [num_tokens, top_k]: the choice's row, if it has one
   std::span<int32_t> token_of = {};  // [num_tokens * top_k]: the token of every live row
   int32_t* used = nullptr;           // if given: how many experts have rows
   std::span<int32_t> workspace = {};  // SortWorkspace(num_tokens * top_k, num_experts)
@@ -49,6 +53,10 @@ void Validate(const SortByExpertArgs& args);
 void Validate(const RouteArgs& route, const SortByExpertArgs& sort);
 
 void SortByExpert(const SortByExpertArgs& args, const Stream& stream);
+
+// `experts` are [num_tokens, top_k], of which `live` count. For sorting what several ranks have chosen: each has
+// padding of its own.
+void DropPadding(std::span<int32_t> experts, int32_t top_k, LiveRows live, const Stream& stream);
 
 // One CTA routes and sorts up to so many choices among so many experts. More of either is faster with
 // more CTAs, or has no room in one.

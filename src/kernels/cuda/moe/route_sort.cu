@@ -1,4 +1,4 @@
-// SortByExpert.
+// SortByExpert, DropPadding.
 //
 // A counting sort in three steps. Choices are cut into segments, one warp each: (1) every segment
 // counts its choices per expert; (2) these counts are summed over the segments before, and over the
@@ -12,6 +12,7 @@
 #include "kernels/cuda/moe/route.h"
 #include "kernels/cuda/moe/route_sort.cuh"
 #include "kernels/cuda/moe/route_sort.h"
+#include "kernels/cuda/row_ops/row_ops_launch.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -71,7 +72,28 @@ __global__ void __launch_bounds__(kSegmentWarps * 32)
                token_of);
 }
 
+// ---- Padding ----
+
+constexpr int kDropThreads = 256;
+
+__global__ void __launch_bounds__(kDropThreads)
+    DropPaddingKernel(int32_t* experts, int64_t num_choices, int32_t top_k, LiveRows live) {
+  TakeTurn();
+  const int64_t choice = int64_t{blockIdx.x} * kDropThreads + threadIdx.x;
+  if (choice < num_choices && !IsLive(live, choice / top_k)) experts[choice] = kNoExpert;
+}
+
 }  // namespace
+
+void DropPadding(std::span<int32_t> experts, int32_t top_k, LiveRows live, const Stream& stream) {
+  const int64_t num_choices = std::ssize(experts);
+  Require(top_k >= 1 && num_choices % top_k == 0,
+          "drop_padding.experts: expected {} for each token, got {}", top_k, num_choices);
+  if (num_choices == 0) return;
+  const auto grid = static_cast<unsigned>(CeilDiv(num_choices, int64_t{kDropThreads}));
+  LaunchAhead("drop_padding", DropPaddingKernel, {grid, kDropThreads}, stream, experts.data(),
+              num_choices, top_k, live);
+}
 
 void SortByExpert(const SortByExpertArgs& args, const Stream& stream) {
   Validate(args);

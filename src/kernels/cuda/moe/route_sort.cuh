@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "device/cuda/status.cuh"
+#include "kernels/cuda/moe/route.h"
 #include "kernels/cuda/row_ops/row_ops.h"
 
 namespace quire::cuda {
@@ -25,7 +26,7 @@ struct Choices {
   }
   __device__ int32_t ExpertOf(int64_t choice) const {
     const int32_t expert = experts[choice];
-    if (expert >= 0 && expert < num_experts) return expert;
+    if (expert == kNoExpert || (expert >= 0 && expert < num_experts)) return expert;
     Report(status, DeviceFault::kExpert, Launch::kDispatch, static_cast<uint32_t>(choice));
     return 0;
   }
@@ -33,13 +34,13 @@ struct Choices {
 
 // Calls fn(choice, expert, rank, count, first) for the choices of [begin, end), 32 at once, by the
 // calling warp: `rank` of this choice among the `count` of those 32 with its expert, `first` in one
-// lane of each expert. A lane past the end has expert -1.
+// lane of each expert. A lane past the end has kNoExpert.
 template <class Fn>
 __device__ void ForChoices(const Choices& choices, int64_t begin, int64_t end, Fn fn) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int64_t i = begin; i < end; i += 32) {
     const int64_t choice = i + lane;
-    const int32_t expert = choice < end ? choices.ExpertOf(choice) : -1;
+    const int32_t expert = choice < end ? choices.ExpertOf(choice) : kNoExpert;
     const unsigned same = __match_any_sync(~0u, expert);
     const int rank = __popc(same & ((1u << lane) - 1));
     fn(choice, expert, rank, __popc(same), rank == 0);

@@ -280,6 +280,44 @@ TEST_F(CudaRouteTest, OnlyLiveTokensAreSorted) {
   }
 }
 
+// As choices of several ranks lie, each with padding behind its tokens.
+TEST_F(CudaRouteTest, ChoicesOfPaddingHaveNoRows) {
+  for (const int64_t num_tokens : {5, 40, 1200}) {  // of each rank
+    for (const int32_t live : {0, 1, 5}) {
+      constexpr int32_t kTopK = 8, kRanks = 3;
+      const auto of_rank = static_cast<size_t>(num_tokens * kTopK);
+      std::vector<int32_t> experts(of_rank * kRanks);
+      for (size_t i = 0; i < experts.size(); ++i) experts[i] = static_cast<int32_t>(i * 7 % 16);
+      const DeviceVector<int32_t> chosen(experts), count({live});
+      // The second rank's choices alone.
+      DropPadding(chosen.span().subspan(of_rank, of_rank), kTopK, {.count = count.span().data()},
+                  stream());
+      const std::vector<int32_t> dropped = chosen.Values(stream());
+      std::vector<int32_t> left;   // of all experts
+      std::vector<size_t> choice;  // that each of them was
+      for (size_t i = 0; i < experts.size(); ++i) {
+        const bool is_padding = i >= of_rank + static_cast<size_t>(live) * kTopK && i < 2 * of_rank;
+        ASSERT_EQ(dropped[i], is_padding ? kNoExpert : experts[i]) << i;
+        if (is_padding) continue;
+        left.push_back(experts[i]);
+        choice.push_back(i);
+      }
+      const Sorted expected = ReferenceSort(left, 16, 1);
+      const Sorted actual = SortOnDevice(dropped, 16, kTopK, {}, status(), stream());
+      EXPECT_EQ(actual.offsets, expected.offsets);
+      std::vector<int32_t> row_of(experts.size(), -7), token_of(experts.size(), -7);
+      for (size_t i = 0; i < left.size(); ++i) {
+        row_of[choice[i]] = expected.row_of[i];
+        const size_t of_row = choice[static_cast<size_t>(expected.token_of[i])];
+        token_of[i] = static_cast<int32_t>(of_row) / kTopK;
+      }
+      EXPECT_EQ(actual.row_of, row_of);
+      EXPECT_EQ(actual.token_of, token_of);
+    }
+  }
+  EXPECT_EQ(Reported(), kNothing);
+}
+
 TEST_F(CudaRouteTest, AnExpertThatIsNotThereIsReportedAndCountsAsTheFirst) {
   const Sorted actual = SortOnDevice({1, 4, 0, 1}, 4, 2, {}, status(), stream());
   EXPECT_EQ(actual.offsets, (std::vector<int32_t>{0, 2, 4, 4, 4}));

@@ -18,7 +18,7 @@ struct CombineParts {
   const int32_t* row_of;  // [num_tokens, top_k]
   const float* weights;   // as row_of
   int64_t top_k;
-  int64_t num_choices;
+  int64_t num_rows;
   Rows<const T> shared;  // or none
   StatusWord status;
 };
@@ -30,7 +30,7 @@ CombineParts<T> PartsOf(const CombineArgs& args, StatusWord status) {
           .row_of = args.row_of.data(),
           .weights = args.weights.data(),
           .top_k = std::ssize(args.row_of) / args.y.dim(0),
-          .num_choices = std::ssize(args.row_of),
+          .num_rows = args.rows.dim(0),
           .shared = RowsOf<const T>(args.shared),
           .status = status};
 }
@@ -65,7 +65,7 @@ __device__ void CombineGroup(const CombineParts<T>& parts, int64_t token, int64_
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      there[j] = from[j] >= 0 && from[j] < parts.num_choices;
+      there[j] = from[j] >= 0 && from[j] < parts.num_rows;
       LoadGroup<kVector>(parts.rows[there[j] ? from[j] : 0], begin, width, v[j]);
     }
 #pragma unroll

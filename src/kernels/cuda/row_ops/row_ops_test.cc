@@ -303,16 +303,17 @@ TEST_F(CudaRowOpsTest, CopiedRowsAreTheSameInEitherType) {
 }
 
 TEST_F(CudaRowOpsTest, CombineAddsInTheOrderOfTheChoiceThenTheSharedExpert) {
-  constexpr int64_t kTokens = 4;
+  constexpr int64_t kTokens = 4, kRows = 7;  // some rows are nobody's
   for (int64_t width : kWidths) {
     for (int64_t top_k : {1, 2, 8}) {
       SCOPED_TRACE(fmt::format("width {}, top_k {}", width, top_k));
-      const std::vector<float> rows = Narrowed(MadeUpRows(10, kTokens * top_k, width));
+      const std::vector<float> rows = Narrowed(MadeUpRows(10, kRows * top_k, width));
       const std::vector<float> shared = Narrowed(MadeUpRows(13, kTokens, width));
       const std::vector<float> weights = MadeUpValues(11, 0, kTokens * top_k);
-      std::vector<int32_t> row_of(static_cast<size_t>(kTokens * top_k));
+      std::vector<int32_t> row_of(static_cast<size_t>(kRows * top_k));
       std::iota(row_of.begin(), row_of.end(), 0);
       std::shuffle(row_of.begin(), row_of.end(), std::mt19937_64(12));
+      row_of.resize(static_cast<size_t>(kTokens * top_k));
       std::vector<float> plain, with_shared;
       for (int64_t t = 0; t < kTokens; ++t) {
         for (int64_t i = 0; i < width; ++i) {
