@@ -91,11 +91,13 @@ CombineArgs CombineOf(const ExpertRows& rows, TensorView y) {
 
 OpScratch LayOutOps(const OpLimits& limits, Carver& carver) {
   const int64_t tokens = limits.num_tokens();
-  const int64_t choices = limits.num_choices();
   const int32_t experts = limits.num_experts();
   OpScratch scratch;
   scratch.route_logits = carver.TakeTensor(DType::kF32, {tokens, experts});
-  scratch.route_weights = carver.Take<float>(choices);
+  scratch.route_weights = carver.Take<float>(limits.num_choices());
+  // All ranks are at the same bucket.
+  const int64_t choices = limits.num_choices() * limits.expert_ranks;
+  const int64_t visiting = limits.expert_ranks > 1 ? tokens * limits.expert_ranks : 0;
   scratch.route_experts = carver.Take<int32_t>(choices);
   scratch.route_rows = carver.Take<int32_t>(choices);
   scratch.route_sort = carver.Take<int32_t>(experts > 0 ? SortWorkspace(choices, experts) : 0);
@@ -103,11 +105,13 @@ OpScratch LayOutOps(const OpLimits& limits, Carver& carver) {
   scratch.expert_tokens = carver.Take<int32_t>(choices);
   scratch.expert_activated = carver.TakeTensor(DType::kBf16, {choices, limits.expert_width});
   scratch.expert_out = carver.TakeTensor(DType::kBf16, {choices, limits.hidden_size});
+  scratch.visiting = carver.TakeTensor(DType::kBf16, {visiting, limits.hidden_size});
   if (limits.has_block_scales) {
     scratch.codes = TakeQuantisedRows(carver, tokens, limits.widest_input);
     scratch.side_codes = TakeQuantisedRows(carver, tokens, limits.widest_side_input);
     if (experts > 0) {
       scratch.expert_codes = TakeQuantisedRows(carver, choices, limits.expert_width);
+      scratch.visiting_codes = TakeQuantisedRows(carver, visiting, limits.hidden_size);
     }
   }
   scratch.attention =
@@ -272,29 +276,55 @@ TensorView CudaOps::ExpertOut(const ExpertsArgs& args, int64_t num_choices) cons
 
 ExpertRows CudaOps::Experts(const ExpertsArgs& args) {
   const ProductArgs router = RouterOf(args, scratch_);
-  const int64_t num_choices = args.x.dim(0) * args.shape.top_k;
-  const auto choices = static_cast<size_t>(num_choices);
+  const auto own = static_cast<size_t>(args.x.dim(0) * args.shape.top_k);
+  const size_t first = has_own_tokens() ? own * static_cast<size_t>(device_.ranks->rank()) : 0;
+  const size_t all = has_own_tokens() ? own * static_cast<size_t>(device_.ranks->size()) : own;
   Matmul(router);
-  RouteAndSort({.shape = args.shape,
-                .logits = router.y,
-                .bias = args.router_bias,
-                .experts = scratch_.route_experts.first(choices),
-                .weights = scratch_.route_weights.first(choices)},
-               {.num_experts = args.shape.num_experts,
-                .top_k = args.shape.top_k,
-                .experts = scratch_.route_experts.first(choices),
-                .offsets = scratch_.expert_offsets,
-                .row_of = scratch_.route_rows.first(choices),
-                .token_of = scratch_.expert_tokens.first(choices),
-                .used = args.used,
-                .workspace = scratch_.route_sort,
-                .live = device_.live,
-                .status = device_.status},
-               *lane_.stream);
-  RunExperts(args, num_choices);
+  const RouteArgs route{.shape = args.shape,
+                        .logits = router.y,
+                        .bias = args.router_bias,
+                        .experts = scratch_.route_experts.subspan(first, own),
+                        .weights = scratch_.route_weights.first(own)};
+  SortByExpertArgs sort{.num_experts = args.shape.num_experts,
+                        .top_k = args.shape.top_k,
+                        .experts = scratch_.route_experts.first(all),
+                        .offsets = scratch_.expert_offsets,
+                        .row_of = scratch_.route_rows.first(all),
+                        .token_of = scratch_.expert_tokens.first(all),
+                        .used = args.used,
+                        .workspace = scratch_.route_sort,
+                        .live = device_.live,
+                        .status = device_.status};
+  ExpertsArgs of_all = args;
+  if (has_own_tokens()) {
+    Route(route, device_.live, *lane_.stream);
+    of_all.x = BringTokens(args.x, route.experts);
+    sort.live = {};  // padding of all ranks has no experts by now
+    SortByExpert(sort, *lane_.stream);
+  } else {
+    RouteAndSort(route, sort, *lane_.stream);
+  }
+  const auto num_choices = static_cast<int64_t>(all);
+  RunExperts(of_all, num_choices);
   return {.rows = ExpertOut(args, num_choices),
-          .row_of = scratch_.route_rows.first(choices),
-          .weights = scratch_.route_weights.first(choices)};
+          .row_of = scratch_.route_rows.subspan(first, own),
+          .weights = scratch_.route_weights.first(own)};
+}
+
+// Every rank gets all tokens, padding among them, and what was chosen for each: which ranks want a row is known
+// on the device alone, and a recorded step always sends the same bytes. So all sort the same choices alike.
+ConstTensorView CudaOps::BringTokens(ConstTensorView x, std::span<int32_t> experts) {
+  const int64_t rank = device_.ranks->rank(), size = device_.ranks->size();
+  const TensorView& all = scratch_.visiting;
+  const int64_t width = x.dim(1), part = x.dim(0) * width;
+  std::byte* const own = all.data() + rank * part * DTypeBytes(all.dtype());
+  CopyRows({.x = x, .y = TensorView(own, all.dtype(), {x.dim(0), width}, all.side())});
+  AllGather(TensorView(all.data(), all.dtype(), {1, size * part}, all.side()), part);
+  const int64_t choices = std::ssize(experts);
+  DropPadding(experts, static_cast<int32_t>(choices / x.dim(0)), device_.live, *lane_.stream);
+  auto* const bits = reinterpret_cast<float*>(scratch_.route_experts.data());  // only copied
+  AllGather(TensorView(bits, {1, size * choices}, MemorySide::kDevice), choices);
+  return all.FirstRows(size * x.dim(0));
 }
 
 // expert_out = down(silu(gate(x)) * up(x)), each by its own expert, x the row of the token.
@@ -321,7 +351,7 @@ void CudaOps::RunExperts(const ExpertsArgs& args, int64_t num_choices) {
            .up = ViewOf(args.up),
            .rows = scratch_.expert_tokens.first(static_cast<size_t>(num_choices)),
            .y = activated.Columns(own.first, own.count)},
-          lane_.codes);
+          has_own_tokens() ? scratch_.visiting_codes : lane_.codes);
   if (is_cut) Gather(activated, args.width_unit);
   const TensorView out = ExpertOut(args, num_choices);
   product({.x = activated, .w = ViewOf(args.down), .y = out, .routing = RoutingAge::kOld},
@@ -346,7 +376,10 @@ void CudaOps::AllReduceOr(const TensorView& rows) {
 }
 
 void CudaOps::Gather(TensorView whole, int64_t unit) {
-  if (is_alone()) return;
+  if (!is_alone()) AllGather(whole, unit);
+}
+
+void CudaOps::AllGather(TensorView whole, int64_t unit) {
   const int32_t size = device_.ranks->size();
   for (int32_t rank = 0; rank < size; ++rank) {
     shares_[static_cast<size_t>(rank)] = ShareOf(whole.dim(1), unit, rank, size);

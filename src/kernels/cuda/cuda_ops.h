@@ -24,8 +24,9 @@ namespace quire::cuda {
 
 // What the ops of a step need besides their arguments, in device memory.
 struct OpScratch {
-  TensorView route_logits = {};  // [tokens, experts] f32
-  std::span<float> route_weights = {};
+  TensorView route_logits = {};         // [tokens, experts] f32
+  std::span<float> route_weights = {};  // [tokens, top_k]
+  // From here on, of ranks with tokens of their own: those of all of them.
   std::span<int32_t> route_experts = {};   // [tokens, top_k]
   std::span<int32_t> route_rows = {};      // [tokens, top_k]: the choice's row below
   std::span<int32_t> route_sort = {};      // workspace
@@ -33,9 +34,12 @@ struct OpScratch {
   std::span<int32_t> expert_tokens = {};   // [choices]: whose row it is, ordered by expert
   TensorView expert_activated = {};        // [choices, width] bf16
   TensorView expert_out = {};              // [choices, hidden] bf16
+  TensorView visiting = {};                // [tokens, hidden] bf16, of such ranks alone
+  QuantisedRows visiting_codes = {};       // of visiting, with e4m3 weights
   QuantisedRows codes = {};                // of the widest input, with e4m3 weights
   QuantisedRows side_codes = {};           // the same, of what runs beside
   QuantisedRows expert_codes = {};         // of expert_activated
+  // And of this rank's again.
   std::span<std::byte> attention = {};
   std::span<std::byte> selection = {};  // of a sparse model
   ExpandedKeys expanded = {};           // of prompts in multi-head form
@@ -52,6 +56,8 @@ struct OpDevice {
   // anything from then on.
   LiveRows live = {};
   DeviceRank* ranks = nullptr;  // this rank's end of the group, where there is one
+  // With kOwn all ranks have as many tokens, padding among them.
+  RankTokens tokens = RankTokens::kSame;
 };
 
 class CudaOps final : public Ops {
@@ -85,7 +91,8 @@ class CudaOps final : public Ops {
   void PickRows(const PickRowsArgs& args) override;
   void CopyRows(const CopyRowsArgs& args) override;
   void Gather(TensorView whole, int64_t unit) override;
-  // Ranks have no branch: they make collective calls in one order.
+  // Ranks that compute the same tokens have no branch: they make collective calls in one order. With tokens of
+  // their own they make those in Experts alone.
   Ops& Fork() override;
   void Join() override;
   void Mark(ForwardPart part) override;
@@ -101,9 +108,14 @@ class CudaOps final : public Ops {
   RowLaunch Launch() const { return {.status = device_.status}; }
   // Of ops whose rows are the step's tokens.
   RowLaunch LiveLaunch() const { return {.live = device_.live, .status = device_.status}; }
+  // All ranks' tokens where each has its own, of which this rank has chosen `experts`, a part of route_experts.
+  ConstTensorView BringTokens(ConstTensorView x, std::span<int32_t> experts);
   void RunExperts(const ExpertsArgs& args, int64_t num_choices);
   TensorView ExpertOut(const ExpertsArgs& args, int64_t num_choices) const;
-  bool is_alone() const { return device_.ranks == nullptr; }
+  bool has_own_tokens() const { return device_.tokens == RankTokens::kOwn; }
+  // But for experts.
+  bool is_alone() const { return device_.ranks == nullptr || has_own_tokens(); }
+  void AllGather(TensorView whole, int64_t unit);
   // Brings the rows of all ranks' experts together.
   void GatherExperts(const ExpertsArgs& args, TensorView rows);
   void AllReduceOr(const TensorView& rows);
