@@ -23,6 +23,8 @@ int64_t NextMixedTokens(int64_t tokens) {
   return tokens + std::max<int64_t>(256, RoundUp(tokens / 16, int64_t{256}));
 }
 
+constexpr size_t kWordBits = 32;
+
 // The smallest bucket that expands: below it prompts are short, and what latent form does beside costs
 // too much of a step.
 constexpr int64_t kLeastExpandedTokens = 512;
@@ -58,15 +60,32 @@ std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount 
   return buckets;
 }
 
-size_t ChooseBucket(std::span<const BucketSize> buckets, int32_t num_seqs, TokenCount num_tokens,
-                    TokenCount num_latent) {
-  const bool one_token_each = num_tokens == TokenCount(num_seqs);
+bool HasRoom(const BucketSize& bucket, const StepSize& step) {
+  const bool one_token_each = step.num_tokens == TokenCount(step.num_seqs);
+  return (one_token_each || !bucket.is_decode) && bucket.num_latent >= step.num_latent &&
+         bucket.num_seqs >= step.num_seqs && bucket.num_tokens >= step.num_tokens;
+}
+
+size_t ChooseBucket(std::span<const BucketSize> buckets, const StepSize& step) {
   for (size_t i = 0; i < buckets.size(); ++i) {
-    if (buckets[i].is_decode && !one_token_each) continue;
-    if (buckets[i].num_latent < num_latent) continue;
-    if (buckets[i].num_seqs >= num_seqs && buckets[i].num_tokens >= num_tokens) return i;
+    if (HasRoom(buckets[i], step)) return i;
   }
-  QUIRE_CHECK(false, "no bucket for {} sequences of {} tokens", num_seqs, num_tokens);
+  QUIRE_CHECK(false, "no bucket for {} sequences of {} tokens", step.num_seqs, step.num_tokens);
+}
+
+size_t RefusalWords(size_t num_buckets) { return CeilDiv(num_buckets, kWordBits); }
+
+void Refuse(std::span<const BucketSize> buckets, const StepSize& step, std::span<uint32_t> words) {
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (!HasRoom(buckets[i], step)) words[i / kWordBits] |= uint32_t{1} << i % kWordBits;
+  }
+}
+
+size_t FirstWithRoom(std::span<const BucketSize> buckets, std::span<const uint32_t> words) {
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if ((words[i / kWordBits] >> i % kWordBits & 1) == 0) return i;
+  }
+  QUIRE_CHECK(false, "no bucket of {} has room for the steps of all ranks", buckets.size());
 }
 
 }  // namespace quire

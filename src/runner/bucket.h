@@ -31,11 +31,26 @@ struct BucketSize {
 std::vector<BucketSize> MakeBuckets(StepMode mode, int32_t max_seqs, TokenCount max_step_tokens,
                                     bool expands = false);
 
-// The smallest bucket for a step of num_seqs sequences with num_tokens tokens together, of which the
-// first num_latent are to attend in latent form; it is in the list if the step keeps the limits the list
-// was made with. One that does not expand takes steps that have no room in one that does.
-size_t ChooseBucket(std::span<const BucketSize> buckets, int32_t num_seqs, TokenCount num_tokens,
-                    TokenCount num_latent);
+// What a step has: num_seqs sequences with num_tokens tokens together, of which the first num_latent are to
+// attend in latent form.
+struct StepSize {
+  int32_t num_seqs = 0;
+  TokenCount num_tokens{0};
+  TokenCount num_latent{0};
+};
+
+// Whether a step of a bucket may be this one.
+bool HasRoom(const BucketSize& bucket, const StepSize& step);
+
+// The smallest bucket with room for a step; it is in the list if the step keeps the limits the list was made
+// with. One that does not expand takes steps that have no room in one that does.
+size_t ChooseBucket(std::span<const BucketSize> buckets, const StepSize& step);
+
+// Steps of several ranks that are all to be of one bucket: each says which have no room for its own, a bit for
+// each bucket, and of all bits together FirstWithRoom is the bucket.
+size_t RefusalWords(size_t num_buckets);
+void Refuse(std::span<const BucketSize> buckets, const StepSize& step, std::span<uint32_t> words);
+size_t FirstWithRoom(std::span<const BucketSize> buckets, std::span<const uint32_t> words);
 
 }  // namespace quire
 

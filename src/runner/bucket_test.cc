@@ -23,7 +23,7 @@ TEST(BucketTest, EveryStepWithinTheLimitsHasABucketAndNoSmallerOneWouldDo) {
       for (int32_t seqs = 1; seqs <= max_seqs; ++seqs) {
         for (int64_t tokens = seqs; tokens <= max_tokens; ++tokens) {
           const BucketSize& bucket =
-              buckets[ChooseBucket(buckets, seqs, TokenCount(tokens), TokenCount(tokens))];
+              buckets[ChooseBucket(buckets, {seqs, TokenCount(tokens), TokenCount(tokens)})];
           const bool decode = tokens == seqs;
           ASSERT_GE(bucket.num_tokens, TokenCount(tokens));
           // Padding tokens need a row of their own, or a row each.
@@ -62,14 +62,38 @@ TEST(BucketTest, MixedTokensGrowAsListedAndAreNeverPaddedByMuch) {
                                          1280, 1536, 1792, 2048}));
   EXPECT_LT(MakeBuckets(StepMode::kGraph, 64, TokenCount(1 << 20)).size(), 150u);
   // 63 sequences that decode beside a prompt of 1024 tokens.
-  EXPECT_EQ(buckets[ChooseBucket(buckets, 64, TokenCount(1087), TokenCount(1087))].num_tokens,
+  EXPECT_EQ(buckets[ChooseBucket(buckets, {64, TokenCount(1087), TokenCount(1087)})].num_tokens,
             TokenCount(1280));
+}
+
+// Neither the larger of the ranks' own buckets nor that of their largest numbers would do.
+TEST(BucketTest, RanksThatStepTogetherChooseTheSmallestBucketWithRoomForEach) {
+  const auto buckets = MakeBuckets(StepMode::kGraph, 64, TokenCount(2048));  // 11 and 17
+  const auto common = [&](const std::vector<StepSize>& steps) {
+    std::vector<uint32_t> all(RefusalWords(buckets.size()));
+    for (const StepSize& step : steps) {
+      std::vector<uint32_t> own(all.size());
+      Refuse(buckets, step, own);
+      for (size_t i = 0; i < own.size(); ++i) all[i] |= own[i];
+    }
+    return buckets[FirstWithRoom(buckets, all)];
+  };
+  const auto step = [](int32_t seqs, int64_t tokens) {
+    return StepSize{seqs, TokenCount(tokens), TokenCount(tokens)};
+  };
+  const BucketSize mixed{.num_seqs = 65, .num_tokens = TokenCount(16)};
+  EXPECT_EQ(common({step(12, 12), step(1, 4)}), mixed);
+  EXPECT_EQ(common({step(12, 12), step(1, 12)}), mixed);
+  EXPECT_EQ(common({step(3, 3), step(0, 0), step(5, 5)}).num_tokens, TokenCount(8));
+  EXPECT_TRUE(common({step(3, 3), step(0, 0), step(5, 5)}).is_decode);
+  EXPECT_EQ(common({step(0, 0)}).num_tokens, TokenCount(1));
+  EXPECT_EQ(common({step(64, 64), step(1, 2048)}).num_tokens, TokenCount(2048));
 }
 
 TEST(BucketTest, StepsOfPromptsThatExpandHaveBucketsOfTheirOwn) {
   const auto buckets = MakeBuckets(StepMode::kGraph, 100, TokenCount(2048), /*expands=*/true);
   const auto chosen = [&](int32_t seqs, int64_t tokens, int64_t latent) {
-    return buckets[ChooseBucket(buckets, seqs, TokenCount(tokens), TokenCount(latent))];
+    return buckets[ChooseBucket(buckets, {seqs, TokenCount(tokens), TokenCount(latent)})];
   };
   EXPECT_EQ(
       chosen(9, 1000, 8),

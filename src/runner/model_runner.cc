@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <numeric>
 #include <utility>
 
 #include "attn/expansion.h"
 #include "base/error.h"
+#include "base/group_threads.h"
 #include "kernels/mha_prefill.h"
 #include "model/cost.h"
 #include "model/forward.h"
@@ -22,6 +24,9 @@ size_t ToSize(int64_t n) { return static_cast<size_t>(n); }
 }  // namespace
 
 ModelRunner::ModelRunner(std::unique_ptr<StepDevice> device, const MemoryPlan& plan)
+    : ModelRunner(std::move(device), plan, Ready::kNow) {}
+
+ModelRunner::ModelRunner(std::unique_ptr<StepDevice> device, const MemoryPlan& plan, Ready ready)
     : plan_(plan),
       device_(std::move(device)),
       memory_(device_->memory()),
@@ -31,6 +36,34 @@ ModelRunner::ModelRunner(std::unique_ptr<StepDevice> device, const MemoryPlan& p
     expanded_keys_ = Max(expanded_keys_, bucket.expanded_keys);
   }
   trees_.reserve(ToSize(plan.limits.max_seqs));
+  meeting_.resize(1 + (device_->steps_alike() ? RefusalWords(bucket_sizes_.size()) : 0));
+  if (ready == Ready::kNow) GetReady();
+}
+
+// Runners go when all threads have ended: what one has may be read by another one until then.
+std::vector<std::unique_ptr<ModelRunner>> ModelRunner::OfGroups(
+    std::vector<std::unique_ptr<StepDevice>> devices, std::span<const MemoryPlan> plans) {
+  std::vector<std::unique_ptr<ModelRunner>> runners;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    runners.emplace_back(new ModelRunner(std::move(devices[i]), plans[i], Ready::kLater));
+  }
+  std::vector<std::exception_ptr> thrown(runners.size());
+  GroupThreads(runners.size()).Run([&](size_t i) {
+    try {
+      runners[i]->GetReady();
+    } catch (...) {
+      thrown[i] = std::current_exception();
+      runners[i]->device_->Abandon(thrown[i]);  // the others may wait for it
+    }
+  });
+  for (const std::exception_ptr& each : thrown) {
+    if (each) std::rethrow_exception(each);
+  }
+  return runners;
+}
+
+void ModelRunner::GetReady() {
+  device_->Enter();
   PrepareBuckets();
   device_->Ready(plan_);
 }
@@ -63,7 +96,7 @@ ByteOffset ModelRunner::WeightBytesPerStep(int64_t num_tokens) const {
 // ---- A step ----
 
 void ModelRunner::Submit(const StepBatch& batch) {
-  device_->ThrowIfLost();
+  device_->Enter();
   const PageCount looked_at = CheckBatchOfGroup(batch, plan_.limits, plan_.num_groups);
   QUIRE_CHECK(!is_running_, "a step is still to be collected");
   stats_.pages_looked_at = looked_at;
@@ -80,10 +113,11 @@ void ModelRunner::Submit(const StepBatch& batch) {
 
 // What can be wrong with a batch is found before anything is given to the device.
 void ModelRunner::Start(const StepBatch& batch) {
-  const Clock::time_point begin = Clock::now();
   batch_ = batch;
   const auto num_seqs = static_cast<int32_t>(batch.sequences.size());
-  stats_.bucket = ChooseBucket(bucket_sizes_, num_seqs, NumTokens(batch), NumLatent(batch));
+  stats_.bucket = device_->steps_alike() ? MeetForBucket(Rows::kOwn, SizeOf(batch)).value()
+                                         : ChooseBucket(bucket_sizes_, SizeOf(batch));
+  const Clock::time_point begin = Clock::now();
   PackBucket(stats_.bucket);
   stats_.padded_rows = static_cast<int32_t>(work_.seqs.size()) - num_seqs;
   stats_.padded_tokens = TokenCount(work_.num_tokens) - NumTokens(batch);
@@ -100,6 +134,25 @@ void ModelRunner::Start(const StepBatch& batch) {
   device_->Run(work_);
   // Masks are the caller's to write until Collect.
   if (!memory_.results.has_masks()) device_->Sample(work_);
+}
+
+StepSize ModelRunner::SizeOf(const StepBatch& batch) const {
+  return {.num_seqs = static_cast<int32_t>(batch.sequences.size()),
+          .num_tokens = NumTokens(batch),
+          .num_latent = NumLatent(batch)};
+}
+
+// How many passes a rank has is its own affair: all of them meet before each, and those that have none until
+// nobody has.
+std::optional<size_t> ModelRunner::MeetForBucket(Rows rows, const StepSize& size) {
+  const std::span<uint32_t> refusals = std::span(meeting_).subspan(1);
+  std::ranges::fill(meeting_, 0);
+  meeting_[0] = rows == Rows::kOwn ? 1 : 0;
+  if (device_->steps_alike()) Refuse(bucket_sizes_, size, refusals);
+  device_->MeetRanks(meeting_);
+  if (meeting_[0] == 0) return std::nullopt;
+  return device_->steps_alike() ? FirstWithRoom(bucket_sizes_, refusals)
+                                : ChooseBucket(bucket_sizes_, size);
 }
 
 void ModelRunner::SampleMasked() {
@@ -265,21 +318,35 @@ std::span<const TokenLogprob> ModelRunner::Draft(const DraftPass& pass) {
 }
 
 void ModelRunner::EndPasses() {
-  device_->ThrowIfLost();
-  while (device_->OthersDraft()) ModelRunner::Draft({});
+  device_->Enter();
+  while (const std::optional<size_t> bucket = MeetForBucket(Rows::kOthers, {})) {
+    RunPassIn(*bucket, {}, Tops::kHost,
+              [&](const DraftWork& work) { device_->Draft(work_, work); });
+  }
 }
 
-// As a step of its own, in the smallest bucket: results of the last one stay as they are.
+// A pass that writes keys alone has no experts, so that nobody else takes part in it.
+size_t ModelRunner::BucketOf(const DraftPass& pass) {
+  const TokenCount num_tokens = NumTokens({.sequences = pass.sequences});
+  const StepSize size{.num_seqs = static_cast<int32_t>(pass.sequences.size()),
+                      .num_tokens = num_tokens,
+                      .num_latent = num_tokens};
+  const bool has_experts = device_->pads() || !pass.wanted.empty();
+  return has_experts ? MeetForBucket(Rows::kOwn, size).value() : ChooseBucket(bucket_sizes_, size);
+}
+
 DraftWork ModelRunner::RunPass(const DraftPass& pass, Tops tops,
                                FunctionRef<void(const DraftWork&)> run) {
-  device_->ThrowIfLost();
+  device_->Enter();
   QUIRE_CHECK(!is_running_, "a step is still to be collected");
+  return RunPassIn(BucketOf(pass), pass, tops, run);
+}
+
+// As a step of its own: results of the last one stay as they are.
+DraftWork ModelRunner::RunPassIn(size_t number, const DraftPass& pass, Tops tops,
+                                 FunctionRef<void(const DraftWork&)> run) {
   grown_ = {};  // of a step that was refused
   batch_ = {.sequences = pass.sequences};
-  const TokenCount num_tokens = NumTokens(batch_);
-  const size_t num_seqs = pass.sequences.size();
-  const size_t number =
-      ChooseBucket(bucket_sizes_, static_cast<int32_t>(num_seqs), num_tokens, num_tokens);
   PackRows(number);
   const DraftWork draft = PackDraft(pass, tops);
   try {
@@ -301,7 +368,7 @@ void ModelRunner::Extend(const DraftPass& pass, std::span<const KeptDraft> kept)
             [&](const DraftWork& work) { device_->Grow(work_, work, growth); });
     return;
   }
-  device_->ThrowIfLost();
+  device_->Enter();
   try {
     device_->Grow({}, {}, growth);
   } catch (...) {
@@ -388,7 +455,7 @@ DraftWork ModelRunner::PackDraft(const DraftPass& pass, Tops tops) {
 // ---- Results ----
 
 const StepResult& ModelRunner::Collect() {
-  device_->ThrowIfLost();
+  device_->Enter();
   QUIRE_CHECK(is_running_, "no step was submitted");
   is_running_ = false;
   try {

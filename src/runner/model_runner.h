@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "base/units.h"
 #include "decode/tree_growth.h"
 #include "model/forward.h"
+#include "runner/bucket.h"
 #include "runner/draft_runner.h"
 #include "runner/memory_plan.h"
 #include "runner/metered_runner.h"
@@ -29,6 +31,10 @@ class ModelRunner : public MeteredRunner, private DraftRunner, private TreeGrowe
  public:
   // `plan` is the one that the device was made with.
   ModelRunner(std::unique_ptr<StepDevice> device, const MemoryPlan& plan);
+  // One for each device of ranks with tokens of their own: all get ready at once, since they may wait for each
+  // other in that, each on a thread of its own. If one throws, so does this.
+  static std::vector<std::unique_ptr<ModelRunner>> OfGroups(
+      std::vector<std::unique_ptr<StepDevice>> devices, std::span<const MemoryPlan> plans);
   ~ModelRunner() override;
   ModelRunner(const ModelRunner&) = delete;
   ModelRunner& operator=(const ModelRunner&) = delete;
@@ -51,6 +57,10 @@ class ModelRunner : public MeteredRunner, private DraftRunner, private TreeGrowe
   DraftRunner* draft_runner() override { return memory_.num_draft_rows > 0 ? this : nullptr; }
 
  private:
+  enum class Ready { kNow, kLater };
+  ModelRunner(std::unique_ptr<StepDevice> device, const MemoryPlan& plan, Ready ready);
+  void GetReady();
+
   int32_t num_step_states() const override { return memory_.num_step_states; }
   int32_t first_row_state() const override { return memory_.first_row_state; }
   // A pass that is padded has rows that are wanted.
@@ -65,13 +75,20 @@ class ModelRunner : public MeteredRunner, private DraftRunner, private TreeGrowe
   void UseTrees(std::span<const quire::Draft> drafts) override;
 
   void PrepareBuckets();
+  StepSize SizeOf(const StepBatch& batch) const;
+  enum class Rows { kOwn, kOthers };  // whose are wanted of a pass, or computed by a step
+  // The bucket of the next step or pass, which this rank has or takes part in; none where all ask for others'.
+  std::optional<size_t> MeetForBucket(Rows rows, const StepSize& size);
   void Start(const StepBatch& batch);
   void PackBucket(size_t number);
   void PackRows(size_t number);
   // Where the most likely tokens of a pass are for: one each is the highest, and found without a search.
   enum class Tops { kHost, kDevice };
   void DropChains();
+  size_t BucketOf(const DraftPass& pass);
   DraftWork RunPass(const DraftPass& pass, Tops tops, FunctionRef<void(const DraftWork&)> run);
+  DraftWork RunPassIn(size_t bucket, const DraftPass& pass, Tops tops,
+                      FunctionRef<void(const DraftWork&)> run);
   DraftWork PackDraft(const DraftPass& pass, Tops tops);
   void PackTrees();
   void TakeTrees();
@@ -93,6 +110,8 @@ class ModelRunner : public MeteredRunner, private DraftRunner, private TreeGrowe
   const std::unique_ptr<StepDevice> device_;
   StepMemory& memory_;  // the device's
   std::vector<BucketSize> bucket_sizes_;
+  // Whether a rank has rows, and which buckets have no room for those of some.
+  std::vector<uint32_t> meeting_;
   TokenCount expanded_keys_{0};  // of buckets that expand
   PageRowBook book_;
 

@@ -64,8 +64,9 @@ class StepDevice {
   virtual void Prepare(const StepWork&) {}
   virtual void Ready(MemoryPlan&) {}
 
-  // Throws why no step can run any more.
-  virtual void ThrowIfLost() const {}
+  // What a call of the runner begins with, on the thread that all of the following is then called on. Throws why
+  // no step can run any more.
+  virtual void Enter() {}
 
   // Brings new pages of sequences to their rows; nothing is computed.
   virtual void BringPages(size_t bucket, std::span<const SequenceStep> seqs,
@@ -81,9 +82,11 @@ class StepDevice {
   // A pass of the draft layer, between steps. When it returns, it is done, and memory().host_tops hold
   // what came of it.
   virtual void Draft(const StepWork& work, const DraftWork& draft) = 0;
-  // Of ranks with tokens of their own, where this one has no pass to run: whether another one has. Then this
-  // one runs one without rows, and asks again.
-  virtual bool OthersDraft() { return false; }
+  // Of ranks with tokens of their own: every word becomes the OR of all ranks', between steps. Of one rank, and of
+  // ranks with the same tokens, they are as they should be.
+  virtual void MeetRanks(std::span<uint32_t>) {}
+  // Whether steps and passes of such ranks have to be of one bucket.
+  virtual bool steps_alike() const { return false; }
   // Whether trees grow on the device. Then Draft may be Grow, which returns before anything is done and
   // brings nothing to the host, and without rows only keeps drafts.
   virtual bool grows_trees() const { return false; }

@@ -14,10 +14,8 @@ DeviceProperties QueryDevice() {
   int count = 0;
   Check(cudaGetDeviceCount(&count), "looking for a CUDA device");
   if (count == 0) throw DeviceError(DeviceError::Lasts::kOnce, "there is no CUDA device");
-  int current = 0;
-  Check(cudaGetDevice(&current), "cudaGetDevice");
   cudaDeviceProp found{};
-  Check(cudaGetDeviceProperties(&found, current), "cudaGetDeviceProperties");
+  Check(cudaGetDeviceProperties(&found, CurrentDevice()), "cudaGetDeviceProperties");
   DeviceProperties device{.name = found.name,
                           .capability_major = found.major,
                           .capability_minor = found.minor,
@@ -44,6 +42,12 @@ int32_t NumDevices() {
     return 0;
   }
   return count;
+}
+
+int32_t CurrentDevice() {
+  int current = 0;
+  Check(cudaGetDevice(&current), "cudaGetDevice");
+  return current;
 }
 
 void UseDevice(int32_t number) { Check(cudaSetDevice(number), "choosing a CUDA device"); }

@@ -31,6 +31,8 @@ void RequireHopper(const DeviceProperties& device);
 
 // How many devices CUDA shows the process; 0 where it cannot say.
 int32_t NumDevices();
+// The calling thread's.
+int32_t CurrentDevice();
 // What the calling thread does with CUDA from now on is of that device.
 void UseDevice(int32_t number);
 

@@ -151,7 +151,7 @@ void CpuStepDevice::Sample(const StepWork& work) {
   thread_.Give(PartOf<&CpuStepDevice::SampleNow>(this, work));
 }
 
-void CpuStepDevice::ThrowIfLost() const {
+void CpuStepDevice::Enter() {
   if (ranks_ != nullptr) ranks_->ThrowIfFailed();
 }
 
@@ -295,28 +295,15 @@ void CpuStepDevice::Draft(const StepWork& work, const DraftWork& draft) {
                 .results = memory_.device_tops},
                pool_);
   };
-  // One without rows is what others have asked for, and one that writes keys alone has no experts.
-  const bool is_own = memory_.buckets[work.bucket].host.live_tokens[0] > 0 && draft.num_rows > 0;
   orders_.WithRanks([&] {
     orders_.TellDraft(work, draft);
-    if (is_own) AnyDrafts(true);
     DraftNow(work, draft, sample);
   });
 }
 
-bool CpuStepDevice::OthersDraft() {
-  bool others = false;
-  orders_.WithRanks([&] { others = AnyDrafts(false); });
-  return others;
-}
-
-// Whether a rank with tokens of its own has a pass with experts to run: all of them ask before each, and those
-// that have none until nobody has. So how many passes a rank has is its own affair.
-bool CpuStepDevice::AnyDrafts(bool own) {
-  if (config_.shard.tokens != RankTokens::kOwn) return false;
-  uint32_t any = own ? 1 : 0;
-  ranks_->AllReduceOr({&any, 1});
-  return any != 0;
+void CpuStepDevice::MeetRanks(std::span<uint32_t> words) {
+  if (config_.shard.tokens != RankTokens::kOwn) return;
+  orders_.WithRanks([&] { ranks_->AllReduceOr(words); });
 }
 
 void CpuStepDevice::DraftNow(const StepWork& work, const DraftWork& draft,

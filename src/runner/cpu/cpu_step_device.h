@@ -70,14 +70,16 @@ class CpuStepDevice : public StepDevice, private StepFollower {
     return PageCount(std::numeric_limits<int64_t>::max());
   }
 
-  void ThrowIfLost() const override;
+  void Enter() override;
   void BringPages(size_t, std::span<const SequenceStep>, std::span<const RowUse>) override;
   void Bring(const StepWork& work) override;
   void Run(const StepWork& work) override;
   void Sample(const StepWork& work) override;
   void Wait() override { thread_.Wait(); }
   void Draft(const StepWork& work, const DraftWork& draft) override;
-  bool OthersDraft() override;
+  void MeetRanks(std::span<uint32_t> words) override;
+  // As on a device that records them, though nothing here would need it.
+  bool steps_alike() const override { return pads() && config_.shard.tokens == RankTokens::kOwn; }
   std::span<const int32_t> draft_token_ids() const override {
     return head_ ? head_->token_ids() : std::span<const int32_t>();
   }
@@ -102,7 +104,6 @@ class CpuStepDevice : public StepDevice, private StepFollower {
                 FunctionRef<void(int64_t first, int64_t count)> sample);
   void DraftNow(const StepWork& work, const DraftWork& draft,
                 FunctionRef<void(int64_t first, int64_t count)> sample);
-  bool AnyDrafts(bool own);
   DraftModel Drafting() const { return {model_, head_ ? &*head_ : nullptr}; }
   std::span<const KvStore> TrunkStores() const;
   void SampleAll(const StepWork& work, const SampledRows& sampled, const SampleResults& results);

@@ -88,6 +88,7 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
     : options_(options),
       config_(CudaConfigFor(model, options)),
       limits_(plan.limits),
+      device_(CurrentDevice()),
       properties_(QueryDevice()),
       rank_(std::move(rank)),
       arena_(ZeroedArena(plan.arena())),
@@ -102,7 +103,7 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
         return LayOutCudaSteps(config_, plan.limits, options, properties_.num_sms, parts_, carver_,
                                pinned);
       }()),
-      orders_(rank_.host.get(), memory_),
+      orders_(rank_.host.get(), memory_, config_.shard.tokens),
       gemms_(options.deterministic ? GemmBackend::kTiles : GemmBackend::kCublasLt, parts_.gemm,
              parts_.side_gemm),
       work_(memory_.buckets.size()),
@@ -122,6 +123,14 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
   PlanProducts();
 }
 
+// Ranks with tokens of their own go one after the other, when all have ended their last step: none may wait for
+// the others, as the end of a group of NCCL does. A recording has its calls in it, and goes first.
+CudaStepDevice::~CudaStepDevice() {
+  if (config_.shard.tokens != RankTokens::kOwn) return;
+  work_.clear();
+  rank_.device->Abort();
+}
+
 std::unique_ptr<CudaOps> CudaStepDevice::MakeOps(size_t bucket, const OpScratch& scratch) {
   return std::make_unique<CudaOps>(
       scratch, OpDevice{.stream = stream_,
@@ -129,7 +138,8 @@ std::unique_ptr<CudaOps> CudaStepDevice::MakeOps(size_t bucket, const OpScratch&
                         .gemms = gemms_,
                         .status = status_.word(),
                         .live = {.count = memory_.buckets[bucket].device.live_tokens.data()},
-                        .ranks = rank_.device.get()});
+                        .ranks = rank_.device.get(),
+                        .tokens = config_.shard.tokens});
 }
 
 // Where trees grow: the host translates what it is brought itself.
@@ -303,9 +313,15 @@ SampleArgs CudaStepDevice::SampleOf(const SampleCapacity& capacity, const Sample
 
 // ---- A device that is lost ----
 
-void CudaStepDevice::ThrowIfLost() const {
+void CudaStepDevice::Enter() {
   if (rank_.host != nullptr) rank_.host->ThrowIfFailed();
   if (lost_) throw DeviceError(*lost_);
+  UseDevice(device_);
+}
+
+void CudaStepDevice::MeetRanks(std::span<uint32_t> words) {
+  if (config_.shard.tokens != RankTokens::kOwn) return;
+  orders_.WithRanks([&] { rank_.host->AllReduceOr(words); });
 }
 
 // Waits for all that was launched, well or not. A pass that failed may have left its branch unjoined.

@@ -6,7 +6,8 @@
 // every bucket once and launches it as one, kEager launches the same work piece by piece.
 //
 // Of several ranks each has such a device, and rank 0's tells the others what to do, as on the CPU
-// (runner/step_orders.h). Whatever fails then ends all of them for good.
+// (runner/step_orders.h); or each has tokens of its own, and all run the same bucket. Whatever fails then ends
+// all of them for good.
 #ifndef QUIRE_RUNNER_CUDA_CUDA_STEP_DEVICE_H_
 #define QUIRE_RUNNER_CUDA_CUDA_STEP_DEVICE_H_
 
@@ -53,11 +54,12 @@ struct CudaRank {
   std::shared_ptr<DeviceRank> device = nullptr;
 };
 
-// On the device that is current for the calling thread, which every other caller has as well.
+// On the device that is current for the calling thread; Enter makes it that of another one.
 class CudaStepDevice : public StepDevice, private StepFollower {
  public:
   CudaStepDevice(const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
                  const MemoryPlan& plan, const LoadProgress& progress, CudaRank rank = {});
+  ~CudaStepDevice() override;
 
   // Does what rank 0 says, until a rank fails or rank 0's runner ends.
   void Follow() noexcept;
@@ -69,7 +71,9 @@ class CudaStepDevice : public StepDevice, private StepFollower {
 
   void Prepare(const StepWork& work) override;
   void Ready(MemoryPlan& plan) override;
-  void ThrowIfLost() const override;
+  void Enter() override;
+  void MeetRanks(std::span<uint32_t> words) override;
+  bool steps_alike() const override { return config_.shard.tokens == RankTokens::kOwn; }
 
   // Waits for the copy of the one before: they share the bucket's pinned memory.
   void BringPages(size_t bucket, std::span<const SequenceStep> seqs,
@@ -170,6 +174,7 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   const RunnerOptions options_;
   const ModelConfig config_;  // as the options have it run
   const RunnerLimits limits_;
+  const int32_t device_;  // the number of the calling thread's
   const DeviceProperties properties_;
   const CudaRank rank_;
   DeviceBuffer arena_;
