@@ -106,8 +106,11 @@ TEST_P(MpiRanksTest, ThatAreGroupsChangeNoBitOfAFixtureAndNoTextWhereTheySpecula
   RunnerOptions options = OptionsOfRanks(1);
   const auto alone = RunTwo(*testing::MakeRunner(folder, options));
   options.dp_size = ranks_->size();
-  OnGroups(model, options, {}, ranks_,
-           [&](Runner& group) { ExpectSame(RunTwo(group), alone, "groups"); });
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    options.mode = mode;
+    OnGroups(model, options, {}, ranks_,
+             [&](Runner& group) { ExpectSame(RunTwo(group), alone, "groups"); });
+  }
   if (config.num_draft_layers == 0) return;
   options = DraftOptions(16);
   const auto texts = AnswerAll(*testing::MakeRunner(folder, options), kDraftOutput).texts;

@@ -1,6 +1,6 @@
 // Ranks with tokens of their own: the bits are those of one rank, whatever the others compute meanwhile, and
-// what happens to one is told of all.
-#include "runner/cpu/group_runners.h"
+// what happens to one is told of all. On the CPU, and on one GPU that all share.
+#include "runner/group_runners.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -20,6 +20,7 @@
 #include "runner/memory_plan.h"
 #include "runner/rank_cases.h"
 #include "runner/runner_cases.h"
+#include "runner/test_backend.h"
 #include "runner/test_models.h"
 #include "testing/allocation_count.h"
 #include "testing/error_message.h"
@@ -31,6 +32,7 @@ namespace {
 using testing::AllocationCount;
 using testing::ErrorMessage;
 using testing::JobReport;
+using testing::PlanOfBackend;
 using testing::Weights;
 
 RunnerOptions OptionsOfGroups(int32_t dp_size) {
@@ -48,8 +50,8 @@ struct Groups {
       : config(ReadModelConfig(folder)),
         source(weights == Weights::kFiles ? OpenWeightFiles(folder, config)
                                           : MakeDummyWeights(config)),
-        plan(MakeMemoryPlan(config, *source, options)),
-        runners(MakeGroupRunners(config, *source, options, plan, {}, Shared(std::move(ranks)))) {}
+        plan(PlanOfBackend(config, *source, options)),
+        runners(testing::MakeBackendGroups(config, *source, options, Shared(std::move(ranks)))) {}
 
   ModelConfig config;
   std::unique_ptr<WeightSource> source;
@@ -61,7 +63,8 @@ void ExpectGroupsChangeNoBit(const std::filesystem::path& folder, Weights weight
                              RunnerOptions options = OptionsOfRanks(1)) {
   const ModelConfig config = ReadModelConfig(folder);
   if (config.moe.expert_width == 0) return;
-  const std::vector<JobReport> alone = RunTwo(*testing::MakeRunner(folder, options, weights));
+  const std::vector<JobReport> alone =
+      RunTwo(*testing::MakeBackendRunner(folder, options, weights));
   for (const int32_t size : {2, 4}) {
     if (config.moe.route.num_experts % size != 0) continue;
     options.dp_size = size;
@@ -100,6 +103,27 @@ TEST(Groups, RunPaddedStepsAndStepsThatReadNoUnwrittenValueWithTheSameBits) {
   ExpectGroupsChangeNoBit(kHfFixtures / "v3_groups", Weights::kFiles, options);
 }
 
+// Of those that have room for the steps of all.
+TEST(Groups, PadTheirStepsToTheSmallestBucketOfAll) {
+  RunnerOptions options = OptionsOfGroups(2);
+  options.mode = StepMode::kGraph;
+  Groups groups(kHfFixtures / "v3_groups", options, Weights::kFiles);
+  const std::vector<int32_t> tokens(11, 3);
+  const std::vector<PageId> pages = FirstPages(3);
+  const auto size_of_step = [&](size_t number, size_t num_tokens, Others others) {
+    const StepSequence seq{
+        .tokens = std::span(tokens).first(num_tokens), .pages = pages, .want = Want::kNextToken};
+    OneOfGroups(PointersTo(groups.runners), number, others).Step({.sequences = {&seq, 1}});
+    const size_t bucket = groups.runners[number]->last_step().bucket;
+    EXPECT_EQ(groups.runners[1 - number]->last_step().bucket, bucket);
+    return groups.runners[number]->buckets()[bucket].size;
+  };
+  EXPECT_EQ(size_of_step(0, 1, Others::kNothing).num_tokens, TokenCount(1));
+  EXPECT_EQ(size_of_step(1, 11, Others::kNothing).num_tokens, TokenCount(16));
+  EXPECT_EQ(size_of_step(1, 1, Others::kTheSame).num_tokens, TokenCount(1));
+  EXPECT_EQ(size_of_step(0, 3, Others::kTheSame).num_tokens, TokenCount(4));
+}
+
 // Which rows each rank asks for differs from layer to layer: all of a step may choose one rank's experts.
 TEST(Groups, HaveRoomForEveryRowOfEveryRankAtOne) {
   const ModelConfig config =
@@ -114,11 +138,11 @@ TEST(Groups, HaveRoomForEveryRowOfEveryRankAtOne) {
 TEST(Groups, TakeWhatThePlanSaysWithAllWeightsButExpertsAndAPoolEach) {
   const ModelConfig config = ReadModelConfig(kHfFixtures / "v3_groups");
   const auto source = OpenWeightFiles(kHfFixtures / "v3_groups", config);
-  const MemoryPlan alone = MakeMemoryPlan(config, *source, OptionsOfRanks(1));
+  const MemoryPlan alone = PlanOfBackend(config, *source, OptionsOfRanks(1));
   RunnerOptions options = OptionsOfGroups(4);
   ByteOffset weights{0};
   for (options.rank = 0; options.rank < 4; ++options.rank) {
-    const MemoryPlan plan = MakeMemoryPlan(config, *source, options);
+    const MemoryPlan plan = PlanOfBackend(config, *source, options);
     EXPECT_EQ(plan.limits.pool_pages, alone.limits.pool_pages);
     EXPECT_EQ(plan.kv, alone.kv);
     EXPECT_EQ(plan.num_groups, 4);
@@ -130,7 +154,7 @@ TEST(Groups, TakeWhatThePlanSaysWithAllWeightsButExpertsAndAPoolEach) {
   EXPECT_LT(weights, alone.weights * 4);
   Groups groups(kHfFixtures / "v3_groups", OptionsOfGroups(4), Weights::kFiles);
   for (const auto& runner : groups.runners) {
-    EXPECT_EQ(runner->memory_plan().total(), groups.plan.total());
+    EXPECT_EQ(runner->memory_plan().arena(), groups.plan.arena());
   }
 }
 
@@ -149,15 +173,16 @@ TEST(Groups, ThatDoNotComeOutEvenAreRefusedWithTheSizesThatWould) {
   options.tp_size = 2;
   config = ReadModelConfig(kHfFixtures / "v3_groups");
   EXPECT_EQ(
-      ErrorMessage(ErrorCode::kInvalidArgument, [&] { MakeMemoryPlan(config, *source, options); }),
+      ErrorMessage(ErrorCode::kInvalidArgument, [&] { PlanOfBackend(config, *source, options); }),
       "dp size: expected 1 with a tp size or an ep size above 1, got 2");
 }
 
 TEST(Groups, OneThatBreaksWithinAStepEndsAllByItsName) {
   for (const int calls : {1, 2, 3, 8}) {
     std::vector<std::unique_ptr<Collective>> ranks = MakeLocalRanks(4);
-    ranks[2] = std::make_unique<BreakingRank>(std::move(ranks[2]), calls);
+    BreakingRank& third = MakeBreaking(ranks[2]);
     Groups groups(kHfFixtures / "v3_groups", OptionsOfGroups(4), Weights::kFiles, std::move(ranks));
+    third.BreakIn(calls);
     OneOfGroups one(PointersTo(groups.runners), 0, Others::kNothing);
     EXPECT_EQ(DeviceErrorOf([&] { RunTwo(one); }), "rank 2 of 4: a memory error") << calls;
     for (const auto& runner : groups.runners) {
@@ -166,12 +191,31 @@ TEST(Groups, OneThatBreaksWithinAStepEndsAllByItsName) {
   }
 }
 
+// Where a rank breaks while groups get ready, nobody has a runner; on the CPU none waits for another then.
+TEST(Groups, OneThatBreaksAtAnyTimeEndsAllByItsName) {
+  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
+    for (const int calls : {1, 2, 7, 40, 61, 100, 150, 200, 300}) {
+      std::vector<std::unique_ptr<Collective>> ranks = MakeLocalRanks(4);
+      ranks[2] = std::make_unique<BreakingRank>(std::move(ranks[2]), calls);
+      RunnerOptions options = OptionsOfGroups(4);
+      options.mode = mode;
+      const auto run = [&] {
+        Groups groups(kHfFixtures / "v3_groups", options, Weights::kFiles, std::move(ranks));
+        OneOfGroups one(PointersTo(groups.runners), 0, Others::kTheSame);
+        for (int round = 0; round < 20; ++round) RunTwo(one);
+      };
+      EXPECT_EQ(DeviceErrorOf(run), "rank 2 of 4: a memory error") << calls;
+    }
+  }
+}
+
 TEST(Groups, OneThatDoesNotComeEndsTheOthersByItsName) {
+  const std::chrono::milliseconds patience = testing::ShortPatience();
   Groups groups(kHfFixtures / "v3_groups", OptionsOfGroups(2), Weights::kFiles,
-                MakeLocalRanks(2, std::chrono::milliseconds(50)));
-  groups.runners[0]->Submit({});
-  EXPECT_EQ(DeviceErrorOf([&] { groups.runners[0]->Collect(); }),
-            "rank 1 of 2: did not come to a gather within 50 ms");
+                MakeLocalRanks(2, patience));
+  const std::string error = DeviceErrorOf([&] { groups.runners[0]->Step({}); });
+  EXPECT_TRUE(error.starts_with("rank 1 of 2: did not come to a ")) << error;
+  EXPECT_TRUE(error.ends_with(fmt::format(" within {} ms", patience.count()))) << error;
 }
 
 TEST(Groups, TakeNoMemoryInAStep) {
@@ -188,7 +232,7 @@ TEST(Groups, TakeNoMemoryInAStep) {
 }
 
 TEST(Groups, ABatchOfNothingIsRefusedByOneRankAlone) {
-  const auto runner = testing::MakeRunner(kHfFixtures / "v3_groups", OptionsOfRanks(1));
+  const auto runner = testing::MakeBackendRunner(kHfFixtures / "v3_groups", OptionsOfRanks(1));
   EXPECT_EQ(ErrorMessage(ErrorCode::kInvalidArgument, [&] { runner->Submit({}); }),
             "step: sequences: expected 1..2, got 0");
 }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -164,8 +165,11 @@ inline std::vector<std::shared_ptr<Collective>> Shared(
 // A rank's end of a group, which breaks in its n-th gather or exchange.
 class BreakingRank final : public Collective {
  public:
-  BreakingRank(std::unique_ptr<Collective> rank, int calls)
+  // Without a number it works until it is told to break.
+  explicit BreakingRank(std::unique_ptr<Collective> rank, int calls = INT_MAX)
       : rank_(std::move(rank)), left_(calls) {}
+  // While no rank makes a call.
+  void BreakIn(int calls) { left_ = calls; }
 
   int32_t rank() const override { return rank_->rank(); }
   int32_t size() const override { return rank_->size(); }
@@ -192,6 +196,14 @@ class BreakingRank final : public Collective {
   const std::unique_ptr<Collective> rank_;
   int left_;
 };
+
+// Puts one that works so far in the place of `rank`.
+inline BreakingRank& MakeBreaking(std::unique_ptr<Collective>& rank) {
+  auto breaking = std::make_unique<BreakingRank>(std::move(rank));
+  BreakingRank& made = *breaking;
+  rank = std::move(breaking);
+  return made;
+}
 
 }  // namespace quire
 

@@ -1,8 +1,7 @@
 #include "runner/cpu/group_runners.h"
 
 #include "base/error.h"
-#include "runner/cpu_runner.h"
-#include "runner/local_ranks_device.h"
+#include "runner/cpu/cpu_step_device.h"
 
 namespace quire {
 
@@ -12,17 +11,15 @@ std::vector<std::unique_ptr<ModelRunner>> MakeGroupRunners(
     std::span<const std::shared_ptr<Collective>> ranks) {
   QUIRE_CHECK(std::ssize(ranks) == options.dp_size, "{} ranks of {}", ranks.size(),
               options.dp_size);
-  std::vector<std::unique_ptr<ModelRunner>> runners;
-  for (int32_t rank = 0; rank < options.dp_size; ++rank) {
-    RunnerOptions each = OptionsOfOthers(options, plan);
-    each.rank = rank;
-    const MemoryPlan own = MakeMemoryPlan(config, source, each);
-    runners.push_back(std::make_unique<CpuRunner>(
-        config, source, each, own,
-        ProgressOfRank(progress, rank, options, own.weights, plan.weights),
-        ranks[static_cast<size_t>(rank)]));
-  }
-  return runners;
+  const auto plan_of = [&](const RunnerOptions& each) {
+    return MakeMemoryPlan(config, source, each);
+  };
+  const auto device_of = [&](const RunnerOptions& each, const MemoryPlan& own,
+                             const LoadProgress& loaded) -> std::unique_ptr<StepDevice> {
+    return std::make_unique<CpuStepDevice>(config, source, each, own, loaded,
+                                           ranks[static_cast<size_t>(each.rank)]);
+  };
+  return MakeGroupRunners(options, plan, progress, {.plan = plan_of, .device = device_of});
 }
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// Ranks of this process that compute tokens of their own: a runner each.
+// Ranks of this process that compute tokens of their own, on the CPU: a runner each.
 #ifndef QUIRE_RUNNER_CPU_GROUP_RUNNERS_H_
 #define QUIRE_RUNNER_CPU_GROUP_RUNNERS_H_
 
@@ -10,16 +10,14 @@
 #include "kernels/weight.h"
 #include "model/config.h"
 #include "model/weight_source.h"
+#include "runner/group_runners.h"
 #include "runner/memory_plan.h"
 #include "runner/model_runner.h"
 #include "runner/runner_options.h"
 
 namespace quire {
 
-// One for each of options.dp_size ranks, which take part in each other's steps, since they have each other's
-// experts: a step of one is a step of all, if need be of no sequences. All have ended the last one before
-// any of the runners goes. `plan` is rank 0's; weights are loaded one rank after the other. Between steps
-// `ranks` may be used for something else, by all of them.
+// Between steps `ranks` may be used for something else, by all of them.
 std::vector<std::unique_ptr<ModelRunner>> MakeGroupRunners(
     const ModelConfig& config, WeightSource& source, const RunnerOptions& options,
     const MemoryPlan& plan, const LoadProgress& progress,

@@ -90,7 +90,8 @@ ModelConfig CudaConfigFor(const ModelConfig& model, const RunnerOptions& options
   ModelConfig config = ConfigFor(model, options);
   if (config.shard.is_cut() && config.fp8_blocks) RequireWholeBlocks(config);
   // Ranks tell each other nothing of it so far.
-  config.expands = !options.deterministic && options.tp_size == 1 && CanExpand(HeadShape(config));
+  config.expands =
+      !options.deterministic && options.num_ranks() == 1 && CanExpand(HeadShape(config));
   return config;
 }
 

@@ -1,5 +1,6 @@
 #include "runner/cuda/local_ranks_device.h"
 
+#include <iterator>
 #include <utility>
 
 #include "device/cuda/nccl_ranks.h"
@@ -7,25 +8,28 @@
 
 namespace quire::cuda {
 
-std::vector<CudaRank> MakeLocalCudaRanks(int32_t size, std::chrono::milliseconds patience) {
+HostRanks MakeHostRanks(int32_t size, std::chrono::milliseconds patience) {
+  auto made = MakeLocalRanks(size, patience);
+  return {std::make_move_iterator(made.begin()), std::make_move_iterator(made.end())};
+}
+
+std::vector<CudaRank> ShareDevice(std::span<const std::shared_ptr<Collective>> hosts) {
   const auto group = std::make_shared<LocalDeviceRank::Group>();
   std::vector<CudaRank> ranks;
-  for (std::unique_ptr<Collective>& own : MakeLocalRanks(size, patience)) {
-    std::shared_ptr<Collective> host = std::move(own);
-    const auto device = std::make_shared<LocalDeviceRank>(host, group);
-    ranks.push_back({.host = std::move(host), .device = device});
+  for (const auto& host : hosts) {
+    ranks.push_back({.host = host, .device = std::make_shared<LocalDeviceRank>(host, group)});
   }
   return ranks;
 }
 
-std::vector<CudaRank> MakeNcclRanks(int32_t size) {
+std::vector<CudaRank> JoinByNccl(std::span<const std::shared_ptr<Collective>> hosts) {
   std::vector<CudaRank> ranks;
-  for (std::unique_ptr<Collective>& own : MakeLocalRanks(size)) {
-    std::shared_ptr<Collective> host = std::move(own);
-    const auto device = std::make_shared<NcclRank>(host);
-    ranks.push_back({.host = std::move(host), .device = device});
-  }
+  for (const auto& host : hosts) ranks.push_back(MakeProcessRank(host));
   return ranks;
+}
+
+std::vector<CudaRank> OnDevices(std::span<const std::shared_ptr<Collective>> hosts) {
+  return NumDevices() >= std::ssize(hosts) ? JoinByNccl(hosts) : ShareDevice(hosts);
 }
 
 CudaRank MakeProcessRank(const std::shared_ptr<Collective>& host) {
@@ -67,9 +71,7 @@ std::unique_ptr<StepDevice> MakeCudaStepDevice(const ModelConfig& model, WeightS
     return std::make_unique<CudaStepDevice>(model, source, options, plan, progress);
   }
   return std::make_unique<LocalRanksDevice>(model, source, options, plan, progress,
-                                            NumDevices() >= options.tp_size
-                                                ? MakeNcclRanks(options.tp_size)
-                                                : MakeLocalCudaRanks(options.tp_size));
+                                            OnDevices(MakeHostRanks(options.tp_size)));
 }
 
 }  // namespace quire::cuda

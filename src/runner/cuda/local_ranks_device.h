@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "device/collective.h"
@@ -19,12 +20,16 @@
 
 namespace quire::cuda {
 
-// All ranks of a group that share the calling thread's GPU; rank r is at [r].
-std::vector<CudaRank> MakeLocalCudaRanks(int32_t size,
-                                         std::chrono::milliseconds patience = kRankPatience);
+// All ranks of a group of this process; rank r is at [r].
+using HostRanks = std::vector<std::shared_ptr<Collective>>;
+HostRanks MakeHostRanks(int32_t size, std::chrono::milliseconds patience = kRankPatience);
 
-// The same, with a GPU each, by NCCL. Throws Error(kInvalidArgument) if that cannot be used.
-std::vector<CudaRank> MakeNcclRanks(int32_t size);
+// The same ranks, all on the calling thread's GPU.
+std::vector<CudaRank> ShareDevice(std::span<const std::shared_ptr<Collective>> hosts);
+// With a GPU each, by NCCL. Throws Error(kInvalidArgument) if that cannot be used.
+std::vector<CudaRank> JoinByNccl(std::span<const std::shared_ptr<Collective>> hosts);
+// With a GPU each where there are as many, and otherwise all on one.
+std::vector<CudaRank> OnDevices(std::span<const std::shared_ptr<Collective>> hosts);
 
 // Rank 0's device, with the others behind it. Rank r of NCCL's is on GPU r.
 class LocalRanksDevice final : public CudaStepDevice {
@@ -40,7 +45,7 @@ class LocalRanksDevice final : public CudaStepDevice {
 };
 
 // This process's rank, where each is a process with a GPU, by NCCL: on the calling thread's device. Throws as
-// MakeNcclRanks.
+// JoinByNccl.
 CudaRank MakeProcessRank(const std::shared_ptr<Collective>& host);
 
 // Rank 0's device where the others are processes.
@@ -52,8 +57,8 @@ class ProcessRanksDevice final : public CudaStepDevice {
 };
 
 // The device of one rank, or of several: a GPU each where there are as many, and otherwise all on the first.
-// With `ranks`, which is rank 0's end of their group, the others are processes with a GPU each, and have loaded
-// their share when it returns.
+// With `ranks`, which is rank 0's end of their group, or that of a rank with tokens of its own, the others are
+// processes with a GPU each, and have loaded their share when it returns.
 std::unique_ptr<StepDevice> MakeCudaStepDevice(const ModelConfig& model, WeightSource& source,
                                                const RunnerOptions& options, const MemoryPlan& plan,
                                                const LoadProgress& progress,
