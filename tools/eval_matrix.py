@@ -197,13 +197,12 @@ def ranked(matrix, sizes):
     asked = [((2, 1), 64, "", sizes.all, {}), ((4, 4), 1, "", sizes.all, {}), ((8, 1), 64, "", sizes.all, {}),
              ((4, 1), 16, "preemptions", sizes.crowd, dict(mode="graph", context=256, pool=256)),
              ((2, 2), 64, "sparse attention", sizes.all, dict(model=SPARSE_MODEL)),
-             ((4, 4), 64, f"drafts {tree_name(TREES[1])}", sizes.short, dict(tree=TREES[1]))]
-    if matrix.options.device == "cpu":
-        asked += [((1, 1), 64, "sequences of their own", sizes.all, dict(groups=4)),
-                  ((1, 1), 16, "sequences of their own, preemptions", sizes.crowd,
-                   dict(groups=2, context=256, pool=512)),
-                  ((1, 1), 64, f"sequences of their own, drafts {tree_name(TREES[1])}", sizes.short,
-                   dict(groups=4, tree=TREES[1]))]
+             ((4, 4), 64, f"drafts {tree_name(TREES[1])}", sizes.short, dict(tree=TREES[1])),
+             ((1, 1), 64, "sequences of their own", sizes.all, dict(groups=4)),
+             ((1, 1), 16, "sequences of their own, preemptions", sizes.crowd,
+              dict(groups=2, context=256, pool=512)),
+             ((1, 1), 64, f"sequences of their own, drafts {tree_name(TREES[1])}", sizes.short,
+              dict(groups=4, tree=TREES[1]))]
     for ranks, page, besides, count, setup in asked[sizes.rank_rows]:
         run = matrix.ask("short", count, page=page, ranks=ranks, **setup)
         size = max(ranks[0], setup.get("groups", 1))

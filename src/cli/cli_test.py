@@ -756,7 +756,6 @@ class RanksTest(CliTest):
         for flags, words in (([name, 0], [name, "1..1024", '"0"']),
                              ([name, 3], ["dp size", "8 experts", "1, 2, 4 or 8", "got 3"]),
                              ([name, 2, "--tp-size", 2], [name, "--tp-size 2", "one rank so far", "got 2"]),
-                             ([name, 2, "--device", "cuda"], [name, "--device cuda", "got 2"]),
                              ([name, 2, "--speculative-algorithm", "eagle3",
                                "--speculative-draft-model-path", V2_LITE],
                               [name, "--speculative-algorithm eagle3", "got 2"])):

@@ -190,19 +190,15 @@ void AddRanks(FlagReader& reader, ModelFlags& flags) {
        "it\n"
        "has as many as the others, and with a KV cache and a prefix tree of its own. The results "
        "are\n"
-       "those of one. On a CPU, without --tp-size; under mpirun each is a process. Requests, "
-       "tokens "
-       "of\n"
-       "a step and of the KV cache, threads and memory are of all together"},
+       "those of one, on GPUs with --deterministic. Without --tp-size; under mpirun each is a "
+       "process.\n"
+       "Requests, tokens of a step and of the KV cache, threads and memory are of all together"},
       flags.dp_size);
 }
 
 // What groups cannot do yet is said by name.
 void CheckGroups(const ModelFlags& flags) {
   if (flags.dp_size == 1) return;
-  Require(flags.device == DeviceKind::kCpu,
-          "--dp-size: expected 1 with --device {}, where groups cannot run yet, got {}",
-          DeviceKindName(flags.device), flags.dp_size);
   Require(flags.tp_size == 1 && flags.ep_size == 1,
           "--dp-size: expected 1 with --tp-size {} and --ep-size {}, since a group has one rank so "
           "far, got {}",

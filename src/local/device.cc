@@ -1,5 +1,6 @@
 #include "local/device.h"
 
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -16,6 +17,7 @@
 #include "kernels/cuda/roof.h"
 #include "runner/cuda/cuda_runner.h"
 #include "runner/cuda/cuda_step_device.h"
+#include "runner/cuda/group_runners.h"
 #include "runner/cuda/local_ranks_device.h"
 #include "runner/cuda/memory_plan.h"
 #endif
@@ -52,6 +54,13 @@ std::unique_ptr<cuda::CudaStepDevice> MakeCudaFollower(const ModelConfig& config
                                                        const std::shared_ptr<Collective>& ranks) {
   return std::make_unique<cuda::CudaStepDevice>(config, weights, options, plan, progress,
                                                 cuda::MakeProcessRank(ranks));
+}
+
+std::vector<std::unique_ptr<ModelRunner>> MakeCudaGroups(
+    const ModelConfig& config, WeightSource& weights, const RunnerOptions& options,
+    const MemoryPlan& plan, const LoadProgress& progress,
+    std::span<const std::shared_ptr<Collective>> ranks) {
+  return cuda::MakeGroupRunners(config, weights, options, plan, progress, cuda::OnDevices(ranks));
 }
 
 std::string NcclProblem() { return cuda::NcclProblem(); }
@@ -92,6 +101,11 @@ std::unique_ptr<CpuStepDevice> MakeCudaFollower(const ModelConfig&, WeightSource
                                                 const RunnerOptions&, const MemoryPlan&,
                                                 const LoadProgress&,
                                                 const std::shared_ptr<Collective>&) {
+  FailWithoutCuda();
+}
+std::vector<std::unique_ptr<ModelRunner>> MakeCudaGroups(
+    const ModelConfig&, WeightSource&, const RunnerOptions&, const MemoryPlan&, const LoadProgress&,
+    std::span<const std::shared_ptr<Collective>>) {
   FailWithoutCuda();
 }
 cpu::Roofs CudaRoofs(int) { FailWithoutCuda(); }
@@ -199,12 +213,11 @@ std::vector<std::unique_ptr<MeteredRunner>> MakeGroups(
     DeviceKind device, const ModelConfig& config, WeightSource& weights,
     const RunnerOptions& options, const MemoryPlan& plan, const LoadProgress& progress,
     std::span<const std::shared_ptr<Collective>> ranks) {
-  QUIRE_CHECK(device == DeviceKind::kCpu, "groups on {}", DeviceKindName(device));
-  std::vector<std::unique_ptr<MeteredRunner>> groups;
-  for (auto& runner : MakeGroupRunners(config, weights, options, plan, progress, ranks)) {
-    groups.push_back(std::move(runner));
-  }
-  return groups;
+  RequireDevice(device);
+  auto runners = device == DeviceKind::kCuda
+                     ? MakeCudaGroups(config, weights, options, plan, progress, ranks)
+                     : MakeGroupRunners(config, weights, options, plan, progress, ranks);
+  return {std::make_move_iterator(runners.begin()), std::make_move_iterator(runners.end())};
 }
 
 cpu::Roofs MeasureRoofs(DeviceKind device, int num_threads, int repeats) {

@@ -67,7 +67,7 @@ TokenCount StepTokensFor(DeviceKind device, TokenCount least);
 MemoryPlan PlanMemory(DeviceKind device, const ModelConfig& config, WeightSource& weights,
                       const RunnerOptions& options);
 // `plan` is PlanMemory's for the same arguments. `ranks` is rank 0's end of the group where ranks are
-// processes: then the others have loaded their share when it returns.
+// processes, or a group's of its own: then the others have loaded their share when it returns.
 std::unique_ptr<MeteredRunner> MakeRunner(DeviceKind device, const ModelConfig& config,
                                           WeightSource& weights, const RunnerOptions& options,
                                           const MemoryPlan& plan, const LoadProgress& progress = {},
@@ -78,7 +78,8 @@ void FollowRank(DeviceKind device, const ModelConfig& config, WeightSource& weig
                 const RunnerOptions& options, const MemoryPlan& plan, const LoadProgress& progress,
                 const std::shared_ptr<Collective>& ranks);
 
-// A runner for each of options.dp_size groups, on the CPU, whose ranks are threads of this process.
+// A runner for each of options.dp_size groups, whose ranks are of this process: `ranks` are all of theirs. Each is
+// called on a thread of its own, since they may wait for each other in every call.
 std::vector<std::unique_ptr<MeteredRunner>> MakeGroups(
     DeviceKind device, const ModelConfig& config, WeightSource& weights,
     const RunnerOptions& options, const MemoryPlan& plan, const LoadProgress& progress,

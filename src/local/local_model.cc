@@ -51,6 +51,16 @@ void WarnOfTopK(const ModelConfig& config, const RunnerOptions& options, const L
                              options.index_top_k, config.indexer->top_k));
 }
 
+void WarnOfSharing(DeviceKind device, const RunnerOptions& options, const LoadEvents& events) {
+  if (device != DeviceKind::kCuda || !events.warning || options.num_ranks() == 1 ||
+      RanksOfDevice(device, options.num_ranks()) == 1) {
+    return;
+  }
+  events.warning(fmt::format(
+      "{} ranks share one GPU, since there are not as many: that is good for tests alone",
+      options.num_ranks()));
+}
+
 RunnerOptions WithRoomForDrafts(const Speculation& speculation, const RunnerOptions& options) {
   if (!speculation.is_on()) return options;
   Require(speculation.algorithm != Speculation::Algorithm::kEagle3 || options.num_ranks() == 1,
@@ -128,15 +138,13 @@ std::unique_ptr<MeteredRunner> SpeculateByCost(std::unique_ptr<MeteredRunner> ta
 }
 
 // What is not built yet is said by name.
-void CheckGroups(DeviceKind device, const LocalOptions& options) {
+void CheckGroups(const LocalOptions& options) {
   Require(options.dp_size >= 1, "dp size: expected at least 1, got {}", options.dp_size);
   if (options.dp_size == 1) return;
-  const auto require = [&](bool holds, const char* why) {
-    Require(holds, "dp size: expected 1 {}, got {}", why, options.dp_size);
-  };
-  require(device == DeviceKind::kCpu, "on a GPU, where groups cannot run yet");
-  require(options.tp_size == 1 && options.ep_size == 1,
-          "with a tp size or an ep size, since a group has one rank so far");
+  Require(
+      options.tp_size == 1 && options.ep_size == 1,
+      "dp size: expected 1 with a tp size or an ep size, since a group has one rank so far, got {}",
+      options.dp_size);
 }
 
 // A group's part of what is of all together.
@@ -155,12 +163,7 @@ std::unique_ptr<MeteredRunner> LoadHere(const OpenedModel& model, DeviceKind dev
   const RunnerOptions options = WithHead(given, model);
   const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
   WarnOfTopK(*model.config, options, events);
-  if (device == DeviceKind::kCuda && events.warning && options.tp_size > 1 && ranks == nullptr &&
-      RanksOfDevice(device, options.tp_size) > 1) {
-    events.warning(fmt::format(
-        "{} ranks share one GPU, since there are not as many: that is good for tests alone",
-        options.tp_size));
-  }
+  if (ranks == nullptr) WarnOfSharing(device, options, events);
   if (events.planned) events.planned(plan);
   auto runner =
       MakeRunner(device, *model.config, *model.weights, options, plan, events.loaded, ranks);
@@ -191,7 +194,7 @@ void SpeculateTogether(const Speculation& speculation, Faults faults, const Load
 
 RunnerOptions MakeRunnerOptions(DeviceKind device, const LocalOptions& options) {
   Require(options.tp_size >= 1, "tp size: expected at least 1, got {}", options.tp_size);
-  CheckGroups(device, options);
+  CheckGroups(options);
   // What checks look for shows in eager steps, one launch at a time.
   const StepMode mode = options.checks == StepChecks::kOff ? StepModeFor(device) : StepMode::kEager;
   const TokenCount step_tokens =
@@ -270,6 +273,7 @@ std::vector<std::unique_ptr<MeteredRunner>> LoadGroupsHere(
     const Speculation& speculation, Faults faults, const LoadEvents& events) {
   const MemoryPlan plan = PlanMemory(device, *model.config, *model.weights, options);
   WarnOfTopK(*model.config, options, events);
+  WarnOfSharing(device, options, events);
   if (events.planned) events.planned(plan);
   auto made = MakeLocalRanks(options.dp_size);
   const std::vector<std::shared_ptr<Collective>> ranks(std::make_move_iterator(made.begin()),
