@@ -454,11 +454,13 @@ DraftWork ModelRunner::PackDraft(const DraftPass& pass, Tops tops) {
 
 // ---- Results ----
 
+// A step that is lost has ended, too, when this throws: it reads what it was given no more.
 const StepResult& ModelRunner::Collect() {
-  device_->Enter();
+  if (!is_running_) device_->Enter();
   QUIRE_CHECK(is_running_, "no step was submitted");
   is_running_ = false;
   try {
+    device_->Enter();
     if (memory_.results.has_masks()) SampleMasked();
     device_->Wait();
   } catch (...) {

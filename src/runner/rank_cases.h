@@ -124,10 +124,16 @@ class OneOfGroups final : public Runner {
 
   const RunnerLimits& limits() const override { return runners_[number_]->limits(); }
   void Submit(const StepBatch& batch) override {
-    OnAll([&](size_t i) {
+    const auto submit = [&](size_t i) {
       const bool computes = i == number_ || others_ == Others::kTheSame;
       runners_[i]->Submit(computes ? batch : StepBatch());
-    });
+    };
+    try {
+      OnAll(submit);
+    } catch (const DeviceError&) {
+      EndSubmitted();
+      throw;
+    }
   }
   const StepResult& Collect() override {
     OnAll([&](size_t i) { results_[i] = &runners_[i]->Collect(); });
@@ -135,6 +141,16 @@ class OneOfGroups final : public Runner {
   }
 
  private:
+  // Those that have begun a step that others have not read the batch until they are collected.
+  void EndSubmitted() {
+    threads_.Run([&](size_t i) {
+      if (thrown_[i]) return;
+      try {
+        runners_[i]->Collect();
+      } catch (const DeviceError&) {  // the same
+      }
+    });
+  }
   void OnAll(FunctionRef<void(size_t)> fn) {
     threads_.Run([&](size_t i) {
       thrown_[i] = nullptr;
