@@ -25,7 +25,7 @@ LoadEvents PrintLoading(LoadMessages messages, const SayLine& say) {
     std::string table = ToTable(plan);
     if (table.ends_with('\n')) table.pop_back();
     say(table);
-    bar->emplace(plan.weights);
+    bar->emplace(plan.weights, plan.num_ranks);
   };
   events.loaded = [bar](ByteOffset loaded) { (*bar)->Update(loaded); };
   events.ready = [bar, say] { say((*bar)->Finish()); };

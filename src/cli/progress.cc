@@ -36,8 +36,8 @@ std::string Bar(double part) {
   return fmt::format("[{:#<{}}{:.<{}}]", "", full, "", kBarWidth - full);
 }
 
-LoadingBar::LoadingBar(ByteOffset total, std::function<Clock::time_point()> now)
-    : total_(total), now_(std::move(now)) {}
+LoadingBar::LoadingBar(ByteOffset total, int32_t num_ranks, std::function<Clock::time_point()> now)
+    : total_(total), num_ranks_(num_ranks), now_(std::move(now)) {}
 
 void LoadingBar::Update(ByteOffset loaded) {
   if (loaded >= total_ && !all_loaded_) all_loaded_ = Seconds();
@@ -50,8 +50,9 @@ void LoadingBar::Update(ByteOffset loaded) {
 
 std::string LoadingBar::Finish() {
   line_.Clear();
-  return fmt::format("loaded {} of weights in {:.1f} s, {:.2f} GB/s", FormatBytes(total_),
-                     Seconds(), GigabytesPerSecond(total_));
+  const std::string whose = num_ranks_ == 1 ? "" : fmt::format(" on each of {} ranks", num_ranks_);
+  return fmt::format("loaded {} of weights{} in {:.1f} s, {:.2f} GB/s{}", FormatBytes(total_),
+                     whose, Seconds(), GigabytesPerSecond(total_), num_ranks_ == 1 ? "" : " each");
 }
 
 double LoadingBar::Seconds() const {

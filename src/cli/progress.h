@@ -3,6 +3,7 @@
 #define QUIRE_CLI_PROGRESS_H_
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -31,12 +32,14 @@ class StatusLine {
 // "[#####.....]"
 std::string Bar(double part);
 
-// Weights while they are loaded: a bar on a terminal, and a line at the end.
+// Weights while they are loaded: a bar on a terminal, and a line at the end. Of several ranks they are
+// one rank's, which all load at about the same time.
 class LoadingBar {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit LoadingBar(ByteOffset total, std::function<Clock::time_point()> now = Clock::now);
+  explicit LoadingBar(ByteOffset total, int32_t num_ranks = 1,
+                      std::function<Clock::time_point()> now = Clock::now);
   void Update(ByteOffset loaded);
   // Clears the bar, and returns how long it took until all of the weights were there.
   std::string Finish();
@@ -47,6 +50,7 @@ class LoadingBar {
 
   StatusLine line_;
   ByteOffset total_;
+  int32_t num_ranks_;
   std::function<Clock::time_point()> now_;
   Clock::time_point begin_ = now_();
   std::optional<double> all_loaded_ = {};  // seconds

@@ -9,13 +9,22 @@ namespace {
 
 TEST(LoadingBarTest, ItTimesTheWeightsAndNotWhatIsDoneBehindThem) {
   LoadingBar::Clock::time_point now;
-  LoadingBar bar(ByteOffset(2'000'000'000), [&] { return now; });
+  LoadingBar bar(ByteOffset(2'000'000'000), 1, [&] { return now; });
   now += std::chrono::seconds(1);
   bar.Update(ByteOffset(1'000'000'000));
   now += std::chrono::seconds(1);
   bar.Update(ByteOffset(2'000'000'000));
   now += std::chrono::seconds(100);
   EXPECT_EQ(bar.Finish(), "loaded 1.86 GiB of weights in 2.0 s, 1.00 GB/s");
+}
+
+TEST(LoadingBarTest, ItSaysWhoseWeightsTheyAre) {
+  LoadingBar::Clock::time_point now;
+  LoadingBar bar(ByteOffset(1'000'000'000), 8, [&] { return now; });
+  now += std::chrono::seconds(2);
+  bar.Update(ByteOffset(1'000'000'000));
+  EXPECT_EQ(bar.Finish(),
+            "loaded 953.67 MiB of weights on each of 8 ranks in 2.0 s, 0.50 GB/s each");
 }
 
 }  // namespace
