@@ -44,7 +44,7 @@ CUtensorMap MakeTensorMap(const TensorMapShape& shape) {
       &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, shape.matrices == 0 ? 2 : 3,
       const_cast<std::byte*>(shape.data), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
       shape.box_columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   Require(
       result == CUDA_SUCCESS,
       "tensor map of {} x {} x {} with boxes of {} x {}: the CUDA driver refuses it with error {}",
