@@ -1,4 +1,4 @@
-// Shared memory of the warpgroup kernel, and how rows get there.
+// Shared memory of the warpgroup kernels, and how rows get there.
 //
 // 64 rows (keys or query heads) of 512 + 64 values are nine panels (ptx/warpgroup.cuh) of 64 values: eight
 // of the latent part, one of the rope's.
@@ -23,7 +23,9 @@ inline constexpr int kStages = 2;  // tiles of keys that there is room for
 // Tiles whose rows are looked up at once, where they are converted, and tiles whose rows are listed.
 inline constexpr int kTilesAtOnce = 4, kListedTiles = 2 * kTilesAtOnce;
 
+template <int kRows>
 struct alignas(1024) PanelRows {
+  static constexpr uint32_t kPanelBytes = kRows * 2 * kPanelValues;
   std::byte panels[kPanels][kPanelBytes];
 };
 // Weights of a tile lie where its rope values were: scores alone read those.
@@ -48,24 +50,50 @@ struct Order {
 };
 inline constexpr int kOrders = kStages;  // at hand at once
 
-struct SharedTiles {
-  PanelRows q;
-  PanelRows keys[kStages];
-  float alpha[kStages][kMlaRows];  // what sums before a tile are multiplied with
-  float2 stats[kMlaRows];          // m and l of a split that has ended
-  float q_units[kMlaRows];         // what queries are counted in (Fp8Keys)
-  Turn turns[kStages];
+// What roles tell each other of pieces and splits, and what a producer keeps for itself.
+struct SharedOrders {
   Order orders[kOrders];
-  PhaseBarrier full[kStages][kParts];          // keys have come
-  PhaseBarrier weighted[kStages];              // their weights are written
-  PhaseBarrier empty[kStages];                 // their values are added
+  float2 stats[kMlaRows];                      // m and l of a split that has ended
+  float q_units[kMlaRows];                     // what queries are counted in (Fp8Keys)
   PhaseBarrier ended, taken;                   // stats are written; are read
   PhaseBarrier given[kOrders], done[kOrders];  // an order is written; nobody reads it any more
   int64_t slots[2][kTileKeys];  // of the tile at hand and the one before; -1: no key, zeros
   const std::byte* rows[kListedTiles]
                        [kTileKeys];  // of tiles that are converted one behind the other
 };
+
+// ---- 64 rows: whole tiles of keys ----
+
+struct SharedTiles : SharedOrders {
+  PanelRows<kMlaRows> q;
+  PanelRows<kTileKeys> keys[kStages];
+  float alpha[kStages][kMlaRows];  // what sums before a tile are multiplied with
+  Turn turns[kStages];
+  PhaseBarrier full[kStages][kParts];  // keys have come
+  PhaseBarrier weighted[kStages];      // their weights are written
+  PhaseBarrier empty[kStages];         // their values are added
+};
 static_assert(sizeof(SharedTiles) <= 232448, "227 KiB a CTA");
+
+// Where a producer is among them.
+class TilePlace {
+ public:
+  __device__ explicit TilePlace(SharedTiles& shared) : shared_(shared) {}
+
+  __device__ uint32_t Panel(uint32_t panel) const {
+    return SharedAddress(&shared_.keys[ring_.stage]) + panel * kPanelBytes;
+  }
+  __device__ PhaseBarrier& Full(uint32_t part) const { return shared_.full[ring_.stage][part]; }
+  __device__ void WaitForRoom(uint32_t part) const {
+    if (part == 0) shared_.empty[ring_.stage].Wait(ring_.parity ^ 1);
+  }
+  __device__ Turn& ThisTurn() const { return shared_.turns[ring_.stage]; }
+  __device__ void Advance() { ring_.Advance(); }
+
+ private:
+  SharedTiles& shared_;
+  RingPosition<kStages> ring_;
+};
 
 // How whole tiles come, where page sizes allow: boxes of `panels` panels of `rows` keys, 0 where they do not.
 struct KeyBoxes {
@@ -79,27 +107,29 @@ struct SourceRow {
   bool is_row;  // or zeros
 };
 
-// ---- bf16 rows: eight threads a row, 128 bytes at a time; each of 128 threads has four rows ----
+// ---- bf16 rows: eight threads a row, 128 bytes at a time, 16 rows of 128 threads at once ----
 
-// Begins to copy 64 rows; source(row) says from where. Calls copied(part) behind each part.
-template <class Source, class Copied>
-__device__ inline void CopyRows(uint32_t tile, int thread, Source source, Copied copied) {
+// Begins to copy kRows rows; source(row) says from where, panel(i) to where. Calls begin(part) before each
+// part's copies and copied(part) behind them.
+template <int kRows, class Source, class Panel, class Begin, class Copied>
+__device__ __forceinline__ void CopyRows(int thread, Source source, Panel panel_at, Begin begin,
+                                         Copied copied) {
   const uint32_t chunk = static_cast<uint32_t>(thread) % 8;
-  SourceRow rows[4];
+  SourceRow rows[kRows / 16];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < kRows / 16; ++i) {
     rows[i] = source(thread / 8 + 16 * i);
     rows[i].from += chunk * 16;
   }
 #pragma unroll
   for (uint32_t part = 0; part < kParts; ++part) {
+    begin(part);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t row = static_cast<uint32_t>(thread / 8 + 16 * i);
-      const uint32_t to = tile + PanelChunk(row, chunk);
+    for (int i = 0; i < kRows / 16; ++i) {
+      const uint32_t to = PanelChunk(static_cast<uint32_t>(thread / 8 + 16 * i), chunk);
 #pragma unroll
       for (uint32_t panel = part * kPartPanels; panel < (part + 1) * kPartPanels; ++panel) {
-        CopyAsync16(to + panel * kPanelBytes, rows[i].from + panel * 128, rows[i].is_row ? 16 : 0);
+        CopyAsync16(panel_at(panel) + to, rows[i].from + panel * 128, rows[i].is_row ? 16 : 0);
       }
     }
     copied(part);
@@ -108,29 +138,33 @@ __device__ inline void CopyRows(uint32_t tile, int thread, Source source, Copied
 
 // A store's rows in bf16, copied as they are: by the copy engine where it can, and without waiting.
 struct Bf16Keys {
+  static constexpr int kProducers = kWarpgroup;  // threads
   static constexpr bool kAreCopied = true;
   static constexpr bool kAreF16 = false;  // latent values, queries and weights are bf16
 
-  // Calls copied(part) behind the copies of each part, which are under way.
-  template <class Source, class Copied>
-  static __device__ void Copy(uint32_t tile, int thread, Source source, Copied copied) {
-    CopyRows(tile, thread, source, copied);
+  // Calls begin(part) before the copies of each part, and copied(part) behind them, which are under way.
+  template <class Source, class Place, class Begin, class Copied>
+  static __device__ void Copy(const Place& place, int thread, Source source, Begin begin,
+                              Copied copied) {
+    CopyRows<kTileKeys>(
+        thread, source, [&](uint32_t panel) { return place.Panel(panel); }, begin, copied);
   }
 
   // Copies, and waits; whether this thread copied a latent value that is not finite.
-  template <class Source>
-  static __device__ bool CopyAndLook(uint32_t tile, int thread, Source source) {
-    CopyRows(tile, thread, source, [](uint32_t) {});
+  template <class Source, class Place>
+  static __device__ bool CopyAndLook(const Place& place, int thread, Source source) {
+    const auto nothing = [](uint32_t) {};
+    Copy(place, thread, source, nothing, nothing);
     CommitCopies();
     WaitForCopies<0>();
     const uint32_t chunk = static_cast<uint32_t>(thread) % 8;
     bool found = false;
 #pragma unroll 1
-    for (uint32_t row = static_cast<uint32_t>(thread) / 8; row < kMlaRows; row += 16) {
+    for (uint32_t row = static_cast<uint32_t>(thread) / 8; row < kTileKeys; row += 16) {
 #pragma unroll
       for (uint32_t panel = 0; panel < kPanels - 1; ++panel) {
-        found |= HasNonFinite<kBf16Exponents>(
-            LoadShared16(tile + panel * kPanelBytes + PanelChunk(row, chunk)));
+        found |=
+            HasNonFinite<kBf16Exponents>(LoadShared16(place.Panel(panel) + PanelChunk(row, chunk)));
       }
     }
     return found;  // the rope part meets no weight
@@ -143,24 +177,29 @@ struct Bf16Keys {
 // values, queries' latent part and weights meet as f16, which has more digits and less range: queries are
 // counted in a power of two of their row's (q_units), and weights are lifted (kLift).
 
-// A thread's two rows. Four threads have a row, 16 codes of a panel each: rows `thread / 4` and 32 below, so
-// that what eight threads store lies in different banks.
+// Four threads have a row, 16 codes of a panel each: of 128 threads rows `thread / 4` and 32 below, so that
+// what eight threads store lies in different banks.
+template <int kRows>
 struct Fp8Rows {
-  SourceRow rows[2];
+  SourceRow rows[kRows];
 
   template <class Source>
   static __device__ __forceinline__ Fp8Rows Of(int thread, Source source) {
-    return {{source(thread / 4), source(thread / 4 + 32)}};
+    Fp8Rows from;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) from.rows[i] = source(thread / 4 + 32 * i);
+    return from;
   }
 };
 
 // 128 codes of a row have one scale, and are two panels' values.
+template <int kRows>
 class Fp8Block {
  public:
   // Begins to load block `block`.
-  __device__ __forceinline__ void Load(int thread, const Fp8Rows& from, uint32_t block) {
+  __device__ __forceinline__ void Load(int thread, const Fp8Rows<kRows>& from, uint32_t block) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < kRows; ++i) {
       const SourceRow& row = from.rows[i];
       const std::byte* codes = row.from + block * 128 + static_cast<uint32_t>(thread) % 4 * 16;
 #pragma unroll
@@ -172,21 +211,21 @@ class Fp8Block {
   }
 
   // Stores what was loaded as f16, and calls look(eight values) for all of it.
-  template <class Look>
-  __device__ __forceinline__ void Store(uint32_t tile, int thread, uint32_t block,
+  template <class Place, class Look>
+  __device__ __forceinline__ void Store(const Place& place, int thread, uint32_t block,
                                         Look look) const {
     const uint32_t lane = static_cast<uint32_t>(thread) % 4;
-    const uint32_t swap = static_cast<uint32_t>(thread) / 4 % 8;  // both rows', modulo 8
-    const uint32_t at = tile + static_cast<uint32_t>(thread) / 4 * 128 + block * 2 * kPanelBytes;
+    const uint32_t swap = static_cast<uint32_t>(thread) / 4 % 8;  // all rows', modulo 8
 #pragma unroll
     for (uint32_t panel = 0; panel < 2; ++panel) {
+      const uint32_t at = place.Panel(block * 2 + panel) + static_cast<uint32_t>(thread) / 4 * 128;
 #pragma unroll
-      for (uint32_t i = 0; i < 2; ++i) {
+      for (uint32_t i = 0; i < kRows; ++i) {
         uint32_t low[4], high[4];
         Dequantise(codes_[panel][i], scales_[i], low, high);
         look(low);
         look(high);
-        const uint32_t row = at + i * 32 * 128 + panel * kPanelBytes;
+        const uint32_t row = at + i * 32 * 128;
         StoreShared16(row + (2 * lane ^ swap) * 16, low);
         StoreShared16(row + ((2 * lane + 1) ^ swap) * 16, high);
       }
@@ -226,78 +265,87 @@ class Fp8Block {
     }
   }
 
-  uint4 codes_[2][2];  // of a panel and row
-  float scales_[2];
+  uint4 codes_[2][kRows];  // of a panel and row
+  float scales_[kRows];
 };
 
+// kThreads producers, of which each has kBlocksAhead blocks of the next rows under way.
+template <int kThreads, uint32_t kBlocksAhead>
 struct Fp8Keys {
+  static constexpr int kProducers = kThreads;
+  static constexpr int kRows = 4 * kTileKeys / kThreads;  // of a thread
   static constexpr uint32_t kRowBytes = 656, kRope = 528, kBlocks = 4;
   static constexpr bool kAreCopied = false;
   static constexpr bool kAreF16 = true;
 
-  // Calls copied(part) behind each part that is whole.
-  template <class Source, class Copied>
-  static __device__ void Copy(uint32_t tile, int thread, Source source, Copied copied) {
-    Convert(tile, thread, source, copied, [](const uint32_t(&)[4]) {});
+  // Calls copied(part) behind each part that is whole. There is room for all of them.
+  template <class Source, class Place, class Begin, class Copied>
+  static __device__ void Copy(const Place& place, int thread, Source source, Begin begin,
+                              Copied copied) {
+    for (uint32_t part = 0; part < kParts; ++part) begin(part);
+    Convert(place, thread, source, copied, [](const uint32_t(&)[4]) {});
   }
   // Whether this thread copied a latent value that is not finite.
-  template <class Source>
-  static __device__ bool CopyAndLook(uint32_t tile, int thread, Source source) {
+  template <class Source, class Place>
+  static __device__ bool CopyAndLook(const Place& place, int thread, Source source) {
     bool found = false;
     Convert(
-        tile, thread, source, [](uint32_t) {},
+        place, thread, source, [](uint32_t) {},
         [&](const uint32_t(&v)[4]) {
           found |= HasNonFinite<kF16Exponents>({v[0], v[1], v[2], v[3]});
         });
     return found;
   }
 
-  // Tile behind tile: kAhead blocks are always under way, at a tile's end those of the next one.
+  // Tile behind tile: kBlocksAhead blocks are always under way, at a tile's end those of the next one.
   class Run {
    public:
     // Begins with the tile whose rows `source` says.
     template <class Source>
     __device__ __forceinline__ void Begin(int thread, Source source) {
-      const Fp8Rows from = Fp8Rows::Of(thread, source);
+      const Rows from = Rows::Of(thread, source);
 #pragma unroll
-      for (uint32_t block = 0; block < kAhead; ++block) blocks_[block].Load(thread, from, block);
+      for (uint32_t block = 0; block < kBlocksAhead; ++block) {
+        blocks_[block].Load(thread, from, block);
+      }
     }
     // Converts it, and begins with the next one. Calls copied(part) behind each part that is whole.
-    template <class Source, class Next, class Copied>
-    __device__ __forceinline__ void Copy(uint32_t tile, int thread, Source source, Next next,
+    template <class Source, class Next, class Place, class Copied>
+    __device__ __forceinline__ void Copy(const Place& place, int thread, Source source, Next next,
                                          Copied copied) {
       const auto look = [](const uint32_t(&)[4]) {};
-      Fp8Rows from = Fp8Rows::Of(thread, source);
-      CopyRope(tile, thread, from);
+      Rows from = Rows::Of(thread, source);
+      CopyRope(place, thread, from);
 #pragma unroll
       for (uint32_t block = 0; block < kBlocks; ++block) {
-        blocks_[block % kAhead].Store(tile, thread, block, look);
-        if (block == kBlocks - kAhead) from = Fp8Rows::Of(thread, next);
-        blocks_[block % kAhead].Load(thread, from, (block + kAhead) % kBlocks);
+        blocks_[block % kBlocksAhead].Store(place, thread, block, look);
+        if (block == kBlocks - kBlocksAhead) from = Rows::Of(thread, next);
+        blocks_[block % kBlocksAhead].Load(thread, from, (block + kBlocksAhead) % kBlocks);
         if (block == kBlocks - 1) WaitForCopies<0>();
         if (block > 0) copied(block - 1);
       }
     }
 
    private:
-    static constexpr uint32_t kAhead = 2;  // four would be a tile, and leave no registers
-    static_assert(kBlocks % kAhead == 0);
+    static_assert(kBlocks % kBlocksAhead == 0);
 
-    Fp8Block blocks_[kAhead];
+    Fp8Block<kRows> blocks_[kBlocksAhead];
   };
 
  private:
-  template <class Source, class Copied, class Look>
-  static __device__ void Convert(uint32_t tile, int thread, Source source, Copied copied,
+  using Rows = Fp8Rows<kRows>;
+
+  template <class Source, class Place, class Copied, class Look>
+  static __device__ void Convert(const Place& place, int thread, Source source, Copied copied,
                                  Look look) {
-    const Fp8Rows from = Fp8Rows::Of(thread, source);
-    Fp8Block blocks[2];  // under way
+    const Rows from = Rows::Of(thread, source);
+    Fp8Block<kRows> blocks[2];  // under way
     blocks[0].Load(thread, from, 0);
     blocks[1].Load(thread, from, 1);
-    CopyRope(tile, thread, from);
+    CopyRope(place, thread, from);
 #pragma unroll
     for (uint32_t block = 0; block < kBlocks; ++block) {
-      blocks[block % 2].Store(tile, thread, block, look);
+      blocks[block % 2].Store(place, thread, block, look);
       if (block + 2 < kBlocks) blocks[block % 2].Load(thread, from, block + 2);
       if (block + 1 == kBlocks) WaitForCopies<0>();
       if (block > 0) copied(block - 1);
@@ -305,15 +353,17 @@ struct Fp8Keys {
   }
 
   // Begins to copy this thread's part of the rope's values.
-  static __device__ __forceinline__ void CopyRope(uint32_t tile, int thread, const Fp8Rows& from) {
+  template <class Place>
+  static __device__ __forceinline__ void CopyRope(const Place& place, int thread,
+                                                  const Rows& from) {
     const uint32_t lane = static_cast<uint32_t>(thread) % 4;
 #pragma unroll
-    for (uint32_t i = 0; i < 2; ++i) {
+    for (uint32_t i = 0; i < kRows; ++i) {
       const uint32_t row = static_cast<uint32_t>(thread) / 4 + 32 * i;
 #pragma unroll
       for (uint32_t j = 0; j < 2; ++j) {
         const uint32_t chunk = lane + 4 * j;
-        CopyAsync16(tile + (kPanels - 1) * kPanelBytes + PanelChunk(row, chunk),
+        CopyAsync16(place.Panel(kPanels - 1) + PanelChunk(row, chunk),
                     from.rows[i].from + kRope + chunk * 16, from.rows[i].is_row ? 16 : 0);
       }
     }

@@ -1,5 +1,5 @@
-// The warpgroup that walks a worker's pieces, looks up pages, copies keys, and tells the others of each
-// piece (Order) and each pass (Turn).
+// The role that walks a worker's pieces, looks up pages, copies keys, and tells the others of each piece
+// (Order) and each pass (Turn).
 #ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_PRODUCER_CUH_
 #define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_PRODUCER_CUH_
 
@@ -7,11 +7,13 @@
 
 namespace quire::cuda::mla {
 
-template <class Keys>
+// Keys::kProducers threads, which find room where Place says.
+template <class Keys, class Place>
 class Producer : Participant {
  public:
-  __device__ Producer(const MlaKernelArgs& args, const KeyBoxes& boxes, SharedTiles& shared)
-      : Participant(args, shared, kProducer), boxes_(boxes) {}
+  template <class Shared>
+  __device__ Producer(const MlaKernelArgs& args, const KeyBoxes& boxes, Shared& shared, int role)
+      : Participant(args, shared, role), boxes_(boxes), place_(shared) {}
 
   // The pieces of `worker`, of rows [row_begin, + 64) of each tile.
   __device__ void Run(int32_t worker, int32_t row_begin) {
@@ -31,8 +33,8 @@ class Producer : Participant {
  private:
   // Hands out an order, once nobody reads the one before the last.
   __device__ void Give(const Piece& piece, const RowBlock& block) {
-    Order& order = shared_.orders[orders_.stage];
-    shared_.done[orders_.stage].Wait(orders_.parity ^ 1);
+    Order& order = told_.orders[orders_.stage];
+    told_.done[orders_.stage].Wait(orders_.parity ^ 1);
     if (thread_ == 0) {
       order.piece = piece;
       order.block = block;
@@ -47,7 +49,7 @@ class Producer : Participant {
       order.nodes[thread_] = has_nodes ? block.NodesOf(args_, token) : 0;
     }
     Sync();  // all of it is written
-    shared_.given[orders_.stage].Arrive();
+    told_.given[orders_.stage].Arrive();
   }
 
   __device__ void RunPiece() {
@@ -118,8 +120,6 @@ class Producer : Participant {
   // The pass of all tokens at `key` is one, and every row sees every key of its tile.
   __device__ bool IsPlain(int32_t key) const { return key + kTileKeys <= plain_end_; }
 
-  __device__ uint32_t To() const { return KeysAt(ring_.stage); }
-
   // Some rows see keys of this tile that others do not. Then a value that is not finite cannot just be
   // multiplied with 0.
   __device__ bool IsPartlySeen(Pass pass) const {
@@ -149,35 +149,32 @@ class Producer : Participant {
 
   // ---- Whole tiles, by the copy engine ----
 
+  // As if every thread had copied. A warp that issues no box arrives all the same, or the ring could lap it.
   __device__ void CopyBoxes(Pass pass, int64_t slot, bool ends_split) {
-    WaitForRoom();
-    PhaseBarrier(&full)[kParts] = shared_.full[ring_.stage];
-    if (thread_ == 0) {
-      shared_.turns[ring_.stage] = {.pass = pass, .is_seen_by_all = true, .ends_split = ends_split};
-#pragma unroll
-      for (uint32_t part = 0; part < kParts; ++part) {
-        full[part].ArriveExpecting(kPartPanels * kPanelBytes);
-      }
-    }
     // A warp has a part of the tile, and a lane a box's keys.
-    const uint32_t part = static_cast<uint32_t>(thread_) / kWarp;
+    const uint32_t own_part = static_cast<uint32_t>(thread_) / kWarp;
     const int32_t key = thread_ % kWarp * boxes_.rows;
-    if (part < kParts && key < kTileKeys) {
-      const uint32_t to = To() + static_cast<uint32_t>(key) * 128;
-      for (uint32_t i = 0; i < kPartPanels; i += boxes_.panels) {
-        const uint32_t panel = part * kPartPanels + i;
-        CopyBox(to + panel * kPanelBytes, &boxes_.map, 0, static_cast<int32_t>(slot),
-                static_cast<int32_t>(panel), full[part].Address());
-      }
-    }
-    // As if every thread had copied. A warp that issues no box arrives all the same, or the ring could
-    // lap it.
-    __syncwarp();
-    if (thread_ % 32 == 0) {
 #pragma unroll
-      for (uint32_t part = 0; part < kParts; ++part) full[part].Arrive(32);
+    for (uint32_t part = 0; part < kParts; ++part) {
+      place_.WaitForRoom(part);
+      PhaseBarrier& full = place_.Full(part);
+      if (thread_ == 0) {
+        if (part == 0) {
+          place_.ThisTurn() = {.pass = pass, .is_seen_by_all = true, .ends_split = ends_split};
+        }
+        full.ArriveExpecting(kPartPanels * kPanelBytes);
+      }
+      if (part == own_part && key < kTileKeys) {
+        for (uint32_t i = 0; i < kPartPanels; i += boxes_.panels) {
+          const uint32_t panel = part * kPartPanels + i;
+          CopyBox(place_.Panel(panel) + static_cast<uint32_t>(key) * 128, &boxes_.map, 0,
+                  static_cast<int32_t>(slot), static_cast<int32_t>(panel), full.Address());
+        }
+      }
+      __syncwarp();
+      if (thread_ % kWarp == 0) full.Arrive(kWarp);
     }
-    ring_.Advance();
+    place_.Advance();
   }
 
   // ---- Any tile, by all threads ----
@@ -190,25 +187,28 @@ class Producer : Participant {
   }
   __device__ void CopyKeys(Pass pass, int64_t slot, bool ends_split) {
     const Source source = SourceOf(slot);
-    WaitForRoom();
     if (pass.token == kAllTokens && !IsPartlySeen(pass)) {
-      Announce({.pass = pass,
-                .is_seen_by_all = IsSeenByAll(pass),
-                .ends_split = ends_split,
-                .needs_fence = Keys::kAreCopied});
-      Keys::Copy(To(), thread_, source, [&](uint32_t part) {
-        PhaseBarrier& full = shared_.full[ring_.stage][part];
+      const Turn turn{.pass = pass,
+                      .is_seen_by_all = IsSeenByAll(pass),
+                      .ends_split = ends_split,
+                      .needs_fence = Keys::kAreCopied};
+      const auto begin = [&](uint32_t part) {
+        place_.WaitForRoom(part);
+        Announce(turn, part);
+      };
+      Keys::Copy(place_, thread_, source, begin, [&](uint32_t part) {
         if constexpr (Keys::kAreCopied) {
-          full.ArriveAfterCopies();
+          place_.Full(part).ArriveAfterCopies();
         } else {
           FenceForProducts();
-          full.Arrive();
+          place_.Full(part).Arrive();
         }
       });
-      ring_.Advance();
+      place_.Advance();
       return;
     }
-    const bool found = AnyThread(Keys::CopyAndLook(To(), thread_, source));
+    WaitForRoom();
+    const bool found = AnyThread(Keys::CopyAndLook(place_, thread_, source));
     if (pass.token == kAllTokens && found) {
       CopyKeysOfTokens(pass, ends_split);
     } else {
@@ -234,17 +234,18 @@ class Producer : Participant {
 #pragma unroll 1
       for (; key < batch_end; key += kTileKeys) {
         PrefetchRows(key + 2 * kTileKeys, end);
+        const Turn turn{.pass = {.key = key, .token = kAllTokens},
+                        .is_seen_by_all = true,
+                        .ends_split = EndsSplit(key + kTileKeys)};
         WaitForRoom();
-        Announce({.pass = {.key = key, .token = kAllTokens},
-                  .is_seen_by_all = true,
-                  .ends_split = EndsSplit(key + kTileKeys)});
+        for (uint32_t part = 0; part < kParts; ++part) Announce(turn, part);
         // Behind the last tile it is loaded again, and not used.
         const int32_t next = min(key + kTileKeys, end - kTileKeys);
-        run.Copy(To(), thread_, RowsOf(key), RowsOf(next), [&](uint32_t part) {
+        run.Copy(place_, thread_, RowsOf(key), RowsOf(next), [&](uint32_t part) {
           FenceForProducts();
-          shared_.full[ring_.stage][part].Arrive();
+          place_.Full(part).Arrive();
         });
-        ring_.Advance();
+        place_.Advance();
       }
     }
     return end;
@@ -252,21 +253,25 @@ class Producer : Participant {
   // Where the rows of the run's tile at `key` are listed.
   __device__ int ListOf(int32_t key) const { return (key - run_begin_) / kTileKeys % kListedTiles; }
   __device__ auto RowsOf(int32_t key) const {
-    return [rows = shared_.rows[ListOf(key)]](int row) { return SourceRow{rows[row], true}; };
+    return [rows = told_.rows[ListOf(key)]](int row) { return SourceRow{rows[row], true}; };
   }
-  // The row that a lane looks up, of those that its warp loads: 8, and 8 more 32 below.
+  // A warp loads this many rows of a tile, and so many lanes look up or prefetch them: 8, and 8 more 32 below
+  // where there are as many.
+  static constexpr int32_t kWarpRows = kTileKeys * kWarp / Keys::kProducers;
+  static constexpr int32_t kGroups = kWarp / kWarpRows;
   __device__ int32_t LaneRow() const {
-    return thread_ / 32 * 8 + thread_ % 8 + thread_ / 8 % 2 * 32;
+    return thread_ / kWarp * 8 + thread_ % 8 + thread_ % kWarpRows / 8 * 32;
   }
+  __device__ int32_t LaneGroup() const { return thread_ % kWarp / kWarpRows; }
   // Lists the warp's rows of kTilesAtOnce tiles.
   __device__ void ListRows(int32_t key, int32_t end) {
 #pragma unroll
-    for (int32_t i = 0; i < kTilesAtOnce; i += 2) {
-      const int32_t tile = key + (i + thread_ / 16 % 2) * kTileKeys;
+    for (int32_t i = 0; i < kTilesAtOnce; i += kGroups) {
+      const int32_t tile = key + (i + LaneGroup()) * kTileKeys;
       if (tile >= end) continue;
       const Pass pass{.key = tile, .token = kAllTokens};
       const int64_t slot = Block().SlotOf(args_, pass, LaneRow(), end);
-      shared_.rows[ListOf(tile)][LaneRow()] =
+      told_.rows[ListOf(tile)][LaneRow()] =
           reinterpret_cast<const std::byte*>(args_.store.LatentRow(slot));
     }
     __syncwarp();
@@ -274,12 +279,14 @@ class Producer : Participant {
   // Brings the warp's rows of a tile into L2: memory is far.
   __device__ void PrefetchRows(int32_t key, int32_t end) const {
     if (key >= end) return;
-    // Half of the lanes begin in the middle of the row.
-    const uint32_t begin = static_cast<uint32_t>(thread_) / 16 % 2 * 3 * 128;
-    const std::byte* row = shared_.rows[ListOf(key)][LaneRow()] + begin;
-    PrefetchLine(row);
-    PrefetchLine(row + 128);
-    PrefetchLine(row + min(256, Keys::kRowBytes - 1 - begin));
+    // Groups of lanes begin in different places of the row, which is on six lines.
+    constexpr uint32_t kLines = CeilDiv(6, kGroups);
+    const uint32_t begin = static_cast<uint32_t>(LaneGroup()) * kLines * 128;
+    const std::byte* row = told_.rows[ListOf(key)][LaneRow()];
+#pragma unroll
+    for (uint32_t i = 0; i < kLines; ++i) {
+      PrefetchLine(row + min(begin + i * 128, Keys::kRowBytes - 1));
+    }
   }
 
   // The tile again for each token by itself, with the keys that it sees. Rare: a value is not finite,
@@ -290,7 +297,7 @@ class Producer : Participant {
       const Pass one{.key = pass.key, .token = token};
       const Source source = SourceOf(LookUp(one));
       if (token > first) WaitForRoom();
-      const bool found = AnyThread(Keys::CopyAndLook(To(), thread_, source));
+      const bool found = AnyThread(Keys::CopyAndLook(place_, thread_, source));
       Publish({.pass = one, .keeps_others = found, .ends_split = ends_split && token == last});
     }
   }
@@ -308,29 +315,33 @@ class Producer : Participant {
   };
   // Of the tile whose slots the threads have.
   __device__ Source SourceOf(int64_t slot) {
-    int64_t(&slots)[kTileKeys] = shared_.slots[slots_parity_];
+    int64_t(&slots)[kTileKeys] = told_.slots[slots_parity_];
     slots_parity_ ^= 1;
     if (thread_ < kTileKeys) slots[thread_] = slot;
     Sync();  // slots are written, and nobody reads those before the last
     return {args_.store, slots};
   }
-  __device__ void WaitForRoom() { shared_.empty[ring_.stage].Wait(ring_.parity ^ 1); }
+  __device__ void Sync() const { SyncThreads<Keys::kProducers>(barrier_); }
   __device__ bool AnyThread(bool says) const {
-    return SyncWarpgroupAny(BarrierOf(kProducer), says);
+    return SyncThreadsAny<Keys::kProducers>(barrier_, says);
+  }
+  __device__ void WaitForRoom() const {
+#pragma unroll
+    for (uint32_t part = 0; part < kParts; ++part) place_.WaitForRoom(part);
   }
 
-  // The others are told, with the tile's first part.
-  __device__ void Announce(const Turn& turn) {
+  // The others are told, with the tile's first part. There is room for this one.
+  __device__ void Announce(const Turn& turn, uint32_t part) {
     if (thread_ != 0) return;
-    shared_.turns[ring_.stage] = turn;
-    for (PhaseBarrier& full : shared_.full[ring_.stage]) full.Arrive();
+    if (part == 0) place_.ThisTurn() = turn;
+    place_.Full(part).Arrive();
   }
   // A tile whose copies have ended.
   __device__ void Publish(const Turn& turn) {
-    Announce(turn);
+    for (uint32_t part = 0; part < kParts; ++part) Announce(turn, part);
     FenceForProducts();
-    for (PhaseBarrier& full : shared_.full[ring_.stage]) full.Arrive();
-    ring_.Advance();
+    for (uint32_t part = 0; part < kParts; ++part) place_.Full(part).Arrive();
+    place_.Advance();
   }
 
   const KeyBoxes& boxes_;
@@ -344,7 +355,7 @@ class Producer : Participant {
   PagedKey key_ = {.page = 0, .offset = RowBlock::kNoKey};
   int32_t listed_ = RowBlock::kNoKey;
   Pass ahead_ = {};
-  RingPosition<kStages> ring_;
+  Place place_;
   uint32_t slots_parity_ = 0;
 };
 

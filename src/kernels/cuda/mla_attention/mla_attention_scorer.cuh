@@ -2,15 +2,15 @@
 #ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_SCORER_CUH_
 #define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_SCORER_CUH_
 
-#include "kernels/cuda/mla_attention/mla_attention_participant.cuh"
+#include "kernels/cuda/mla_attention/mla_attention_queries.cuh"
 
 namespace quire::cuda::mla {
 
 template <class Keys>
 class Scorer : Participant {
  public:
-  __device__ Scorer(const MlaKernelArgs& args, SharedTiles& shared)
-      : Participant(args, shared, kScorer) {}
+  __device__ Scorer(const MlaKernelArgs& args, SharedTiles& shared, int role)
+      : Participant(args, shared, role), shared_(shared) {}
 
   __device__ __forceinline__ void Run() {
     ForEachOrder([&] {
@@ -28,68 +28,26 @@ class Scorer : Participant {
   }
 
  private:
+  // Row 0 or 1 of the two whose scores a product leaves in this thread.
+  __device__ __forceinline__ int32_t RowOf(int which) const {
+    return thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * which;
+  }
+  __device__ __forceinline__ int32_t VisibleTo(int which) const {
+    return ThisOrder().visible[RowOf(which)];
+  }
+  __device__ __forceinline__ uint32_t KeysAt(int stage) const {
+    return SharedAddress(&shared_.keys[stage]);
+  }
+
   // Nobody else reads queries.
   __device__ __forceinline__ void LoadQueries() {
     Sync();  // products of the piece before have ended in all warps
-    const auto source = [&](int row) {
-      // Without a row nothing is read; the address must be one of q all the same.
-      const bool is_row = row < Block().num_rows;
-      const int32_t at = is_row ? row : 0;
-      const Bf16* from =
-          args_.q.Row<Bf16>(Block().tile.q_begin.raw() + Block().TokenOf(at), Block().HeadOf(at));
-      return SourceRow{reinterpret_cast<const std::byte*>(from), is_row};
-    };
-    CopyRows(SharedAddress(&shared_.q), thread_, source, [](uint32_t) {});
-    CommitCopies();
-    WaitForCopies<0>();
-    if constexpr (Keys::kAreF16) NarrowQueries();
-    FenceForProducts();
+    CopyQueries<Keys::kAreF16>(args_, Block(), shared_.q, told_.q_units, thread_);
     Sync();  // queries are written
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
       scale_[which] = args_.scale * kLog2E;
-      if constexpr (Keys::kAreF16) scale_[which] *= shared_.q_units[RowOf(which)];
-    }
-  }
-
-  // The latent part of queries becomes f16, in the thread that copied it. A power of two takes a row's
-  // largest value to [2^10, 2^11), so that no value is too large and those that are lost are too small
-  // to count.
-  __device__ __forceinline__ void NarrowQueries() {
-    const uint32_t chunk = static_cast<uint32_t>(thread_) % 8;
-#pragma unroll 1
-    for (uint32_t row = static_cast<uint32_t>(thread_) / 8; row < kMlaRows; row += 16) {
-      const uint32_t at = SharedAddress(&shared_.q) + PanelChunk(row, chunk);
-      uint32_t largest = 0;
-#pragma unroll
-      for (uint32_t panel = 0; panel < kPanels; ++panel) {
-        const uint4 v = LoadShared16(at + panel * kPanelBytes);
-        largest = __vmaxu2(largest, __vmaxu2(__vmaxu2(v.x & 0x7fff7fff, v.y & 0x7fff7fff),
-                                             __vmaxu2(v.z & 0x7fff7fff, v.w & 0x7fff7fff)));
-      }
-      largest = max(largest & 0xffff, largest >> 16);
-#pragma unroll
-      for (int lanes = 1; lanes < 8; lanes *= 2) {
-        largest = max(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
-      }
-      // Exponents as floats store them. Rows that are not finite stay so whatever they are counted in.
-      const uint32_t exponent = max(largest >> 7, 11u);
-      const float unit = __uint_as_float((exponent - 10) << 23);
-      const float per_unit = __uint_as_float((264 - min(exponent, 254u)) << 23);
-      if (chunk == 0) shared_.q_units[row] = unit;
-#pragma unroll
-      for (uint32_t panel = 0; panel < kPanels; ++panel) {
-        const uint4 v = LoadShared16(at + panel * kPanelBytes);
-        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-        uint32_t narrow[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float low = __uint_as_float(words[i] << 16) * per_unit;
-          const float high = __uint_as_float(words[i] & 0xffff0000) * per_unit;
-          narrow[i] = panel < kPanels - 1 ? PackF16(low, high) : PackBf16(low, high);
-        }
-        StoreShared16(at + panel * kPanelBytes, narrow);
-      }
+      if constexpr (Keys::kAreF16) scale_[which] *= told_.q_units[RowOf(which)];
     }
   }
 
@@ -173,7 +131,7 @@ class Scorer : Participant {
       if (scale * (top - before) > kSlack) m_[which] = top;
       float anchor = scale * Anchor(m_[which]);
       alpha[which] = Base2Exponent::Exp(scale * before - anchor);  // 1 where m stays
-      anchor -= kLift;
+      anchor -= kLift<Keys>;
       float sum = 0.0f;
 #pragma unroll
       for (int chunk = 0; chunk < 8; ++chunk) {
@@ -204,22 +162,19 @@ class Scorer : Participant {
 
   // A thread's l is of its own keys: a quarter of every eight.
   __device__ __forceinline__ void EndSplit() {
-    shared_.taken.Wait(ended_parity_ ^ 1);
+    told_.taken.Wait(ended_parity_ ^ 1);
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
       l_[which] += __shfl_xor_sync(kAllLanes, l_[which], 1);
       l_[which] += __shfl_xor_sync(kAllLanes, l_[which], 2);
       if (thread_ % 4 == 0)
-        shared_.stats[RowOf(which)] = make_float2(scale_[which] * m_[which] - kLift, l_[which]);
+        told_.stats[RowOf(which)] = make_float2(scale_[which] * m_[which] - kLift<Keys>, l_[which]);
     }
-    shared_.ended.Arrive();
+    told_.ended.Arrive();
     ended_parity_ ^= 1;
   }
 
-  // Weights go to 2^kSlack. Those of f16 begin as far above its smallest values as its largest allow.
-  static constexpr float kSlack = 8.0f;
-  static constexpr float kLift = Keys::kAreF16 ? 7.0f : 0.0f;
-
+  SharedTiles& shared_;
   float scale_[2];     // of our rows
   float m_[2], l_[2];  // of our rows; m not scaled, l of our keys until the split ends
   RingPosition<kStages> ring_;

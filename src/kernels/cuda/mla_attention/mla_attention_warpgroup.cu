@@ -11,12 +11,17 @@
 // ascending. So neither rows beside it nor pages change a bit.
 #include "device/cuda/launch.h"
 #include "kernels/cuda/mla_attention/mla_attention_adder.cuh"
+#include "kernels/cuda/mla_attention/mla_attention_boxes.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_producer.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_scorer.cuh"
 
 namespace quire::cuda {
 namespace mla {
 namespace {
+
+// By warpgroup.
+enum Role : int { kScorer = 0, kAdders = 1, kProducer = 3 };
+constexpr int kRoles = 4;
 
 // Registers of a thread. They begin with 128 each: what adders take, the others have given back. A producer
 // that converts has codes under way in its own; a register that it has to store away would wait for them.
@@ -57,38 +62,14 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
   const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (role == kScorer) {
     GiveRegistersBack<Registers<Keys>::kScorer>();
-    Scorer<Keys>(args, shared).Run();
+    Scorer<Keys>(args, shared, role).Run();
   } else if (role == kProducer) {
     GiveRegistersBack<Registers<Keys>::kProducer>();
-    Producer<Keys>(args, boxes, shared).Run(worker, row_begin);
+    Producer<Keys, TilePlace>(args, boxes, shared, role).Run(worker, row_begin);
   } else {
     TakeRegisters<Registers<Keys>::kAdder>();
-    Adder<Keys>(args, shared, worker, role).Run();
+    Adder<Keys>(args, shared, worker, role, role - kAdders).Run();
   }
-}
-
-// Boxes of a page's rows, of 64 keys at most.
-KeyBoxes KeyBoxesOf(const StoreView& store) {
-  KeyBoxes boxes{};
-  // Rows of a box are counted in 32 bits.
-  if (store.num_slots > INT32_MAX) return boxes;
-  for (int32_t rows : {64, 32, 16}) {
-    if (store.page_size % rows != 0) continue;
-    // A panel's values of all keys are a matrix. Panels of whole tiles follow each other in shared memory too.
-    boxes.rows = rows;
-    boxes.panels = rows == kTileKeys ? kPartPanels : 1;
-    boxes.map = MakeTensorMap({.data = store.memory,
-                               .rows = store.num_slots,
-                               .columns = kPanelValues,
-                               .row_bytes = store.parts[0].row_stride,
-                               .box_rows = rows,
-                               .box_columns = kPanelValues,
-                               .matrices = kPanels,
-                               .matrix_bytes = 2 * kPanelValues,
-                               .box_matrices = static_cast<int32_t>(boxes.panels)});
-    break;
-  }
-  return boxes;
 }
 
 template <class Keys>
@@ -111,12 +92,10 @@ void LaunchMlaWarpgroup(const MlaAttentionArgs& args, const KeyLists& lists, con
                         StatusWord status) {
   const MlaKernelArgs kernel_args = KernelArgsOf(args, lists, status);
   if (kernel_args.store.format == KvFormat::kLatentFp8) {
-    mla::Launch<mla::Fp8Keys>(kernel_args, {}, stream);
+    // Four blocks would be a tile, and leave no registers.
+    mla::Launch<mla::Fp8Keys<kWarpgroup, 2>>(kernel_args, {}, stream);
   } else {
-    // Keys of a list lie apart.
-    mla::Launch<mla::Bf16Keys>(
-        kernel_args, lists.chosen == nullptr ? mla::KeyBoxesOf(kernel_args.store) : mla::KeyBoxes{},
-        stream);
+    mla::Launch<mla::Bf16Keys>(kernel_args, mla::KeyBoxesOf(kernel_args.store, lists), stream);
   }
 }
 

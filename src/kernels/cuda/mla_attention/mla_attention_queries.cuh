@@ -1,0 +1,82 @@
+// What scorers have in common: queries in shared memory, and how far weights go.
+#ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_QUERIES_CUH_
+#define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_QUERIES_CUH_
+
+#include "kernels/cuda/mla_attention/mla_attention_participant.cuh"
+
+namespace quire::cuda::mla {
+
+// Weights go to 2^kSlack. Those of f16 begin as far above its smallest values as its largest allow.
+inline constexpr float kSlack = 8.0f;
+template <class Keys>
+inline constexpr float kLift = Keys::kAreF16 ? 7.0f : 0.0f;
+
+// The latent part of queries becomes f16, in the thread that copied it. A power of two takes a row's
+// largest value to [2^10, 2^11), so that no value is too large and those that are lost are too small
+// to count.
+template <int kRows>
+__device__ __forceinline__ void NarrowQueries(const PanelRows<kRows>& q, float* units, int thread) {
+  constexpr uint32_t kBytes = PanelRows<kRows>::kPanelBytes;
+  const uint32_t chunk = static_cast<uint32_t>(thread) % 8;
+#pragma unroll 1
+  for (uint32_t row = static_cast<uint32_t>(thread) / 8; row < kRows; row += 16) {
+    const uint32_t at = SharedAddress(&q) + PanelChunk(row, chunk);
+    uint32_t largest = 0;
+#pragma unroll
+    for (uint32_t panel = 0; panel < kPanels; ++panel) {
+      const uint4 v = LoadShared16(at + panel * kBytes);
+      largest = __vmaxu2(largest, __vmaxu2(__vmaxu2(v.x & 0x7fff7fff, v.y & 0x7fff7fff),
+                                           __vmaxu2(v.z & 0x7fff7fff, v.w & 0x7fff7fff)));
+    }
+    largest = max(largest & 0xffff, largest >> 16);
+#pragma unroll
+    for (int lanes = 1; lanes < 8; lanes *= 2) {
+      largest = max(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
+    }
+    // Exponents as floats store them. Rows that are not finite stay so whatever they are counted in.
+    const uint32_t exponent = max(largest >> 7, 11u);
+    const float unit = __uint_as_float((exponent - 10) << 23);
+    const float per_unit = __uint_as_float((264 - min(exponent, 254u)) << 23);
+    if (chunk == 0) units[row] = unit;
+#pragma unroll
+    for (uint32_t panel = 0; panel < kPanels; ++panel) {
+      const uint4 v = LoadShared16(at + panel * kBytes);
+      const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+      uint32_t narrow[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float low = __uint_as_float(words[i] << 16) * per_unit;
+        const float high = __uint_as_float(words[i] & 0xffff0000) * per_unit;
+        narrow[i] = panel < kPanels - 1 ? PackF16(low, high) : PackBf16(low, high);
+      }
+      StoreShared16(at + panel * kBytes, narrow);
+    }
+  }
+}
+
+// Queries of a block's rows come to shared memory, by a warpgroup; products see them after its next barrier.
+template <bool kAsF16, int kRows>
+__device__ __forceinline__ void CopyQueries(const MlaKernelArgs& args, const RowBlock& block,
+                                            const PanelRows<kRows>& q, float* units, int thread) {
+  const auto source = [&](int row) {
+    // Without a row nothing is read; the address must be one of q all the same.
+    const bool is_row = row < block.num_rows;
+    const int32_t at = is_row ? row : 0;
+    const Bf16* from =
+        args.q.Row<Bf16>(block.tile.q_begin.raw() + block.TokenOf(at), block.HeadOf(at));
+    return SourceRow{reinterpret_cast<const std::byte*>(from), is_row};
+  };
+  const auto panel = [&](uint32_t i) {
+    return SharedAddress(&q) + i * PanelRows<kRows>::kPanelBytes;
+  };
+  const auto nothing = [](uint32_t) {};
+  CopyRows<kRows>(thread, source, panel, nothing, nothing);
+  CommitCopies();
+  WaitForCopies<0>();
+  if constexpr (kAsF16) NarrowQueries(q, units, thread);
+  FenceForProducts();
+}
+
+}  // namespace quire::cuda::mla
+
+#endif  // QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_QUERIES_CUH_
