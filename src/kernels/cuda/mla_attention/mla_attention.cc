@@ -83,7 +83,10 @@ void Run(const MlaAttentionArgs& args, const KeyLists& lists, MlaKernel kernel,
   const bool has_few = kernel == MlaKernel::kFewRows;
   if (problem == nullptr && has_few) problem = FewRowsProblem(args);
   Require(problem == nullptr, "mla attention on tensor cores: expected {}", problem);
-  (has_few ? LaunchMlaFew : LaunchMlaWarpgroup)(args, lists, stream, status);
+  const bool is_narrow = args.plan.work.query_tile.raw() * args.q.dim(1) <= kMlaNarrowRows;
+  (has_few     ? LaunchMlaFew
+   : is_narrow ? LaunchMlaNarrow
+               : LaunchMlaWarpgroup)(args, lists, stream, status);
   LaunchMlaMerge(args, MlaExponent::kBase2, stream, status);
 }
 

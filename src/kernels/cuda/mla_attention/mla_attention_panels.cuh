@@ -95,6 +95,67 @@ class TilePlace {
   RingPosition<kStages> ring_;
 };
 
+// ---- Up to 16 rows: queries take less, and keys have the room of eight parts of tiles ----
+
+inline constexpr int kNarrowRows = kMlaNarrowRows;
+inline constexpr uint32_t kRoomParts = 8, kTurns = 4;
+
+struct alignas(1024) PartPanels {
+  std::byte panels[kPartPanels][kPanelBytes];
+};
+
+struct SharedParts : SharedOrders {
+  PanelRows<kNarrowRows> q;
+  PartPanels keys[kRoomParts];
+  float alpha[kTurns][kNarrowRows];
+  Turn turns[kTurns];
+  // Of the scorer alone, of a tile and the one before it.
+  float4 tops[2][kNarrowRows];                    // the highest score of a row that each warp has
+  float pairs[2][kTileKeys / 8][kNarrowRows][4];  // weights of two keys, of every eight
+  float ended_m[kNarrowRows];
+  PhaseBarrier full[kRoomParts];
+  PhaseBarrier empty[kRoomParts];
+  PhaseBarrier weighted[kTurns];
+};
+static_assert(sizeof(SharedParts) <= 232448, "227 KiB a CTA");
+
+// Where a role is among them: its tile's parts follow each other in a ring that is no multiple of a tile.
+class PartPlace {
+ public:
+  __device__ explicit PartPlace(SharedParts& shared) : shared_(shared) {}
+
+  __device__ uint32_t Panel(uint32_t panel) const {
+    return SharedAddress(&shared_.keys[Slot(panel / kPartPanels)]) +
+           panel % kPartPanels * kPanelBytes;
+  }
+  __device__ PhaseBarrier& Full(uint32_t part) const { return shared_.full[Slot(part)]; }
+  __device__ void WaitUntilFull(uint32_t part) const { Full(part).Wait(Parity(part)); }
+  __device__ void WaitForRoom(uint32_t part) const {
+    shared_.empty[Slot(part)].Wait(Parity(part) ^ 1);
+  }
+  __device__ void Leave() const {
+#pragma unroll
+    for (uint32_t part = 0; part < kParts; ++part) shared_.empty[Slot(part)].Arrive();
+  }
+  // A turn is written again when all of the tile three before it has been left.
+  __device__ uint32_t turn() const { return tile_ % kTurns; }
+  __device__ Turn& ThisTurn() const { return shared_.turns[turn()]; }
+  __device__ void Weighted() const { shared_.weighted[turn()].Arrive(); }
+  __device__ void WaitForWeights() const { shared_.weighted[turn()].Wait(tile_ / kTurns % 2); }
+  // Which of two buffers that tiles have in turn.
+  __device__ uint32_t parity() const { return tile_ % 2; }
+  __device__ void Advance() { ++tile_; }
+
+ private:
+  __device__ uint32_t Slot(uint32_t part) const { return (tile_ * kParts + part) % kRoomParts; }
+  __device__ uint32_t Parity(uint32_t part) const {
+    return (tile_ * kParts + part) / kRoomParts % 2;
+  }
+
+  SharedParts& shared_;
+  uint32_t tile_ = 0;  // since the kernel began
+};
+
 // How whole tiles come, where page sizes allow: boxes of `panels` panels of `rows` keys, 0 where they do not.
 struct KeyBoxes {
   CUtensorMap map;

@@ -135,6 +135,27 @@ __device__ inline void StoreMatrices(uint32_t to, const uint32_t (&m)[4]) {
                : "memory");
 }
 
+// As StoreMatrices, with each matrix transposed.
+__device__ inline void StoreMatricesTransposed(uint32_t to, const uint32_t (&m)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+               "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
+               : "memory");
+}
+// An 8 x 8 matrix of 16 bits that lies in a warp's registers as LoadMatrices leaves it, transposed.
+__device__ inline uint32_t TransposeMatrix(uint32_t m) {
+  uint32_t turned;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(m));
+  return turned;
+}
+// The same of 32 bits: a lane has the two elements from 2 (l % 4) on of row l / 4.
+__device__ inline void TransposeFloats(float& first, float& second) {
+  const uint32_t a = __float_as_uint(first), b = __float_as_uint(second);
+  const uint32_t low = TransposeMatrix(__byte_perm(a, b, 0x5410));
+  const uint32_t high = TransposeMatrix(__byte_perm(a, b, 0x7632));
+  first = __uint_as_float(__byte_perm(low, high, 0x5410));
+  second = __uint_as_float(__byte_perm(low, high, 0x7632));
+}
+
 // As LoadMatrices, with each matrix transposed.
 __device__ inline void LoadMatricesTransposed(uint32_t from, uint32_t& m0, uint32_t& m1,
                                               uint32_t& m2, uint32_t& m3) {

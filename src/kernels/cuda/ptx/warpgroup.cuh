@@ -62,6 +62,7 @@ __device__ inline void HoldSums(float (&sums)[kSums]) {
 // clang-format off
 // Operands %0, %1, ..., and the sums that they stand for.
 #define QUIRE_NAMES4 "%0, %1, %2, %3"
+#define QUIRE_NAMES8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define QUIRE_NAMES16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define QUIRE_NAMES32 \
   QUIRE_NAMES16       \
@@ -97,15 +98,20 @@ __device__ inline void HoldSums(float (&sums)[kSums]) {
                  : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                       \
   }
 QUIRE_MULTIPLY(MultiplyPanels, "m64n8k16.f32.bf16.bf16", 4, "%4, %5", "%6", ", 0, 0")
+QUIRE_MULTIPLY(MultiplyPanels, "m64n16k16.f32.bf16.bf16", 8, "%8, %9", "%10", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanels, "m64n64k16.f32.bf16.bf16", 32, "%32, %33", "%34", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanels, "m64n128k16.f32.bf16.bf16", 64, "%64, %65", "%66", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanels, "m64n256k16.f32.bf16.bf16", 128, "%128, %129", "%130", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanelsF16, "m64n8k16.f32.f16.f16", 4, "%4, %5", "%6", ", 0, 0")
+QUIRE_MULTIPLY(MultiplyPanelsF16, "m64n16k16.f32.f16.f16", 8, "%8, %9", "%10", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanelsF16, "m64n64k16.f32.f16.f16", 32, "%32, %33", "%34", ", 0, 0")
 // The same of e4m3, which is never transposed: a is 64 x 32 and b is n x 32.
 QUIRE_MULTIPLY(MultiplyCodes, "m64n32k32.f32.e4m3.e4m3", 16, "%16, %17", "%18", "")
 QUIRE_MULTIPLY(MultiplyCodes, "m64n64k32.f32.e4m3.e4m3", 32, "%32, %33", "%34", "")
 QUIRE_MULTIPLY(MultiplyCodes, "m64n128k32.f32.e4m3.e4m3", 64, "%64, %65", "%66", "")
+// The same with a transposed: 16 rows of a panel's 64 columns.
+QUIRE_MULTIPLY(MultiplyTurned, "m64n16k16.f32.bf16.bf16", 8, "%8, %9", "%10", ", 1, 0")
+QUIRE_MULTIPLY(MultiplyTurnedF16, "m64n16k16.f32.f16.f16", 8, "%8, %9", "%10", ", 1, 0")
 #undef QUIRE_MULTIPLY
 
 // sum += a b: a is 64 x 16 in registers, as MultiplyBf16's, and b is 16 x n in shared memory, n twice the
@@ -146,6 +152,7 @@ QUIRE_MULTIPLY_VALUES(MultiplyValuesF16, "m64n128k16.f32.f16.f16")
 #undef QUIRE_NAMES64
 #undef QUIRE_NAMES32
 #undef QUIRE_NAMES16
+#undef QUIRE_NAMES8
 #undef QUIRE_NAMES4
 
 // ---- Registers and barriers of a CTA ----

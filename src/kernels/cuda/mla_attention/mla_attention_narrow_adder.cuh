@@ -1,0 +1,142 @@
+// The warpgroup that adds values of up to 16 rows, O^T += V^T P^T, and writes what a split ends with.
+//
+// Values are a product's rows, 64 of a panel each. A thread has two values of each product and four rows of
+// queries: o[product][4 j + 2 i + e] is of value 16 warp + lane / 4 + 8 i and row 8 j + lane % 4 * 2 + e.
+#ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_NARROW_ADDER_CUH_
+#define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_NARROW_ADDER_CUH_
+
+#include "kernels/cuda/mla_attention/mla_attention_sums.cuh"
+
+namespace quire::cuda::mla {
+
+// Of 64 columns a warp has 16.
+struct NarrowColumns {
+  static constexpr int32_t Of(int patch) { return patch / 2 * 64 + patch % 2 * 8; }
+};
+
+template <class Keys>
+class NarrowAdder : RowSums<8, 8, NarrowColumns> {
+ public:
+  __device__ NarrowAdder(const MlaKernelArgs& args, SharedParts& shared, int32_t worker, int role)
+      : RowSums(args, shared, worker, role), shared_(shared), place_(shared) {
+    const int warp = thread_ / kWarp;
+    part_ = {.row = 0, .column = warp * 16, .tells = warp == 0};
+  }
+
+  __device__ __forceinline__ void Run() {
+    ForEachOrder([&] {
+      ForEachSplit([&](int32_t split, int32_t end, bool has_keys) {
+        ForEachSum([](float& sum, int, int) { sum = 0.0f; });
+        for (bool ends = !has_keys; !ends;) ends = RunTurn();
+        TurnSums();
+        TakeStats();
+        FinishSplit(split, end);
+      });
+    });
+  }
+
+ private:
+  static constexpr int kProducts = 8, kSums = 8;
+
+  // Row 2 j + e of the four.
+  __device__ __forceinline__ int32_t ThreadRow(int which) const {
+    return which / 2 * 8 + thread_ % 4 * 2 + which % 2;
+  }
+  // Calls per_sum(sum, which of the four rows it is of, the sum's number).
+  template <class PerSum>
+  __device__ __forceinline__ void ForEachSum(PerSum per_sum) {
+#pragma unroll
+    for (int i = 0; i < kProducts * kSums; ++i) {
+      per_sum(o_[i / kSums][i % kSums], i % kSums / 4 * 2 + i % 2, i);
+    }
+  }
+
+  // Returns whether the split ends with this turn.
+  __device__ __forceinline__ bool RunTurn() {
+#pragma unroll
+    for (uint32_t part = 0; part < kParts; ++part) place_.WaitUntilFull(part);
+    place_.WaitForWeights();
+    const Turn turn = place_.ThisTurn();
+    if (turn.needs_fence) FenceForProducts();
+    Rescale();
+    if (turn.keeps_others) {
+      AddValuesOfToken(turn.pass.token);
+    } else {
+      AddValues();
+    }
+    place_.Leave();
+    place_.Advance();
+    return turn.ends_split;
+  }
+
+  // Multiplies older sums.
+  __device__ __forceinline__ void Rescale() {
+    float alpha[4];
+    bool changes = false;
+#pragma unroll
+    for (int which = 0; which < 4; ++which) {
+      alpha[which] = shared_.alpha[place_.turn()][ThreadRow(which)];
+      changes |= alpha[which] != 1.0f;
+    }
+    if (!__any_sync(kAllLanes, changes)) return;
+    ForEachSum([&](float& sum, int which, int) { sum *= alpha[which]; });
+  }
+
+  __device__ __forceinline__ void AddValues() {
+    const uint32_t weights = Uniform(place_.Panel(kPanels - 1));
+#pragma unroll
+    for (int product = 0; product < kProducts; ++product) HoldSums(o_[product]);
+    BeginProducts();
+#pragma unroll
+    for (uint32_t panel = 0; panel < kProducts; ++panel) {
+      const uint32_t values = Uniform(place_.Panel(panel));
+#pragma unroll
+      for (uint32_t step = 0; step < 4; ++step) {
+        const uint64_t a = PanelOperand(values, step * 16 * 128);
+        const uint64_t b = PanelOperand(weights, step * 32);
+        if constexpr (Keys::kAreF16) {
+          MultiplyTurnedF16(o_[panel], a, b, true);
+        } else {
+          MultiplyTurned(o_[panel], a, b, true);
+        }
+      }
+    }
+    CommitProducts();
+    WaitForProducts<0>();
+#pragma unroll
+    for (int product = 0; product < kProducts; ++product) HoldSums(o_[product]);
+  }
+  // Rows of other tokens keep their sums: 0 times a value that is not finite is not 0.
+  __device__ __forceinline__ void AddValuesOfToken(int32_t token) {
+    float* kept = StateAt(args_, args_.kept, worker_).o + thread_;
+    ForEachSum([&](float& sum, int, int i) { kept[i * kWarpgroup] = sum; });
+    AddValues();
+    ForEachSum([&](float& sum, int which, int i) {
+      const bool keeps = Block().TokenOf(ThreadRow(which)) != token;
+      sum = Select(keeps, kept[i * kWarpgroup], sum);
+    });
+  }
+
+  // From columns of rows to patches: rows lane / 4 and 8 below, of each two values beside each other.
+  __device__ __forceinline__ void TurnSums() {
+#pragma unroll
+    for (int product = 0; product < kProducts; ++product) {
+      float(&o)[kSums] = o_[product];
+#pragma unroll
+      for (int i = 0; i < kSums; i += 2) TransposeFloats(o[i], o[i + 1]);
+#pragma unroll
+      for (int i = 2; i < 4; ++i) {
+        const float second = o[i];
+        o[i] = o[i + 2];
+        o[i + 2] = second;
+      }
+    }
+  }
+
+  SharedParts& shared_;
+  PartPlace place_;
+};
+
+}  // namespace quire::cuda::mla
+
+#endif  // QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_NARROW_ADDER_CUH_

@@ -1,0 +1,233 @@
+// The warpgroup that has scores and weights of up to 16 rows: S^T = K Q^T, softmax, weights to shared memory.
+//
+// Keys are a product's rows. A thread has two of them, and four rows of queries: its scores are
+// s[4 j + 2 i + e], of key 16 warp + lane / 4 + 8 i and row 8 j + lane % 4 * 2 + e.
+#ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_NARROW_SCORER_CUH_
+#define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_NARROW_SCORER_CUH_
+
+#include "kernels/cuda/mla_attention/mla_attention_queries.cuh"
+
+namespace quire::cuda::mla {
+
+template <class Keys>
+class NarrowScorer : Participant {
+ public:
+  __device__ NarrowScorer(const MlaKernelArgs& args, SharedParts& shared, int role)
+      : Participant(args, shared, role), shared_(shared), place_(shared) {}
+
+  __device__ __forceinline__ void Run() {
+    ForEachOrder([&] {
+      LoadQueries();
+      ForEachSplit([&](int32_t, int32_t, bool has_keys) {
+#pragma unroll
+        for (float& m : m_) m = -INFINITY;
+        l_ = 0.0f;
+        has_pairs_ = false;
+        for (bool ends = !has_keys; !ends;) ends = RunTurn();
+        EndSplit();
+      });
+    });
+  }
+
+ private:
+  static constexpr int kThreadRows = 4;
+
+  // Row 2 j + e of the four.
+  __device__ __forceinline__ int32_t RowOf(int which) const {
+    return which / 2 * 8 + thread_ % 4 * 2 + which % 2;
+  }
+  __device__ __forceinline__ int Warp() const { return thread_ / kWarp; }
+  // 0..7: of a warp's keys, and of 8 more behind them.
+  __device__ __forceinline__ int KeyOfEight() const { return thread_ % kWarp / 4; }
+
+  // Nobody else reads queries.
+  __device__ __forceinline__ void LoadQueries() {
+    Sync();  // products of the piece before have ended in all warps
+    CopyQueries<Keys::kAreF16>(args_, Block(), shared_.q, told_.q_units, thread_);
+    Sync();  // queries are written
+#pragma unroll
+    for (int which = 0; which < kThreadRows; ++which) {
+      scale_[which] = args_.scale * kLog2E;
+      if constexpr (Keys::kAreF16) scale_[which] *= told_.q_units[RowOf(which)];
+    }
+  }
+
+  // Returns whether the split ends with this turn.
+  __device__ __forceinline__ bool RunTurn() {
+    float s[2 * kThreadRows];
+    MultiplyKeys(s);
+    const Turn turn = place_.ThisTurn();
+    if (!turn.is_seen_by_all) MaskKeys(turn.pass, s);
+    ShareTops(s);
+    AddPairs();  // of the turn before, whose warps have all written theirs by now
+    Softmax(s);
+    StoreWeights(s);
+    FenceForProducts();
+    place_.Weighted();
+    SharePairs(s);
+    place_.Advance();
+    return turn.ends_split;
+  }
+
+  // As keys come.
+  __device__ __forceinline__ void MultiplyKeys(float (&s)[2 * kThreadRows]) {
+    constexpr uint32_t kQueryBytes = PanelRows<kNarrowRows>::kPanelBytes;
+    const uint32_t q = UniformHere(SharedAddress(&shared_.q));
+    HoldSums(s);
+    BeginProducts();
+#pragma unroll
+    for (uint32_t part = 0; part < kParts; ++part) {
+      place_.WaitUntilFull(part);
+      if (place_.ThisTurn().needs_fence) FenceForProducts();
+      const uint32_t keys = Uniform(place_.Panel(part * kPartPanels));
+#pragma unroll
+      for (uint32_t i = 0; i < 4 * kPartPanels; ++i) {
+        const uint32_t panel = part * kPartPanels + i / 4;
+        const uint64_t a = PanelOperand(keys, i / 4 * kPanelBytes + i % 4 * 32);
+        const uint64_t b = PanelOperand(q, panel * kQueryBytes + i % 4 * 32);
+        if (Keys::kAreF16 && panel < kPanels - 1) {
+          MultiplyPanelsF16(s, a, b, part > 0 || i > 0);
+        } else {
+          MultiplyPanels(s, a, b, part > 0 || i > 0);
+        }
+      }
+    }
+    CommitProducts();
+    WaitForProducts<0>();
+    HoldSums(s);
+  }
+
+  // -inf where a row does not see a key, or takes no part in the pass.
+  __device__ __forceinline__ void MaskKeys(Pass pass, float (&s)[2 * kThreadRows]) const {
+#pragma unroll
+    for (int which = 0; which < kThreadRows; ++which) {
+      const int32_t row = RowOf(which);
+      const bool takes_part = pass.token == kAllTokens || pass.token == Block().TokenOf(row);
+      const int32_t visible = ThisOrder().visible[row];
+      const uint64_t nodes = ThisOrder().nodes[row];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int32_t key = pass.key + Warp() * 16 + KeyOfEight() + 8 * i;
+        const int32_t node = key - Block().nodes_begin;
+        const bool is_node = node >= 0 && node < 64 && (nodes >> node & 1) != 0;
+        if (!takes_part || (key >= visible && !is_node)) s[IndexOf(which, i)] = -INFINITY;
+      }
+    }
+  }
+
+  // The highest score that each row has of a warp's keys, for all warps; after it products have ended in all of
+  // them, too.
+  __device__ __forceinline__ void ShareTops(const float (&s)[2 * kThreadRows]) {
+#pragma unroll
+    for (int which = 0; which < kThreadRows; ++which) {
+      // As it is for other rows: a score that is no number is none.
+      float top = fmaxf(fmaxf(-INFINITY, s[IndexOf(which, 0)]), s[IndexOf(which, 1)]);
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 4));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 8));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 16));
+      if (thread_ % kWarp < 4) {
+        (&shared_.tops[place_.parity()][RowOf(which)].x)[Warp()] = top;
+      }
+    }
+    Sync();
+  }
+
+  // Scores become weights, by the operations of Scorer::Softmax.
+  __device__ __forceinline__ void Softmax(float (&s)[2 * kThreadRows]) {
+#pragma unroll
+    for (int which = 0; which < kThreadRows; ++which) {
+      const float4 tops = shared_.tops[place_.parity()][RowOf(which)];
+      const float top = fmaxf(fmaxf(tops.x, tops.y), fmaxf(tops.z, tops.w));
+      const float before = m_[which], scale = scale_[which];
+      if (scale * (top - before) > kSlack) m_[which] = top;
+      float anchor = scale * Anchor(m_[which]);
+      const float alpha = Base2Exponent::Exp(scale * before - anchor);  // 1 where m stays
+      anchor -= kLift<Keys>;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float& score = s[IndexOf(which, i)];
+        score = Base2Exponent::Exp(__fmaf_rn(scale, score, -anchor));
+      }
+      if (thread_ < 4) shared_.alpha[place_.turn()][RowOf(which)] = alpha;
+    }
+  }
+
+  // Rows of weights, 64 keys each, where the tile's rope values were.
+  __device__ __forceinline__ void StoreWeights(const float (&s)[2 * kThreadRows]) const {
+    uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // 8 keys and 8 rows each: keys alternate
+      const float* two = s + i / 2 * 4 + i % 2 * 2;
+      pairs[i] = Keys::kAreF16 ? PackF16(two[0], two[1]) : PackBf16(two[0], two[1]);
+    }
+    const uint32_t lane = static_cast<uint32_t>(thread_) % kWarp, matrix = lane / 8;
+    const uint32_t chunk = static_cast<uint32_t>(Warp()) * 2 + matrix % 2;
+    StoreMatricesTransposed(
+        place_.Panel(kPanels - 1) + PanelChunk(matrix / 2 * 8 + lane % 8, chunk), pairs);
+  }
+
+  // ---- Sums of weights ----
+  //
+  // As other rows have them: l has four parts, over keys 2t and 2t + 1 of every eight, eight behind eight. So
+  // every thread hands out the sums of two keys, and 64 threads add them, a turn later.
+
+  __device__ __forceinline__ void SharePairs(const float (&s)[2 * kThreadRows]) {
+    auto& pairs = shared_.pairs[place_.parity()];
+#pragma unroll
+    for (int which = 0; which < kThreadRows; ++which) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float weight = s[IndexOf(which, i)];
+        const float pair = weight + __shfl_xor_sync(kAllLanes, weight, 4);
+        if (KeyOfEight() % 2 == 0) pairs[Warp() * 2 + i][RowOf(which)][KeyOfEight() / 2] = pair;
+      }
+    }
+    has_pairs_ = true;
+  }
+  // Of the turn before the place at hand.
+  __device__ __forceinline__ void AddPairs() {
+    if (!has_pairs_ || thread_ >= 4 * kNarrowRows) return;
+    const auto& pairs = shared_.pairs[place_.parity() ^ 1];
+    float sum = 0.0f;
+#pragma unroll
+    for (int eight = 0; eight < kTileKeys / 8; ++eight) {
+      sum += pairs[eight][thread_ / 4][thread_ % 4];
+    }
+    const uint32_t turn = (place_.turn() + kTurns - 1) % kTurns;
+    l_ = __fmaf_rn(shared_.alpha[turn][thread_ / 4], l_, sum);
+  }
+
+  __device__ __forceinline__ void EndSplit() {
+    told_.taken.Wait(ended_parity_ ^ 1);
+#pragma unroll
+    for (int which = 0; which < kThreadRows; ++which) {
+      if (thread_ < 4) shared_.ended_m[RowOf(which)] = scale_[which] * m_[which] - kLift<Keys>;
+    }
+    Sync();
+    AddPairs();
+    if (thread_ < 4 * kNarrowRows) {
+      l_ += __shfl_xor_sync(kAllLanes, l_, 1);
+      l_ += __shfl_xor_sync(kAllLanes, l_, 2);
+      if (thread_ % 4 == 0) {
+        told_.stats[thread_ / 4] = make_float2(shared_.ended_m[thread_ / 4], l_);
+      }
+    }
+    told_.ended.Arrive();
+    ended_parity_ ^= 1;
+  }
+
+  static constexpr __device__ int IndexOf(int which, int i) {
+    return which / 2 * 4 + i * 2 + which % 2;
+  }
+
+  SharedParts& shared_;
+  PartPlace place_;
+  float scale_[kThreadRows], m_[kThreadRows];  // of our rows; m not scaled
+  float l_ = 0.0f;          // of row thread / 4, the part thread % 4; of 64 threads alone
+  bool has_pairs_ = false;  // that were not added yet
+  uint32_t ended_parity_ = 0;
+};
+
+}  // namespace quire::cuda::mla
+
+#endif  // QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_NARROW_SCORER_CUH_
