@@ -16,8 +16,10 @@ namespace {
 constexpr TokenCount kExactSplitKeys{1024};
 constexpr TokenCount kSplitKeys{64};
 
-// Of more tokens the kernel for few rows is the slower one.
+// Of more tokens the kernel for few rows is the slower one. Tokens that share keys are tiles of their own as long as
+// they have so few rows together: one behind the other, in a tile, they would take longer.
 constexpr TokenCount kMostFewTokens{8};
+constexpr int64_t kMostRowsApart = 32;
 
 bool IsMultipleOf(int64_t value, int64_t of) { return value % of == 0; }
 bool IsAligned(const void* at, int64_t bytes) {
@@ -53,7 +55,8 @@ const char* FewRowsProblem(const MlaAttentionArgs& args) {
   const WorkShape& work = args.plan.work;
   if (work.exact) return "a plan that is not exact";
   if (args.store.read_layout().format() != KvFormat::kLatentBf16) return "a bf16 store";
-  if (work.query_tile.raw() * args.q.dim(1) > kMlaFewRows) return "tiles of 32 rows at most";
+  if (work.query_tile != TokenCount(1)) return "tiles of one token";
+  if (args.q.dim(1) > kMlaFewRows) return "16 heads at most";
   if (args.plan.mask_words > 1) return "trees of 64 nodes at most";
   return nullptr;
 }
@@ -104,7 +107,10 @@ WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, boo
   // A CTA fills a multiprocessor. A tile of more rows than it holds takes several, side by side so that
   // they read the same keys at about the same time.
   const int32_t ctas = CeilDiv(shape.num_heads, kMlaRows);
-  if (!decodes) {
+  const bool are_apart = !exact && most_tokens <= kMostFewTokens &&
+                         shape.num_heads <= kMlaFewRows &&
+                         most_tokens.raw() * shape.num_heads <= kMostRowsApart;
+  if (!decodes && !are_apart) {
     work.query_tile = Min(TokenCount(std::max(1, kMlaRows / shape.num_heads)), most_tokens);
   }
   work.num_workers = std::max(1, num_sms / ctas);

@@ -17,7 +17,7 @@
 
 namespace quire::cuda {
 
-// kFewRows: tensor cores too, for tiles of 32 rows at most that are not many, outside of exact mode.
+// kFewRows: tensor cores too, for tokens of 16 heads at most that are not many, outside of exact mode.
 enum class MlaKernel { kPlain, kTensorCore, kFewRows };
 
 // What a step is like. kDecode: every sequence has one query token at most, so no two of them share keys.

@@ -14,7 +14,7 @@ namespace quire::cuda {
 // Rows (query heads) that a CTA on tensor cores holds.
 inline constexpr int32_t kMlaRows = 64;
 // And those that are made for fewer.
-inline constexpr int32_t kMlaNarrowRows = 16, kMlaFewRows = 32;
+inline constexpr int32_t kMlaNarrowRows = 16, kMlaFewRows = 16;
 
 // A state of running softmax in the workspace: m [rows], l [rows], and sums in patches of 16 rows and 8
 // columns, row of patches by row of patches. In a patch sums lie as tensor cores leave them in a warp, four
@@ -44,7 +44,8 @@ void LaunchMlaWarpgroup(const MlaAttentionArgs& args, const KeyLists& lists, con
 // The same bits, for tiles of kMlaNarrowRows rows at most.
 void LaunchMlaNarrow(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
                      StatusWord status);
-// Tiles of kMlaFewRows rows at most over bf16 rows, not in exact mode, and of trees that a word is enough for.
+// Tiles of a token, of kMlaFewRows rows at most, over bf16 rows, not in exact mode, and of trees that a word is
+// enough for.
 void LaunchMlaFew(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
                   StatusWord status);
 // Folds the partials of cut tiles and writes their rows.

@@ -343,6 +343,8 @@ TEST(CudaMlaAttentionTest, TheKernelFollowsShapeTypesAndAlignment) {
   EXPECT_EQ(ChooseMlaKernel(few_args), MlaKernel::kFewRows);
   few_args.q = {q.data(), {9, 1, 576}};
   EXPECT_EQ(ChooseMlaKernel(few_args), MlaKernel::kTensorCore);
+  few_args.q = {q.data(), {1, 17, 576}};
+  EXPECT_EQ(ChooseMlaKernel(few_args), MlaKernel::kTensorCore);
 }
 
 TEST(CudaMlaAttentionTest, BadArgumentsAreNamed) {
@@ -373,8 +375,16 @@ TEST(CudaMlaWorkShapeTest, TilesFillCtasAndWorkersTheDevice) {
   EXPECT_EQ(shape(16, MlaStep::kDecode).query_tile, TokenCount(1));
   EXPECT_EQ(shape(16, MlaStep::kDecode).num_workers, 132);
   EXPECT_EQ(shape(128, MlaStep::kDecode).num_workers, 66);
-  EXPECT_EQ(MlaWorkShape({.num_heads = 8}, 132, MlaStep::kAny, false, TokenCount(4)).query_tile,
-            TokenCount(4));
+  // Few rows are apart, and never more tokens in a tile than there are.
+  const auto tile_of = [](int32_t num_heads, int64_t most_tokens, bool exact) {
+    return MlaWorkShape({.num_heads = num_heads}, 132, MlaStep::kAny, exact,
+                        TokenCount(most_tokens))
+        .query_tile;
+  };
+  EXPECT_EQ(tile_of(8, 4, false), TokenCount(1));
+  EXPECT_EQ(tile_of(8, 4, true), TokenCount(4));
+  EXPECT_EQ(tile_of(8, 6, false), TokenCount(6));
+  EXPECT_EQ(tile_of(16, 3, false), TokenCount(3));
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
   const StepCapacity capacity = run.capacity != nullptr ? *run.capacity : batch.Capacity();
   WorkShape work = MlaWorkShape(mla, run.num_workers, run.step, run.exact);
   if (run.kernel == MlaKernel::kFewRows) {
-    work.query_tile = Min(work.query_tile, TokenCount(std::max(1, kMlaFewRows / shape.num_heads)));
+    work.query_tile = TokenCount(1);
   }
   work.num_workers = run.num_workers;
   SerialExecutor executor;
