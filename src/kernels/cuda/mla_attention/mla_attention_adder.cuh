@@ -1,4 +1,5 @@
-// A warpgroup that adds values, O += P V over half of their columns, and writes what a split ends with.
+// A warpgroup that adds values, O += P V over half of their columns, and writes what a split ends with. Of each
+// half of a tile's panels it has two, so that both adders are done with the first half at the same time.
 #ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_ADDER_CUH_
 #define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_ADDER_CUH_
 
@@ -6,25 +7,33 @@
 
 namespace quire::cuda::mla {
 
-// Of two products of 128 columns each.
+// Of two products, one of each half, of 128 columns each.
 struct AdderColumns {
-  static constexpr int32_t Of(int patch) { return patch * 8; }
+  static constexpr int32_t kProduct = TileParts::kPartPanels * kPanelValues;
+  static constexpr int32_t kHalf = kHalfPanels * kPanelValues;  // of both adders
+  static constexpr int32_t kPatches = kProduct / kPatchColumns;
+
+  static constexpr int32_t Of(int patch) {
+    return patch / kPatches * kHalf + patch % kPatches * kPatchColumns;
+  }
 };
 
 template <class Keys>
-class Adder : RowSums<2, 64, AdderColumns> {
+class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
  public:
+  // Adder `adder` of the two.
   __device__ Adder(const MlaKernelArgs& args, SharedTiles& shared, int32_t worker, int role,
-                   int half)
-      : RowSums(args, shared, worker, role), shared_(shared), half_(half) {
-    part_ = {.row = thread_ / 32 * 16, .column = half_ * kHalf, .tells = half_ == 0};
+                   int adder)
+      : RowSums(args, shared, worker, role), shared_(shared), adder_(adder) {
+    part_ = {
+        .row = thread_ / 32 * 16, .column = adder_ * AdderColumns::kProduct, .tells = adder_ == 0};
   }
 
   __device__ __forceinline__ void Run() {
     ForEachOrder([&] {
       ForEachSplit([&](int32_t split, int32_t end, bool has_keys) {
 #pragma unroll
-        for (int i = 0; i < kSums; ++i) o_[i / 64][i % 64] = 0.0f;
+        for (int i = 0; i < kSums; ++i) o_[i / kHalfSums][i % kHalfSums] = 0.0f;
         for (bool ends = !has_keys; !ends;) ends = RunTurn();
         TakeStats();
         FinishSplit(split, end);
@@ -33,8 +42,8 @@ class Adder : RowSums<2, 64, AdderColumns> {
   }
 
  private:
-  static constexpr int kHalf = 256;        // columns
-  static constexpr int kSums = kHalf / 2;  // of a thread: two rows, a quarter of the columns
+  // Of a thread: two rows, a quarter of the columns.
+  static constexpr int kHalfSums = AdderColumns::kProduct / 2, kSums = kHalves * kHalfSums;
 
   __device__ __forceinline__ uint32_t KeysAt(int stage) const {
     return SharedAddress(&shared_.keys[stage]);
@@ -55,7 +64,6 @@ class Adder : RowSums<2, 64, AdderColumns> {
     } else {
       AddValues(stage);
     }
-    shared_.empty[stage].Arrive();
     ring_.Advance();
     return turn.ends_split;
   }
@@ -65,31 +73,39 @@ class Adder : RowSums<2, 64, AdderColumns> {
     const float alpha[2] = {shared_.alpha[stage][RowOf(0)], shared_.alpha[stage][RowOf(1)]};
     if (!__any_sync(kAllLanes, alpha[0] != 1.0f || alpha[1] != 1.0f)) return;
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) o_[i / 64][i % 64] *= alpha[i % 4 / 2];
+    for (int i = 0; i < kSums; ++i) o_[i / kHalfSums][i % kHalfSums] *= alpha[i % 4 / 2];
   }
 
+  // Gives each half of the tile back when its values are added; the turn, alpha and weights were read before
+  // the first of them, or go with the second.
   __device__ __forceinline__ void AddValues(int stage) {
     const uint32_t weights = KeysAt(stage) + kWeightsPanel;
     const uint32_t values =
-        KeysAt(stage) + static_cast<uint32_t>(half_) * (kPanels / 2 * kPanelBytes);
+        KeysAt(stage) + static_cast<uint32_t>(adder_) * (TileParts::kPartPanels * kPanelBytes);
     HoldSums(o_[0]);
     HoldSums(o_[1]);
     BeginProducts();
 #pragma unroll
-    for (uint32_t i = 0; i < 8; ++i) {
-      const uint64_t a = PanelOperand(weights, i / 2 * 32);
-      const uint64_t b =
-          PanelOperand(values, i % 2 * 2 * kPanelBytes + i / 2 * 16 * 128, kPanelBytes);
-      if constexpr (Keys::kAreF16) {
-        MultiplyValuesF16(o_[i % 2], a, b);
-      } else {
-        MultiplyValues(o_[i % 2], a, b);
+    for (uint32_t half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (uint32_t keys = 0; keys < kTileKeys; keys += 16) {
+        const uint64_t a = PanelOperand(weights, keys * 2);
+        const uint64_t b =
+            PanelOperand(values, half * kHalfPanels * kPanelBytes + keys * 128, kPanelBytes);
+        if constexpr (Keys::kAreF16) {
+          MultiplyValuesF16(o_[half], a, b);
+        } else {
+          MultiplyValues(o_[half], a, b);
+        }
       }
+      CommitProducts();
     }
-    CommitProducts();
+    WaitForProducts<1>();
+    shared_.empty[stage][0].Arrive();
     WaitForProducts<0>();
     HoldSums(o_[0]);
     HoldSums(o_[1]);
+    shared_.empty[stage][1].Arrive();
   }
   // Rows of other tokens keep their sums: 0 times a value that is not finite is not 0.
   __device__ __forceinline__ void AddValuesOfToken(int stage, int32_t token) {
@@ -106,7 +122,7 @@ class Adder : RowSums<2, 64, AdderColumns> {
   }
 
   SharedTiles& shared_;
-  const int half_;
+  const int adder_;
   RingPosition<kStages> ring_;
 };
 

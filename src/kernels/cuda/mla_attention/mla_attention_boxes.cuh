@@ -6,8 +6,10 @@
 
 namespace quire::cuda::mla {
 
-// Boxes of a page's rows, of 64 keys at most. None where keys of a list are read, which lie apart.
-inline KeyBoxes KeyBoxesOf(const StoreView& store, const KeyLists& lists) {
+// Boxes of a page's rows, of 64 keys at most, and of a part's panels. None where keys of a list are read, which lie
+// apart.
+template <class Parts>
+KeyBoxes KeyBoxesOf(const StoreView& store, const KeyLists& lists) {
   KeyBoxes boxes{};
   if (lists.chosen != nullptr) return boxes;
   // Rows of a box are counted in 32 bits.
@@ -16,19 +18,28 @@ inline KeyBoxes KeyBoxesOf(const StoreView& store, const KeyLists& lists) {
     if (store.page_size % rows != 0) continue;
     // A panel's values of all keys are a matrix. Panels of whole tiles follow each other in shared memory too.
     boxes.rows = rows;
-    boxes.panels = rows == kTileKeys ? kPartPanels : 1;
-    boxes.map = MakeTensorMap({.data = store.memory,
-                               .rows = store.num_slots,
-                               .columns = kPanelValues,
-                               .row_bytes = store.parts[0].row_stride,
-                               .box_rows = rows,
-                               .box_columns = kPanelValues,
-                               .matrices = kPanels,
-                               .matrix_bytes = 2 * kPanelValues,
-                               .box_matrices = static_cast<int32_t>(boxes.panels)});
+    boxes.panels = rows == kTileKeys ? Parts::kPartPanels : 1;
+    TensorMapShape shape = {.data = store.memory,
+                            .rows = store.num_slots,
+                            .columns = kPanelValues,
+                            .row_bytes = store.parts[0].row_stride,
+                            .box_rows = rows,
+                            .box_columns = kPanelValues,
+                            .matrices = kPanels,
+                            .matrix_bytes = 2 * kPanelValues};
+    boxes.one_panel = MakeTensorMap(shape);
+    shape.box_matrices = static_cast<int32_t>(boxes.panels);
+    boxes.map = MakeTensorMap(shape);
     break;
   }
   return boxes;
+}
+
+// What describes the boxes takes its time to come, too. All threads of a kernel call it.
+__device__ inline void PrefetchKeyBoxes(const KeyBoxes& boxes) {
+  if (threadIdx.x != kWarp || boxes.rows == 0) return;
+  PrefetchTensorMap(&boxes.map);
+  PrefetchTensorMap(&boxes.one_panel);
 }
 
 }  // namespace quire::cuda::mla

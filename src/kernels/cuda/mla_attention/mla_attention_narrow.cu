@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads<Keys>, 1)
   extern __shared__ __align__(1024) std::byte memory[];
   SharedParts& shared = *reinterpret_cast<SharedParts*>(memory);
   if (threadIdx.x == 0) InitBarriers<Keys>(shared);
-  if (threadIdx.x == kWarp && boxes.rows > 0) PrefetchTensorMap(&boxes.map);
+  PrefetchKeyBoxes(boxes);
   TakeTurn();
   __syncthreads();
   const int32_t worker = static_cast<int32_t>(blockIdx.x);
@@ -80,8 +80,8 @@ void LaunchMlaNarrow(const MlaAttentionArgs& args, const KeyLists& lists, const 
   if (kernel_args.store.format == KvFormat::kLatentFp8) {
     mla::narrow::Launch<mla::Fp8Keys<2 * kWarpgroup, 4>>(kernel_args, {}, stream);
   } else {
-    mla::narrow::Launch<mla::Bf16Keys>(kernel_args, mla::KeyBoxesOf(kernel_args.store, lists),
-                                       stream);
+    mla::narrow::Launch<mla::Bf16Keys>(
+        kernel_args, mla::KeyBoxesOf<mla::RingParts>(kernel_args.store, lists), stream);
   }
 }
 

@@ -54,7 +54,7 @@ class NarrowAdder : RowSums<8, 8, NarrowColumns> {
   // Returns whether the split ends with this turn.
   __device__ __forceinline__ bool RunTurn() {
 #pragma unroll
-    for (uint32_t part = 0; part < kParts; ++part) place_.WaitUntilFull(part);
+    for (uint32_t part = 0; part < RingParts::kParts; ++part) place_.WaitUntilFull(part);
     place_.WaitForWeights();
     const Turn turn = place_.ThisTurn();
     if (turn.needs_fence) FenceForProducts();

@@ -76,13 +76,13 @@ class NarrowScorer : Participant {
     HoldSums(s);
     BeginProducts();
 #pragma unroll
-    for (uint32_t part = 0; part < kParts; ++part) {
+    for (uint32_t part = 0; part < RingParts::kParts; ++part) {
       place_.WaitUntilFull(part);
       if (place_.ThisTurn().needs_fence) FenceForProducts();
-      const uint32_t keys = Uniform(place_.Panel(part * kPartPanels));
+      const uint32_t keys = Uniform(place_.Panel(RingParts::Begin(part)));
 #pragma unroll
-      for (uint32_t i = 0; i < 4 * kPartPanels; ++i) {
-        const uint32_t panel = part * kPartPanels + i / 4;
+      for (uint32_t i = 0; i < 4 * RingParts::kPartPanels; ++i) {
+        const uint32_t panel = RingParts::Begin(part) + i / 4;
         const uint64_t a = PanelOperand(keys, i / 4 * kPanelBytes + i % 4 * 32);
         const uint64_t b = PanelOperand(q, panel * kQueryBytes + i % 4 * 32);
         if (Keys::kAreF16 && panel < kPanels - 1) {

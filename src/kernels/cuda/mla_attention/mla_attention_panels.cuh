@@ -16,8 +16,23 @@ namespace quire::cuda::mla {
 
 inline constexpr uint32_t kPanels = 9, kPanelValues = 64;
 inline constexpr uint32_t kPanelBytes = kMlaRows * 2 * kPanelValues;
-// Panels that come together, so that products may begin before a tile is whole.
-inline constexpr uint32_t kParts = 3, kPartPanels = kPanels / kParts;
+// Panels that come together, so that products may begin before a tile is whole: kPanelsEach a part, and the last
+// one has what is left.
+template <uint32_t kNumber, uint32_t kPanelsEach>
+struct PanelParts {
+  static constexpr uint32_t kParts = kNumber, kPartPanels = kPanelsEach;
+  static constexpr __host__ __device__ uint32_t Begin(uint32_t part) { return part * kPartPanels; }
+  static constexpr __host__ __device__ uint32_t End(uint32_t part) {
+    return part + 1 < kParts ? Begin(part + 1) : kPanels;
+  }
+  static constexpr __host__ __device__ uint32_t Of(uint32_t panel) {
+    return panel / kPartPanels < kParts ? panel / kPartPanels : kParts - 1;
+  }
+  // Parts that are whole when the first panels are there.
+  static constexpr __host__ __device__ uint32_t WholeOf(uint32_t panels) {
+    return panels < kPanels ? Of(panels) : kParts;
+  }
+};
 
 inline constexpr int kStages = 2;  // tiles of keys that there is room for
 // Tiles whose rows are looked up at once, where they are converted, and tiles whose rows are listed.
@@ -64,20 +79,29 @@ struct SharedOrders {
 
 // ---- 64 rows: whole tiles of keys ----
 
+// The rope's panel comes with the last two of the others.
+using TileParts = PanelParts<4, 2>;
+// Parts whose room is free together, so that the next tile may come before all values of this one are added:
+// half of the latent panels, and the other half with the rope's.
+inline constexpr uint32_t kHalves = 2, kHalfParts = TileParts::kParts / kHalves;
+inline constexpr uint32_t kHalfPanels = kHalfParts * TileParts::kPartPanels;
+
 struct SharedTiles : SharedOrders {
   PanelRows<kMlaRows> q;
   PanelRows<kTileKeys> keys[kStages];
   float alpha[kStages][kMlaRows];  // what sums before a tile are multiplied with
   Turn turns[kStages];
-  PhaseBarrier full[kStages][kParts];  // keys have come
-  PhaseBarrier weighted[kStages];      // their weights are written
-  PhaseBarrier empty[kStages];         // their values are added
+  PhaseBarrier full[kStages][TileParts::kParts];  // keys have come
+  PhaseBarrier weighted[kStages];                 // their weights are written
+  PhaseBarrier empty[kStages][kHalves];           // their values are added
 };
 static_assert(sizeof(SharedTiles) <= 232448, "227 KiB a CTA");
 
 // Where a producer is among them.
 class TilePlace {
  public:
+  using Parts = TileParts;
+
   __device__ explicit TilePlace(SharedTiles& shared) : shared_(shared) {}
 
   __device__ uint32_t Panel(uint32_t panel) const {
@@ -85,7 +109,11 @@ class TilePlace {
   }
   __device__ PhaseBarrier& Full(uint32_t part) const { return shared_.full[ring_.stage][part]; }
   __device__ void WaitForRoom(uint32_t part) const {
-    if (part == 0) shared_.empty[ring_.stage].Wait(ring_.parity ^ 1);
+    shared_.empty[ring_.stage][part / kHalfParts].Wait(ring_.parity ^ 1);
+  }
+  // The same, where there was room for the part before.
+  __device__ void WaitForNextRoom(uint32_t part) const {
+    if (part % kHalfParts == 0) WaitForRoom(part);
   }
   __device__ Turn& ThisTurn() const { return shared_.turns[ring_.stage]; }
   __device__ void Advance() { ring_.Advance(); }
@@ -98,10 +126,11 @@ class TilePlace {
 // ---- Up to 16 rows: queries take less, and keys have the room of eight parts of tiles ----
 
 inline constexpr int kNarrowRows = kMlaNarrowRows;
+using RingParts = PanelParts<3, 3>;
 inline constexpr uint32_t kRoomParts = 8, kTurns = 4;
 
 struct alignas(1024) PartPanels {
-  std::byte panels[kPartPanels][kPanelBytes];
+  std::byte panels[RingParts::kPartPanels][kPanelBytes];
 };
 
 struct SharedParts : SharedOrders {
@@ -122,20 +151,23 @@ static_assert(sizeof(SharedParts) <= 232448, "227 KiB a CTA");
 // Where a role is among them: its tile's parts follow each other in a ring that is no multiple of a tile.
 class PartPlace {
  public:
+  using Parts = RingParts;
+
   __device__ explicit PartPlace(SharedParts& shared) : shared_(shared) {}
 
   __device__ uint32_t Panel(uint32_t panel) const {
-    return SharedAddress(&shared_.keys[Slot(panel / kPartPanels)]) +
-           panel % kPartPanels * kPanelBytes;
+    return SharedAddress(&shared_.keys[Slot(Parts::Of(panel))]) +
+           panel % Parts::kPartPanels * kPanelBytes;
   }
   __device__ PhaseBarrier& Full(uint32_t part) const { return shared_.full[Slot(part)]; }
   __device__ void WaitUntilFull(uint32_t part) const { Full(part).Wait(Parity(part)); }
   __device__ void WaitForRoom(uint32_t part) const {
     shared_.empty[Slot(part)].Wait(Parity(part) ^ 1);
   }
+  __device__ void WaitForNextRoom(uint32_t part) const { WaitForRoom(part); }
   __device__ void Leave() const {
 #pragma unroll
-    for (uint32_t part = 0; part < kParts; ++part) shared_.empty[Slot(part)].Arrive();
+    for (uint32_t part = 0; part < Parts::kParts; ++part) shared_.empty[Slot(part)].Arrive();
   }
   // A turn is written again when all of the tile three before it has been left.
   __device__ uint32_t turn() const { return tile_ % kTurns; }
@@ -147,18 +179,21 @@ class PartPlace {
   __device__ void Advance() { ++tile_; }
 
  private:
-  __device__ uint32_t Slot(uint32_t part) const { return (tile_ * kParts + part) % kRoomParts; }
+  __device__ uint32_t Slot(uint32_t part) const {
+    return (tile_ * Parts::kParts + part) % kRoomParts;
+  }
   __device__ uint32_t Parity(uint32_t part) const {
-    return (tile_ * kParts + part) / kRoomParts % 2;
+    return (tile_ * Parts::kParts + part) / kRoomParts % 2;
   }
 
   SharedParts& shared_;
   uint32_t tile_ = 0;  // since the kernel began
 };
 
-// How whole tiles come, where page sizes allow: boxes of `panels` panels of `rows` keys, 0 where they do not.
+// How whole tiles come, where page sizes allow: boxes of `panels` panels of `rows` keys, 0 where they do not, and
+// of one panel for what is left of them.
 struct KeyBoxes {
-  CUtensorMap map;
+  CUtensorMap map, one_panel;
   int32_t rows;
   uint32_t panels;
 };
@@ -171,8 +206,8 @@ struct SourceRow {
 // ---- bf16 rows: eight threads a row, 128 bytes at a time, 16 rows of 128 threads at once ----
 
 // Begins to copy kRows rows; source(row) says from where, panel(i) to where. Calls begin(part) before each
-// part's copies and copied(part) behind them.
-template <int kRows, class Source, class Panel, class Begin, class Copied>
+// part's copies and copied(part, part + 1) behind them.
+template <int kRows, class Parts, class Source, class Panel, class Begin, class Copied>
 __device__ __forceinline__ void CopyRows(int thread, Source source, Panel panel_at, Begin begin,
                                          Copied copied) {
   const uint32_t chunk = static_cast<uint32_t>(thread) % 8;
@@ -183,17 +218,17 @@ __device__ __forceinline__ void CopyRows(int thread, Source source, Panel panel_
     rows[i].from += chunk * 16;
   }
 #pragma unroll
-  for (uint32_t part = 0; part < kParts; ++part) {
+  for (uint32_t part = 0; part < Parts::kParts; ++part) {
     begin(part);
 #pragma unroll
     for (int i = 0; i < kRows / 16; ++i) {
       const uint32_t to = PanelChunk(static_cast<uint32_t>(thread / 8 + 16 * i), chunk);
 #pragma unroll
-      for (uint32_t panel = part * kPartPanels; panel < (part + 1) * kPartPanels; ++panel) {
+      for (uint32_t panel = Parts::Begin(part); panel < Parts::End(part); ++panel) {
         CopyAsync16(panel_at(panel) + to, rows[i].from + panel * 128, rows[i].is_row ? 16 : 0);
       }
     }
-    copied(part);
+    copied(part, part + 1);
   }
 }
 
@@ -203,19 +238,20 @@ struct Bf16Keys {
   static constexpr bool kAreCopied = true;
   static constexpr bool kAreF16 = false;  // latent values, queries and weights are bf16
 
-  // Calls begin(part) before the copies of each part, and copied(part) behind them, which are under way.
+  // Calls begin(part) before the copies of each part, and copied(part, part + 1) behind them, which are under
+  // way.
   template <class Source, class Place, class Begin, class Copied>
   static __device__ void Copy(const Place& place, int thread, Source source, Begin begin,
                               Copied copied) {
-    CopyRows<kTileKeys>(
+    CopyRows<kTileKeys, typename Place::Parts>(
         thread, source, [&](uint32_t panel) { return place.Panel(panel); }, begin, copied);
   }
 
   // Copies, and waits; whether this thread copied a latent value that is not finite.
   template <class Source, class Place>
   static __device__ bool CopyAndLook(const Place& place, int thread, Source source) {
-    const auto nothing = [](uint32_t) {};
-    Copy(place, thread, source, nothing, nothing);
+    Copy(
+        place, thread, source, [](uint32_t) {}, [](uint32_t, uint32_t) {});
     CommitCopies();
     WaitForCopies<0>();
     const uint32_t chunk = static_cast<uint32_t>(thread) % 8;
@@ -339,11 +375,11 @@ struct Fp8Keys {
   static constexpr bool kAreCopied = false;
   static constexpr bool kAreF16 = true;
 
-  // Calls copied(part) behind each part that is whole. There is room for all of them.
+  // Calls copied(part, end) behind the parts [part, end) that are whole. There is room for all of them.
   template <class Source, class Place, class Begin, class Copied>
   static __device__ void Copy(const Place& place, int thread, Source source, Begin begin,
                               Copied copied) {
-    for (uint32_t part = 0; part < kParts; ++part) begin(part);
+    for (uint32_t part = 0; part < Place::Parts::kParts; ++part) begin(part);
     Convert(place, thread, source, copied, [](const uint32_t(&)[4]) {});
   }
   // Whether this thread copied a latent value that is not finite.
@@ -351,7 +387,7 @@ struct Fp8Keys {
   static __device__ bool CopyAndLook(const Place& place, int thread, Source source) {
     bool found = false;
     Convert(
-        place, thread, source, [](uint32_t) {},
+        place, thread, source, [](uint32_t, uint32_t) {},
         [&](const uint32_t(&v)[4]) {
           found |= HasNonFinite<kF16Exponents>({v[0], v[1], v[2], v[3]});
         });
@@ -370,7 +406,8 @@ struct Fp8Keys {
         blocks_[block].Load(thread, from, block);
       }
     }
-    // Converts it, and begins with the next one. Calls copied(part) behind each part that is whole.
+    // Converts it, and begins with the next one. Calls copied(part, end) behind the parts [part, end) that
+    // are whole.
     template <class Source, class Next, class Place, class Copied>
     __device__ __forceinline__ void Copy(const Place& place, int thread, Source source, Next next,
                                          Copied copied) {
@@ -383,7 +420,7 @@ struct Fp8Keys {
         if (block == kBlocks - kBlocksAhead) from = Rows::Of(thread, next);
         blocks_[block % kBlocksAhead].Load(thread, from, (block + kBlocksAhead) % kBlocks);
         if (block == kBlocks - 1) WaitForCopies<0>();
-        if (block > 0) copied(block - 1);
+        if (block > 0) copied(FirstPartOf<Place>(block), EndPartOf<Place>(block));
       }
     }
 
@@ -395,6 +432,17 @@ struct Fp8Keys {
 
  private:
   using Rows = Fp8Rows<kRows>;
+
+  // The parts that are whole with a block, of two panels or with the rope's. The first two blocks are told of
+  // together: a fence less.
+  template <class Place>
+  static constexpr __device__ uint32_t FirstPartOf(uint32_t block) {
+    return block > 1 ? EndPartOf<Place>(block - 1) : 0;
+  }
+  template <class Place>
+  static constexpr __device__ uint32_t EndPartOf(uint32_t block) {
+    return Place::Parts::WholeOf(block + 1 < kBlocks ? 2 * (block + 1) : kPanels);
+  }
 
   template <class Source, class Place, class Copied, class Look>
   static __device__ void Convert(const Place& place, int thread, Source source, Copied copied,
@@ -409,7 +457,7 @@ struct Fp8Keys {
       blocks[block % 2].Store(place, thread, block, look);
       if (block + 2 < kBlocks) blocks[block % 2].Load(thread, from, block + 2);
       if (block + 1 == kBlocks) WaitForCopies<0>();
-      if (block > 0) copied(block - 1);
+      if (block > 0) copied(FirstPartOf<Place>(block), EndPartOf<Place>(block));
     }
   }
 

@@ -31,6 +31,8 @@ class Producer : Participant {
   }
 
  private:
+  using Parts = typename Place::Parts;
+
   // Hands out an order, once nobody reads the one before the last.
   __device__ void Give(const Piece& piece, const RowBlock& block) {
     Order& order = told_.orders[orders_.stage];
@@ -149,32 +151,36 @@ class Producer : Participant {
 
   // ---- Whole tiles, by the copy engine ----
 
-  // As if every thread had copied. A warp that issues no box arrives all the same, or the ring could lap it.
+  // A warp has a part of the tile, for which it arrives as if every thread had copied, and a lane a box's keys. No
+  // warp falls a lap behind, since its part would be missing; one without a part waits for nothing.
   __device__ void CopyBoxes(Pass pass, int64_t slot, bool ends_split) {
-    // A warp has a part of the tile, and a lane a box's keys.
-    const uint32_t own_part = static_cast<uint32_t>(thread_) / kWarp;
-    const int32_t key = thread_ % kWarp * boxes_.rows;
-#pragma unroll
-    for (uint32_t part = 0; part < kParts; ++part) {
-      place_.WaitForRoom(part);
-      PhaseBarrier& full = place_.Full(part);
-      if (thread_ == 0) {
-        if (part == 0) {
-          place_.ThisTurn() = {.pass = pass, .is_seen_by_all = true, .ends_split = ends_split};
-        }
-        full.ArriveExpecting(kPartPanels * kPanelBytes);
-      }
-      if (part == own_part && key < kTileKeys) {
-        for (uint32_t i = 0; i < kPartPanels; i += boxes_.panels) {
-          const uint32_t panel = part * kPartPanels + i;
-          CopyBox(place_.Panel(panel) + static_cast<uint32_t>(key) * 128, &boxes_.map, 0,
-                  static_cast<int32_t>(slot), static_cast<int32_t>(panel), full.Address());
-        }
-      }
-      __syncwarp();
-      if (thread_ % kWarp == 0) full.Arrive(kWarp);
-    }
+    const uint32_t part = static_cast<uint32_t>(thread_) / kWarp;
+    if (part < Parts::kParts) CopyPart(part, pass, slot, ends_split);
     place_.Advance();
+  }
+  __device__ void CopyPart(uint32_t part, Pass pass, int64_t slot, bool ends_split) {
+    const uint32_t begin = Parts::Begin(part), end = Parts::End(part);
+    PhaseBarrier& full = place_.Full(part);
+    place_.WaitForRoom(part);
+    const int32_t key = thread_ % kWarp * boxes_.rows;
+    if (key < kTileKeys) {
+      const auto copy = [&](const CUtensorMap& map, uint32_t panel) {
+        CopyBox(place_.Panel(panel) + static_cast<uint32_t>(key) * 128, &map, 0,
+                static_cast<int32_t>(slot), static_cast<int32_t>(panel), full.Address());
+      };
+      for (uint32_t i = 0; i < Parts::kPartPanels; i += boxes_.panels) copy(boxes_.map, begin + i);
+      for (uint32_t panel = begin + Parts::kPartPanels; panel < end; ++panel) {
+        copy(boxes_.one_panel, panel);
+      }
+    }
+    __syncwarp();
+    if (thread_ % kWarp != 0) return;
+    // Behind the copies, which wait for nothing of it: no phase ends without.
+    if (part == 0) {
+      place_.ThisTurn() = {.pass = pass, .is_seen_by_all = true, .ends_split = ends_split};
+    }
+    full.ArriveExpecting((end - begin) * kPanelBytes);
+    full.Arrive(Keys::kProducers);
   }
 
   // ---- Any tile, by all threads ----
@@ -193,15 +199,14 @@ class Producer : Participant {
                       .ends_split = ends_split,
                       .needs_fence = Keys::kAreCopied};
       const auto begin = [&](uint32_t part) {
-        place_.WaitForRoom(part);
+        place_.WaitForNextRoom(part);
         Announce(turn, part);
       };
-      Keys::Copy(place_, thread_, source, begin, [&](uint32_t part) {
+      Keys::Copy(place_, thread_, source, begin, [&](uint32_t part, uint32_t end) {
         if constexpr (Keys::kAreCopied) {
           place_.Full(part).ArriveAfterCopies();
         } else {
-          FenceForProducts();
-          place_.Full(part).Arrive();
+          Tell(part, end);
         }
       });
       place_.Advance();
@@ -238,13 +243,11 @@ class Producer : Participant {
                         .is_seen_by_all = true,
                         .ends_split = EndsSplit(key + kTileKeys)};
         WaitForRoom();
-        for (uint32_t part = 0; part < kParts; ++part) Announce(turn, part);
+        for (uint32_t part = 0; part < Parts::kParts; ++part) Announce(turn, part);
         // Behind the last tile it is loaded again, and not used.
         const int32_t next = min(key + kTileKeys, end - kTileKeys);
-        run.Copy(place_, thread_, RowsOf(key), RowsOf(next), [&](uint32_t part) {
-          FenceForProducts();
-          place_.Full(part).Arrive();
-        });
+        run.Copy(place_, thread_, RowsOf(key), RowsOf(next),
+                 [&](uint32_t part, uint32_t end) { Tell(part, end); });
         place_.Advance();
       }
     }
@@ -327,7 +330,7 @@ class Producer : Participant {
   }
   __device__ void WaitForRoom() const {
 #pragma unroll
-    for (uint32_t part = 0; part < kParts; ++part) place_.WaitForRoom(part);
+    for (uint32_t part = 0; part < Parts::kParts; ++part) place_.WaitForNextRoom(part);
   }
 
   // The others are told, with the tile's first part. There is room for this one.
@@ -336,11 +339,16 @@ class Producer : Participant {
     if (part == 0) place_.ThisTurn() = turn;
     place_.Full(part).Arrive();
   }
+  // Parts [part, end) are written.
+  __device__ void Tell(uint32_t part, uint32_t end) {
+    FenceForProducts();
+#pragma unroll
+    for (; part < end; ++part) place_.Full(part).Arrive();
+  }
   // A tile whose copies have ended.
   __device__ void Publish(const Turn& turn) {
-    for (uint32_t part = 0; part < kParts; ++part) Announce(turn, part);
-    FenceForProducts();
-    for (uint32_t part = 0; part < kParts; ++part) place_.Full(part).Arrive();
+    for (uint32_t part = 0; part < Parts::kParts; ++part) Announce(turn, part);
+    Tell(0, Parts::kParts);
     place_.Advance();
   }
 

@@ -69,8 +69,8 @@ __device__ __forceinline__ void CopyQueries(const MlaKernelArgs& args, const Row
   const auto panel = [&](uint32_t i) {
     return SharedAddress(&q) + i * PanelRows<kRows>::kPanelBytes;
   };
-  const auto nothing = [](uint32_t) {};
-  CopyRows<kRows>(thread, source, panel, nothing, nothing);
+  CopyRows<kRows, PanelParts<1, kPanels>>(
+      thread, source, panel, [](uint32_t) {}, [](uint32_t, uint32_t) {});
   CommitCopies();
   WaitForCopies<0>();
   if constexpr (kAsF16) NarrowQueries(q, units, thread);

@@ -73,18 +73,17 @@ class Scorer : Participant {
     HoldSums(s);
     BeginProducts();
 #pragma unroll
-    for (uint32_t part = 0; part < kParts; ++part) {
-      shared_.full[stage][part].Wait(ring_.parity);
-      if (shared_.turns[stage].needs_fence) FenceForProducts();
-#pragma unroll
-      for (uint32_t i = 0; i < 4 * kPartPanels; ++i) {
-        const uint32_t panel = part * kPartPanels + i / 4;
-        const uint32_t at = panel * kPanelBytes + i % 4 * 32;
-        if (Keys::kAreF16 && panel < kPanels - 1) {
-          MultiplyPanelsF16(s, PanelOperand(q, at), PanelOperand(keys, at), part > 0 || i > 0);
-        } else {
-          MultiplyPanels(s, PanelOperand(q, at), PanelOperand(keys, at), part > 0 || i > 0);
-        }
+    for (uint32_t i = 0; i < 4 * kPanels; ++i) {
+      const uint32_t panel = i / 4, part = TileParts::Of(panel);
+      if (i == 4 * TileParts::Begin(part)) {
+        shared_.full[stage][part].Wait(ring_.parity);
+        if (shared_.turns[stage].needs_fence) FenceForProducts();
+      }
+      const uint32_t at = panel * kPanelBytes + i % 4 * 32;
+      if (Keys::kAreF16 && panel < kPanels - 1) {
+        MultiplyPanelsF16(s, PanelOperand(q, at), PanelOperand(keys, at), i > 0);
+      } else {
+        MultiplyPanels(s, PanelOperand(q, at), PanelOperand(keys, at), i > 0);
       }
     }
     CommitProducts();

@@ -37,7 +37,7 @@ __device__ void InitBarriers(SharedTiles& shared) {
   for (int stage = 0; stage < kStages; ++stage) {
     for (PhaseBarrier& full : shared.full[stage]) full.Init(kWarpgroup + 1);
     shared.weighted[stage].Init(kWarpgroup);
-    shared.empty[stage].Init(2 * kWarpgroup);
+    for (PhaseBarrier& empty : shared.empty[stage]) empty.Init(2 * kWarpgroup);
   }
   shared.ended.Init(kWarpgroup);
   shared.taken.Init(2 * kWarpgroup);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
   extern __shared__ __align__(1024) std::byte memory[];
   SharedTiles& shared = *reinterpret_cast<SharedTiles*>(memory);
   if (threadIdx.x == 0) InitBarriers(shared);
-  if (threadIdx.x == kWarp && boxes.rows > 0) PrefetchTensorMap(&boxes.map);
+  PrefetchKeyBoxes(boxes);
   TakeTurn();
   __syncthreads();
   const int32_t worker = static_cast<int32_t>(blockIdx.x) / ctas_per_worker;
@@ -95,7 +95,8 @@ void LaunchMlaWarpgroup(const MlaAttentionArgs& args, const KeyLists& lists, con
     // Four blocks would be a tile, and leave no registers.
     mla::Launch<mla::Fp8Keys<kWarpgroup, 2>>(kernel_args, {}, stream);
   } else {
-    mla::Launch<mla::Bf16Keys>(kernel_args, mla::KeyBoxesOf(kernel_args.store, lists), stream);
+    mla::Launch<mla::Bf16Keys>(kernel_args,
+                               mla::KeyBoxesOf<mla::TileParts>(kernel_args.store, lists), stream);
   }
 }
 
