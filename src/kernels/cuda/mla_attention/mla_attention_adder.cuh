@@ -3,6 +3,8 @@
 #ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_ADDER_CUH_
 #define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_ADDER_CUH_
 
+#include <type_traits>
+
 #include "kernels/cuda/mla_attention/mla_attention_sums.cuh"
 
 namespace quire::cuda::mla {
@@ -49,6 +51,49 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
     return SharedAddress(&shared_.keys[stage]);
   }
 
+  // ---- Weights ----
+
+  // Weights of a tile, as products take them. Those of bf16 each thread loads once, for all eight products; f16
+  // leaves no registers for that (its adders have fewer), and products read them from shared memory.
+  class LoadedWeights {
+   public:
+    __device__ __forceinline__ LoadedWeights(uint32_t panel, int thread) {
+      const uint32_t row =
+          static_cast<uint32_t>(thread) / 32 * 16 + static_cast<uint32_t>(thread) % 16;
+#pragma unroll
+      for (uint32_t step = 0; step < 4; ++step) {
+        uint32_t(&w)[4] = weights_[step];
+        const uint32_t chunk = 2 * step + static_cast<uint32_t>(thread) % 32 / 16;
+        LoadMatrices(panel + PanelChunk(row, chunk), w[0], w[1], w[2], w[3]);
+      }
+    }
+    __device__ __forceinline__ void Multiply(uint32_t step, float (&o)[kHalfSums],
+                                             uint64_t values) {
+      MultiplyRows(o, weights_[step], values);
+    }
+    // Products that took them have ended.
+    __device__ __forceinline__ void Hold() {
+#pragma unroll
+      for (uint32_t step = 0; step < 4; ++step) HoldOperand(weights_[step]);
+    }
+
+   private:
+    uint32_t weights_[4][4];
+  };
+  class SharedWeights {
+   public:
+    __device__ __forceinline__ SharedWeights(uint32_t panel, int) : panel_(panel) {}
+    __device__ __forceinline__ void Multiply(uint32_t step, float (&o)[kHalfSums],
+                                             uint64_t values) {
+      MultiplyValuesF16(o, PanelOperand(panel_, step * 32), values);
+    }
+    __device__ __forceinline__ void Hold() {}
+
+   private:
+    const uint32_t panel_;
+  };
+  using Weights = std::conditional_t<Keys::kAreF16, SharedWeights, LoadedWeights>;
+
   // ---- Turns ----
 
   // Returns whether the split ends with this turn.
@@ -79,9 +124,9 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
   // Gives each half of the tile back when its values are added; the turn, alpha and weights were read before
   // the first of them, or go with the second.
   __device__ __forceinline__ void AddValues(int stage) {
-    const uint32_t weights = KeysAt(stage) + kWeightsPanel;
     const uint32_t values =
         KeysAt(stage) + static_cast<uint32_t>(adder_) * (TileParts::kPartPanels * kPanelBytes);
+    Weights weights(KeysAt(stage) + kWeightsPanel, thread_);
     HoldSums(o_[0]);
     HoldSums(o_[1]);
     BeginProducts();
@@ -89,22 +134,20 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
     for (uint32_t half = 0; half < kHalves; ++half) {
 #pragma unroll
       for (uint32_t keys = 0; keys < kTileKeys; keys += 16) {
-        const uint64_t a = PanelOperand(weights, keys * 2);
         const uint64_t b =
             PanelOperand(values, half * kHalfPanels * kPanelBytes + keys * 128, kPanelBytes);
-        if constexpr (Keys::kAreF16) {
-          MultiplyValuesF16(o_[half], a, b);
-        } else {
-          MultiplyValues(o_[half], a, b);
-        }
+        weights.Multiply(keys / 16, o_[half], b);
       }
       CommitProducts();
     }
+    // Threads wrote and read the weights; keys come over them.
+    if constexpr (!Keys::kAreF16) FenceForProducts();
     WaitForProducts<1>();
     shared_.empty[stage][0].Arrive();
     WaitForProducts<0>();
     HoldSums(o_[0]);
     HoldSums(o_[1]);
+    weights.Hold();
     shared_.empty[stage][1].Arrive();
   }
   // Rows of other tokens keep their sums: 0 times a value that is not finite is not 0.

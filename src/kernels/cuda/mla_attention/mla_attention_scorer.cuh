@@ -61,7 +61,7 @@ class Scorer : Participant {
     float alpha[2];
     Softmax(s, alpha);
     StoreWeights(stage, s, alpha);
-    FenceForProducts();
+    if constexpr (Keys::kAreF16) FenceForProducts();  // products read them
     shared_.weighted[stage].Arrive();
     ring_.Advance();
     return turn.ends_split;

@@ -27,7 +27,7 @@ constexpr int kRoles = 4;
 // that converts has codes under way in its own; a register that it has to store away would wait for them.
 template <class Keys>
 struct Registers {
-  static constexpr int kScorer = 80, kAdder = Keys::kAreCopied ? 168 : 160;
+  static constexpr int kScorer = 80, kAdder = Keys::kAreCopied ? 176 : 160;
   static constexpr int kProducer = kRoles * 128 - kScorer - 2 * kAdder;
 };
 

@@ -58,6 +58,11 @@ __device__ inline void HoldSums(float (&sums)[kSums]) {
 #pragma unroll
   for (int i = 0; i < kSums; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
+// The same of an operand in registers.
+__device__ inline void HoldOperand(uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[i])::"memory");
+}
 
 // clang-format off
 // Operands %0, %1, ..., and the sums that they stand for.
@@ -129,19 +134,15 @@ QUIRE_MULTIPLY_ROWS("m64n64k16.f32.bf16.bf16", 32, "{%32, %33, %34, %35}, %36")
 QUIRE_MULTIPLY_ROWS("m64n128k16.f32.bf16.bf16", 64, "{%64, %65, %66, %67}, %68")
 QUIRE_MULTIPLY_ROWS("m64n256k16.f32.bf16.bf16", 128, "{%128, %129, %130, %131}, %132")
 #undef QUIRE_MULTIPLY_ROWS
-// The same with a in shared memory, as MultiplyPanels'.
-#define QUIRE_MULTIPLY_VALUES(name, instruction)                         \
-  __device__ inline void name(float(&sum)[64], uint64_t a, uint64_t b) { \
-    asm volatile(                                                        \
-        "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                       \
-        "wgmma.mma_async.sync.aligned." instruction " {" QUIRE_NAMES64   \
-        "}, %64, %65, p, 1, 1, 0, 1;\n}\n"                               \
-        : QUIRE_SUMS64(sum, 0)                                           \
-        : "l"(a), "l"(b));                                               \
-  }
-QUIRE_MULTIPLY_VALUES(MultiplyValues, "m64n128k16.f32.bf16.bf16")
-QUIRE_MULTIPLY_VALUES(MultiplyValuesF16, "m64n128k16.f32.f16.f16")
-#undef QUIRE_MULTIPLY_VALUES
+// The same of f16, with a in shared memory, as MultiplyPanels'.
+__device__ inline void MultiplyValuesF16(float (&sum)[64], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" QUIRE_NAMES64
+      "}, %64, %65, p, 1, 1, 0, 1;\n}\n"
+      : QUIRE_SUMS64(sum, 0)
+      : "l"(a), "l"(b));
+}
 #undef QUIRE_SUMS128
 #undef QUIRE_SUMS64
 #undef QUIRE_SUMS32
