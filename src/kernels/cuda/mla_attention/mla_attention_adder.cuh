@@ -100,14 +100,16 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
   __device__ __forceinline__ bool RunTurn() {
     const int stage = Uniform(ring_.stage);
     for (const PhaseBarrier& full : shared_.full[stage]) full.Wait(ring_.parity);
-    shared_.weighted[stage].Wait(ring_.parity);
+    // All that can be known before there are weights.
     const Turn turn = shared_.turns[stage];
     if (turn.needs_fence) FenceForProducts();
+    shared_.weighted[stage].Wait(ring_.parity);
+    Weights weights(KeysAt(stage) + kWeightsPanel, thread_);
     Rescale(stage);
     if (turn.keeps_others) {
-      AddValuesOfToken(stage, turn.pass.token);
+      AddValuesOfToken(stage, weights, turn.pass.token);
     } else {
-      AddValues(stage);
+      AddValues(stage, weights);
     }
     ring_.Advance();
     return turn.ends_split;
@@ -123,10 +125,9 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
 
   // Gives each half of the tile back when its values are added; the turn, alpha and weights were read before
   // the first of them, or go with the second.
-  __device__ __forceinline__ void AddValues(int stage) {
+  __device__ __forceinline__ void AddValues(int stage, Weights& weights) {
     const uint32_t values =
         KeysAt(stage) + static_cast<uint32_t>(adder_) * (TileParts::kPartPanels * kPanelBytes);
-    Weights weights(KeysAt(stage) + kWeightsPanel, thread_);
     HoldSums(o_[0]);
     HoldSums(o_[1]);
     BeginProducts();
@@ -151,10 +152,10 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
     shared_.empty[stage][1].Arrive();
   }
   // Rows of other tokens keep their sums: 0 times a value that is not finite is not 0.
-  __device__ __forceinline__ void AddValuesOfToken(int stage, int32_t token) {
+  __device__ __forceinline__ void AddValuesOfToken(int stage, Weights& weights, int32_t token) {
     const StateView kept = StateAt(args_, args_.kept, worker_);
     StoreSums(kept);
-    AddValues(stage);
+    AddValues(stage, weights);
     const bool keeps[2] = {Block().TokenOf(RowOf(0)) != token, Block().TokenOf(RowOf(1)) != token};
     ForEachPatch(kept, [&](const float4& before, float* now) {
       now[0] = Select(keeps[0], before.x, now[0]);

@@ -55,9 +55,10 @@ class NarrowAdder : RowSums<8, 8, NarrowColumns> {
   __device__ __forceinline__ bool RunTurn() {
 #pragma unroll
     for (uint32_t part = 0; part < RingParts::kParts; ++part) place_.WaitUntilFull(part);
-    place_.WaitForWeights();
+    // All that can be known before there are weights.
     const Turn turn = place_.ThisTurn();
     if (turn.needs_fence) FenceForProducts();
+    place_.WaitForWeights();
     Rescale();
     if (turn.keeps_others) {
       AddValuesOfToken(turn.pass.token);
