@@ -156,10 +156,7 @@ class NarrowScorer : Participant {
   __device__ __forceinline__ void StoreWeights(const float (&s)[2 * kThreadRows]) const {
     uint32_t pairs[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {  // 8 keys and 8 rows each: keys alternate
-      const float* two = s + i / 2 * 4 + i % 2 * 2;
-      pairs[i] = Keys::kAreF16 ? PackF16(two[0], two[1]) : PackBf16(two[0], two[1]);
-    }
+    for (int i = 0; i < 4; ++i) pairs[i] = PackWeights<Keys>(s + 2 * i);  // keys alternate
     const uint32_t lane = static_cast<uint32_t>(thread_) % kWarp, matrix = lane / 8;
     const uint32_t chunk = static_cast<uint32_t>(Warp()) * 2 + matrix % 2;
     StoreMatricesTransposed(

@@ -1,4 +1,4 @@
-// What scorers have in common: queries in shared memory, and how far weights go.
+// What scorers have in common: queries in shared memory, and weights.
 #ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_QUERIES_CUH_
 #define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_QUERIES_CUH_
 
@@ -10,6 +10,12 @@ namespace quire::cuda::mla {
 inline constexpr float kSlack = 8.0f;
 template <class Keys>
 inline constexpr float kLift = Keys::kAreF16 ? 7.0f : 0.0f;
+
+// Two weights that lie beside each other.
+template <class Keys>
+__device__ __forceinline__ uint32_t PackWeights(const float* two) {
+  return Keys::kAreF16 ? PackF16(two[0], two[1]) : PackBf16(two[0], two[1]);
+}
 
 // The latent part of queries becomes f16, in the thread that copied it. A power of two takes a row's
 // largest value to [2^10, 2^11), so that no value is too large and those that are lost are too small

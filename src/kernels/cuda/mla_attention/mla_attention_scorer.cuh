@@ -145,17 +145,20 @@ class Scorer : Participant {
 
   __device__ __forceinline__ void StoreWeights(int stage, const float (&s)[32],
                                                const float (&alpha)[2]) {
+    if (thread_ % 4 == 0) {
+#pragma unroll
+      for (int which = 0; which < 2; ++which) shared_.alpha[stage][RowOf(which)] = alpha[which];
+    }
+    // 16 rows of 16 keys at a time: lane l gives the address of row l % 16, of the first or the last eight keys.
     const uint32_t panel = KeysAt(stage) + kWeightsPanel;
+    const uint32_t lane = static_cast<uint32_t>(thread_) % kWarp;
+    const uint32_t row = static_cast<uint32_t>(thread_) / kWarp * 16 + lane % 16;
 #pragma unroll
-    for (int which = 0; which < 2; ++which) {
-      const uint32_t row = static_cast<uint32_t>(RowOf(which));
+    for (uint32_t step = 0; step < 4; ++step) {
+      uint32_t m[4];
 #pragma unroll
-      for (uint32_t chunk = 0; chunk < 8; ++chunk) {
-        const float low = s[4 * chunk + 2 * which], high = s[4 * chunk + 2 * which + 1];
-        StoreShared4(panel + PanelChunk(row, chunk) + static_cast<uint32_t>(thread_) % 4 * 4,
-                     Keys::kAreF16 ? PackF16(low, high) : PackBf16(low, high));
-      }
-      if (thread_ % 4 == 0) shared_.alpha[stage][row] = alpha[which];
+      for (uint32_t i = 0; i < 4; ++i) m[i] = PackWeights<Keys>(s + 8 * step + 2 * i);
+      StoreMatrices(panel + PanelChunk(row, 2 * step + lane / 16), m);
     }
   }
 

@@ -103,9 +103,6 @@ __device__ inline void StoreShared16(uint32_t to, const uint32_t (&words)[4]) {
                "r"(words[2]), "r"(words[3])
                : "memory");
 }
-__device__ inline void StoreShared4(uint32_t to, uint32_t word) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
-}
 __device__ inline uint4 LoadShared16(uint32_t from) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
