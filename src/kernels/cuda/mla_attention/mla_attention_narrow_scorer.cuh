@@ -55,8 +55,7 @@ class NarrowScorer : Participant {
   // Returns whether the split ends with this turn.
   __device__ __forceinline__ bool RunTurn() {
     float s[2 * kThreadRows];
-    MultiplyKeys(s);
-    const Turn turn = place_.ThisTurn();
+    const Turn turn = MultiplyKeys(s);
     if (!turn.is_seen_by_all) MaskKeys(turn.pass, s);
     ShareTops(s);
     AddPairs();  // of the turn before, whose warps have all written theirs by now
@@ -69,16 +68,18 @@ class NarrowScorer : Participant {
     return turn.ends_split;
   }
 
-  // As keys come.
-  __device__ __forceinline__ void MultiplyKeys(float (&s)[2 * kThreadRows]) {
+  // As keys come. The turn comes with the first of them.
+  __device__ __forceinline__ Turn MultiplyKeys(float (&s)[2 * kThreadRows]) {
     constexpr uint32_t kQueryBytes = PanelRows<kNarrowRows>::kPanelBytes;
     const uint32_t q = UniformHere(SharedAddress(&shared_.q));
     HoldSums(s);
+    Turn turn;
     BeginProducts();
 #pragma unroll
     for (uint32_t part = 0; part < RingParts::kParts; ++part) {
       place_.WaitUntilFull(part);
-      if (place_.ThisTurn().needs_fence) FenceForProducts();
+      if (part == 0) turn = place_.ThisTurn();
+      if (turn.needs_fence) FenceForProducts();
       const uint32_t keys = Uniform(place_.Panel(RingParts::Begin(part)));
 #pragma unroll
       for (uint32_t i = 0; i < 4 * RingParts::kPartPanels; ++i) {
@@ -95,6 +96,7 @@ class NarrowScorer : Participant {
     CommitProducts();
     WaitForProducts<0>();
     HoldSums(s);
+    return turn;
   }
 
   // -inf where a row does not see a key, or takes no part in the pass.

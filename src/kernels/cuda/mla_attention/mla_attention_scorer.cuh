@@ -55,8 +55,7 @@ class Scorer : Participant {
   __device__ __forceinline__ bool RunTurn() {
     const int stage = Uniform(ring_.stage);
     float s[32];
-    MultiplyKeys(stage, s);
-    const Turn turn = shared_.turns[stage];
+    const Turn turn = MultiplyKeys(stage, s);
     if (!turn.is_seen_by_all) MaskKeys(turn.pass, s);
     float alpha[2];
     Softmax(s, alpha);
@@ -67,17 +66,19 @@ class Scorer : Participant {
     return turn.ends_split;
   }
 
-  // As keys come.
-  __device__ __forceinline__ void MultiplyKeys(int stage, float (&s)[32]) {
+  // As keys come. The turn comes with the first of them.
+  __device__ __forceinline__ Turn MultiplyKeys(int stage, float (&s)[32]) {
     const uint32_t q = UniformHere(SharedAddress(&shared_.q)), keys = KeysAt(stage);
     HoldSums(s);
+    Turn turn;
     BeginProducts();
 #pragma unroll
     for (uint32_t i = 0; i < 4 * kPanels; ++i) {
       const uint32_t panel = i / 4, part = TileParts::Of(panel);
       if (i == 4 * TileParts::Begin(part)) {
         shared_.full[stage][part].Wait(ring_.parity);
-        if (shared_.turns[stage].needs_fence) FenceForProducts();
+        if (part == 0) turn = shared_.turns[stage];
+        if (turn.needs_fence) FenceForProducts();
       }
       const uint32_t at = panel * kPanelBytes + i % 4 * 32;
       if (Keys::kAreF16 && panel < kPanels - 1) {
@@ -89,6 +90,7 @@ class Scorer : Participant {
     CommitProducts();
     WaitForProducts<0>();
     HoldSums(s);
+    return turn;
   }
 
   // -inf where a row does not see a key, or takes no part in the pass.
