@@ -20,7 +20,7 @@ class NarrowScorer : Participant {
       LoadQueries();
       ForEachSplit([&](int32_t, int32_t, bool has_keys) {
 #pragma unroll
-        for (float& m : m_) m = -INFINITY;
+        for (RowSoftmax<Keys>& row : rows_) row.Begin();
         l_ = 0.0f;
         has_pairs_ = false;
         for (bool ends = !has_keys; !ends;) ends = RunTurn();
@@ -47,8 +47,9 @@ class NarrowScorer : Participant {
     Sync();  // queries are written
 #pragma unroll
     for (int which = 0; which < kThreadRows; ++which) {
-      scale_[which] = args_.scale * kLog2E;
-      if constexpr (Keys::kAreF16) scale_[which] *= told_.q_units[RowOf(which)];
+      float scale = args_.scale * kLog2E;
+      if constexpr (Keys::kAreF16) scale *= told_.q_units[RowOf(which)];
+      rows_[which].SetScale(scale);
     }
   }
 
@@ -57,12 +58,13 @@ class NarrowScorer : Participant {
     float s[2 * kThreadRows];
     const Turn turn = MultiplyKeys(s);
     if (!turn.is_seen_by_all) MaskKeys(turn.pass, s);
-    ShareTops(s);
-    AddPairs();  // of the turn before, whose warps have all written theirs by now
-    Softmax(s);
+    FollowMaxima(s);
+#pragma unroll
+    for (int i = 0; i < 2 * kThreadRows; ++i) s[i] = rows_[WhichOf(i)].WeightOf(s[i]);
     StoreWeights(s);
     FenceForProducts();
     place_.Weighted();
+    AddPairs();  // of the turn before, whose warps have all written theirs by now
     SharePairs(s);
     place_.Advance();
     return turn.ends_split;
@@ -117,41 +119,40 @@ class NarrowScorer : Participant {
     }
   }
 
-  // The highest score that each row has of a warp's keys, for all warps; after it products have ended in all of
-  // them, too.
-  __device__ __forceinline__ void ShareTops(const float (&s)[2 * kThreadRows]) {
+  // After it products have ended in all warps, too.
+  __device__ __forceinline__ void FollowMaxima(const float (&s)[2 * kThreadRows]) {
+    float top[kThreadRows], alpha[kThreadRows];
+    bool follows = false;
 #pragma unroll
     for (int which = 0; which < kThreadRows; ++which) {
-      // As it is for other rows: a score that is no number is none.
-      float top = fmaxf(fmaxf(-INFINITY, s[IndexOf(which, 0)]), s[IndexOf(which, 1)]);
-      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 4));
-      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 8));
-      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 16));
-      if (thread_ % kWarp < 4) {
-        (&shared_.tops[place_.parity()][RowOf(which)].x)[Warp()] = top;
+      top[which] = fmaxf(s[IndexOf(which, 0)], s[IndexOf(which, 1)]);
+      follows |= rows_[which].WouldFollow(top[which]);
+      alpha[which] = 1.0f;
+    }
+    if (SyncWarpgroupAny(barrier_, follows)) {
+      ShareTops(top);
+#pragma unroll
+      for (int which = 0; which < kThreadRows; ++which) {
+        const float4 tops = shared_.tops[RowOf(which)];
+        alpha[which] = rows_[which].Follow(fmaxf(fmaxf(tops.x, tops.y), fmaxf(tops.z, tops.w)));
       }
+    }
+    if (thread_ >= 4) return;
+#pragma unroll
+    for (int which = 0; which < kThreadRows; ++which) {
+      shared_.alpha[place_.turn()][RowOf(which)] = alpha[which];
+    }
+  }
+  // The highest score that each row has of a warp's keys, for all warps.
+  __device__ __forceinline__ void ShareTops(const float (&top)[kThreadRows]) {
+#pragma unroll
+    for (int which = 0; which < kThreadRows; ++which) {
+      float most = fmaxf(top[which], __shfl_xor_sync(kAllLanes, top[which], 4));
+      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 8));
+      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 16));
+      if (thread_ % kWarp < 4) (&shared_.tops[RowOf(which)].x)[Warp()] = most;
     }
     Sync();
-  }
-
-  // Scores become weights, by the operations of Scorer::Softmax.
-  __device__ __forceinline__ void Softmax(float (&s)[2 * kThreadRows]) {
-#pragma unroll
-    for (int which = 0; which < kThreadRows; ++which) {
-      const float4 tops = shared_.tops[place_.parity()][RowOf(which)];
-      const float top = fmaxf(fmaxf(tops.x, tops.y), fmaxf(tops.z, tops.w));
-      const float before = m_[which], scale = scale_[which];
-      if (scale * (top - before) > kSlack) m_[which] = top;
-      float anchor = scale * Anchor(m_[which]);
-      const float alpha = Base2Exponent::Exp(scale * before - anchor);  // 1 where m stays
-      anchor -= kLift<Keys>;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float& score = s[IndexOf(which, i)];
-        score = Base2Exponent::Exp(__fmaf_rn(scale, score, -anchor));
-      }
-      if (thread_ < 4) shared_.alpha[place_.turn()][RowOf(which)] = alpha;
-    }
   }
 
   // Rows of weights, 64 keys each, where the tile's rope values were.
@@ -200,7 +201,7 @@ class NarrowScorer : Participant {
     told_.taken.Wait(ended_parity_ ^ 1);
 #pragma unroll
     for (int which = 0; which < kThreadRows; ++which) {
-      if (thread_ < 4) shared_.ended_m[RowOf(which)] = scale_[which] * m_[which] - kLift<Keys>;
+      if (thread_ < 4) shared_.ended_m[RowOf(which)] = rows_[which].Maximum();
     }
     Sync();
     AddPairs();
@@ -218,10 +219,11 @@ class NarrowScorer : Participant {
   static constexpr __device__ int IndexOf(int which, int i) {
     return which / 2 * 4 + i * 2 + which % 2;
   }
+  static constexpr __device__ int WhichOf(int index) { return index / 4 * 2 + index % 2; }
 
   SharedParts& shared_;
   PartPlace place_;
-  float scale_[kThreadRows], m_[kThreadRows];  // of our rows; m not scaled
+  RowSoftmax<Keys> rows_[kThreadRows];
   float l_ = 0.0f;          // of row thread / 4, the part thread % 4; of 64 threads alone
   bool has_pairs_ = false;  // that were not added yet
   uint32_t ended_parity_ = 0;

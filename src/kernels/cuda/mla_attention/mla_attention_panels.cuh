@@ -138,8 +138,8 @@ struct SharedParts : SharedOrders {
   PartPanels keys[kRoomParts];
   float alpha[kTurns][kNarrowRows];
   Turn turns[kTurns];
-  // Of the scorer alone, of a tile and the one before it.
-  float4 tops[2][kNarrowRows];                    // the highest score of a row that each warp has
+  // Of the scorer alone.
+  float4 tops[kNarrowRows];                       // the highest score of a row that each warp has
   float pairs[2][kTileKeys / 8][kNarrowRows][4];  // weights of two keys, of every eight
   float ended_m[kNarrowRows];
   PhaseBarrier full[kRoomParts];

@@ -6,10 +6,45 @@
 
 namespace quire::cuda::mla {
 
-// Weights go to 2^kSlack. Those of f16 begin as far above its smallest values as its largest allow.
-inline constexpr float kSlack = 8.0f;
+// The softmax of a row, as each thread that has scores of it knows it. Scores become weights,
+// exp2(scale * (score - m) + kLift). m follows the maximum only where weights would pass 2^kSlack otherwise, so
+// threads need not tell each other of their maxima: a row's passes if one of its threads' does.
 template <class Keys>
-inline constexpr float kLift = Keys::kAreF16 ? 7.0f : 0.0f;
+class RowSoftmax {
+ public:
+  // Of a piece.
+  __device__ __forceinline__ void SetScale(float scale) { scale_ = scale; }
+  // Of a split, of which no key was seen.
+  __device__ __forceinline__ void Begin() {
+    m_ = -INFINITY;
+    anchor_ = 0.0f - kLift;
+  }
+  // Whether m would follow this maximum, of some keys or all. One that is no number is none.
+  __device__ __forceinline__ bool WouldFollow(float top) const {
+    return scale_ * (top - m_) > kSlack;
+  }
+  // The maximum of a tile's keys. Returns what older sums are to be multiplied with, 1 where m stays.
+  __device__ __forceinline__ float Follow(float top) {
+    const float before = m_;
+    if (WouldFollow(top)) m_ = top;
+    const float anchor = scale_ * Anchor(m_);
+    anchor_ = anchor - kLift;
+    return Base2Exponent::Exp(scale_ * before - anchor);
+  }
+  __device__ __forceinline__ float WeightOf(float score) const {
+    return Base2Exponent::Exp(__fmaf_rn(scale_, score, -anchor_));
+  }
+  // m, as states have it.
+  __device__ __forceinline__ float Maximum() const { return scale_ * m_ - kLift; }
+
+ private:
+  // Weights of f16 begin as far above its smallest values as its largest allow.
+  static constexpr float kSlack = 8.0f, kLift = Keys::kAreF16 ? 7.0f : 0.0f;
+
+  float scale_;
+  float m_;       // not scaled
+  float anchor_;  // scale_ * m_ - kLift; of m_ that is -inf, as if it were 0
+};
 
 // Two weights that lie beside each other.
 template <class Keys>

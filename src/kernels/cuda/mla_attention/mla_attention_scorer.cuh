@@ -18,7 +18,7 @@ class Scorer : Participant {
       ForEachSplit([&](int32_t, int32_t, bool has_keys) {
 #pragma unroll
         for (int which = 0; which < 2; ++which) {
-          m_[which] = -INFINITY;
+          rows_[which].Begin();
           l_[which] = 0.0f;
         }
         for (bool ends = !has_keys; !ends;) ends = RunTurn();
@@ -46,8 +46,9 @@ class Scorer : Participant {
     Sync();  // queries are written
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
-      scale_[which] = args_.scale * kLog2E;
-      if constexpr (Keys::kAreF16) scale_[which] *= told_.q_units[RowOf(which)];
+      float scale = args_.scale * kLog2E;
+      if constexpr (Keys::kAreF16) scale *= told_.q_units[RowOf(which)];
+      rows_[which].SetScale(scale);
     }
   }
 
@@ -57,7 +58,7 @@ class Scorer : Participant {
     float s[32];
     const Turn turn = MultiplyKeys(stage, s);
     if (!turn.is_seen_by_all) MaskKeys(turn.pass, s);
-    float alpha[2];
+    float alpha[2] = {1.0f, 1.0f};
     Softmax(s, alpha);
     StoreWeights(stage, s, alpha);
     if constexpr (Keys::kAreF16) FenceForProducts();  // products read them
@@ -115,33 +116,42 @@ class Scorer : Participant {
     }
   }
 
-  // Scores become weights, exp2(scale_ * (score - m) + kLift). alpha: what older sums are to be multiplied with.
-  // m follows the maximum only where weights would pass 2^kSlack otherwise, so alpha is mostly 1.
+  // Scores become weights. alpha: what older sums are to be multiplied with, 1 where m stays.
   __device__ __forceinline__ void Softmax(float (&s)[32], float (&alpha)[2]) {
+    FollowMaxima(s, alpha);
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
-      float tops[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        tops[i % 4] = fmaxf(tops[i % 4], s[i / 2 * 4 + 2 * which + i % 2]);
-      }
-      float top = fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
-      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
-      const float before = m_[which], scale = scale_[which];
-      if (scale * (top - before) > kSlack) m_[which] = top;
-      float anchor = scale * Anchor(m_[which]);
-      alpha[which] = Base2Exponent::Exp(scale * before - anchor);  // 1 where m stays
-      anchor -= kLift<Keys>;
       float sum = 0.0f;
 #pragma unroll
       for (int chunk = 0; chunk < 8; ++chunk) {
         float &low = s[4 * chunk + 2 * which], &high = s[4 * chunk + 2 * which + 1];
-        low = Base2Exponent::Exp(__fmaf_rn(scale, low, -anchor));
-        high = Base2Exponent::Exp(__fmaf_rn(scale, high, -anchor));
+        low = rows_[which].WeightOf(low);
+        high = rows_[which].WeightOf(high);
         sum += low + high;
       }
       l_[which] = __fmaf_rn(alpha[which], l_[which], sum);
+    }
+  }
+  __device__ __forceinline__ void FollowMaxima(const float (&s)[32], float (&alpha)[2]) {
+    float top[2];
+    bool follows = false;
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      float tops[4];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const float score = s[i / 2 * 4 + 2 * which + i % 2];
+        tops[i % 4] = i < 4 ? score : fmaxf(tops[i % 4], score);
+      }
+      top[which] = fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
+      follows |= rows_[which].WouldFollow(top[which]);
+    }
+    if (!__any_sync(kAllLanes, follows)) return;
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      float most = fmaxf(top[which], __shfl_xor_sync(kAllLanes, top[which], 1));
+      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
+      alpha[which] = rows_[which].Follow(most);
     }
   }
 
@@ -172,15 +182,15 @@ class Scorer : Participant {
       l_[which] += __shfl_xor_sync(kAllLanes, l_[which], 1);
       l_[which] += __shfl_xor_sync(kAllLanes, l_[which], 2);
       if (thread_ % 4 == 0)
-        told_.stats[RowOf(which)] = make_float2(scale_[which] * m_[which] - kLift<Keys>, l_[which]);
+        told_.stats[RowOf(which)] = make_float2(rows_[which].Maximum(), l_[which]);
     }
     told_.ended.Arrive();
     ended_parity_ ^= 1;
   }
 
   SharedTiles& shared_;
-  float scale_[2];     // of our rows
-  float m_[2], l_[2];  // of our rows; m not scaled, l of our keys until the split ends
+  RowSoftmax<Keys> rows_[2];
+  float l_[2];  // of our rows; of our keys until the split ends
   RingPosition<kStages> ring_;
   uint32_t ended_parity_ = 0;
 };
