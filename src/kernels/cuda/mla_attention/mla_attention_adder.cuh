@@ -57,11 +57,12 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
   // leaves no registers for that (its adders have fewer), and products read them from shared memory.
   class LoadedWeights {
    public:
-    __device__ __forceinline__ LoadedWeights(uint32_t panel, int thread) {
+    // Of half of the keys.
+    __device__ __forceinline__ void Load(uint32_t panel, int thread, uint32_t half) {
       const uint32_t row =
           static_cast<uint32_t>(thread) / 32 * 16 + static_cast<uint32_t>(thread) % 16;
 #pragma unroll
-      for (uint32_t step = 0; step < 4; ++step) {
+      for (uint32_t step = 2 * half; step < 2 * half + 2; ++step) {
         uint32_t(&w)[4] = weights_[step];
         const uint32_t chunk = 2 * step + static_cast<uint32_t>(thread) % 32 / 16;
         LoadMatrices(panel + PanelChunk(row, chunk), w[0], w[1], w[2], w[3]);
@@ -82,7 +83,7 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
   };
   class SharedWeights {
    public:
-    __device__ __forceinline__ SharedWeights(uint32_t panel, int) : panel_(panel) {}
+    __device__ __forceinline__ void Load(uint32_t panel, int, uint32_t) { panel_ = panel; }
     __device__ __forceinline__ void Multiply(uint32_t step, float (&o)[kHalfSums],
                                              uint64_t values) {
       MultiplyValuesF16(o, PanelOperand(panel_, step * 32), values);
@@ -90,7 +91,7 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
     __device__ __forceinline__ void Hold() {}
 
    private:
-    const uint32_t panel_;
+    uint32_t panel_;
   };
   using Weights = std::conditional_t<Keys::kAreF16, SharedWeights, LoadedWeights>;
 
@@ -103,8 +104,8 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
     // All that can be known before there are weights.
     const Turn turn = shared_.turns[stage];
     if (turn.needs_fence) FenceForProducts();
-    shared_.weighted[stage].Wait(ring_.parity);
-    Weights weights(KeysAt(stage) + kWeightsPanel, thread_);
+    Weights weights;
+    TakeWeights(stage, 0, weights);
     Rescale(stage);
     if (turn.keeps_others) {
       AddValuesOfToken(stage, weights, turn.pass.token);
@@ -113,6 +114,12 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
     }
     ring_.Advance();
     return turn.ends_split;
+  }
+
+  // Of half of the keys, when they are there; with the first alpha is, too.
+  __device__ __forceinline__ void TakeWeights(int stage, uint32_t half, Weights& weights) {
+    shared_.weighted[stage][half].Wait(ring_.parity);
+    weights.Load(KeysAt(stage) + kWeightsPanel, thread_, half);
   }
 
   // Multiplies older sums.
@@ -135,6 +142,10 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
     for (uint32_t half = 0; half < kHalves; ++half) {
 #pragma unroll
       for (uint32_t keys = 0; keys < kTileKeys; keys += 16) {
+        if (half == 0 && keys == kTileKeys / 2) {
+          TakeWeights(stage, 1, weights);
+          BeginProducts();
+        }
         const uint64_t b =
             PanelOperand(values, half * kHalfPanels * kPanelBytes + keys * 128, kPanelBytes);
         weights.Multiply(keys / 16, o_[half], b);

@@ -92,7 +92,7 @@ struct SharedTiles : SharedOrders {
   float alpha[kStages][kMlaRows];  // what sums before a tile are multiplied with
   Turn turns[kStages];
   PhaseBarrier full[kStages][TileParts::kParts];  // keys have come
-  PhaseBarrier weighted[kStages];                 // their weights are written
+  PhaseBarrier weighted[kStages][2];              // weights of half of them are written
   PhaseBarrier empty[kStages][kHalves];           // their values are added
 };
 static_assert(sizeof(SharedTiles) <= 232448, "227 KiB a CTA");

@@ -58,11 +58,20 @@ class Scorer : Participant {
     float s[32];
     const Turn turn = MultiplyKeys(stage, s);
     if (!turn.is_seen_by_all) MaskKeys(turn.pass, s);
-    float alpha[2] = {1.0f, 1.0f};
-    Softmax(s, alpha);
-    StoreWeights(stage, s, alpha);
-    if constexpr (Keys::kAreF16) FenceForProducts();  // products read them
-    shared_.weighted[stage].Arrive();
+    float alpha[2] = {1.0f, 1.0f}, sums[2] = {0.0f, 0.0f};
+    FollowMaxima(s, alpha);
+    StoreAlpha(stage, alpha);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Weigh(half, s, sums);
+      StoreWeights(stage, half, s);
+      if constexpr (Keys::kAreF16) FenceForProducts();  // products read them
+      shared_.weighted[stage][half].Arrive();
+    }
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      l_[which] = __fmaf_rn(alpha[which], l_[which], sums[which]);
+    }
     ring_.Advance();
     return turn.ends_split;
   }
@@ -116,22 +125,7 @@ class Scorer : Participant {
     }
   }
 
-  // Scores become weights. alpha: what older sums are to be multiplied with, 1 where m stays.
-  __device__ __forceinline__ void Softmax(float (&s)[32], float (&alpha)[2]) {
-    FollowMaxima(s, alpha);
-#pragma unroll
-    for (int which = 0; which < 2; ++which) {
-      float sum = 0.0f;
-#pragma unroll
-      for (int chunk = 0; chunk < 8; ++chunk) {
-        float &low = s[4 * chunk + 2 * which], &high = s[4 * chunk + 2 * which + 1];
-        low = rows_[which].WeightOf(low);
-        high = rows_[which].WeightOf(high);
-        sum += low + high;
-      }
-      l_[which] = __fmaf_rn(alpha[which], l_[which], sum);
-    }
-  }
+  // alpha: what older sums are to be multiplied with, 1 where m stays.
   __device__ __forceinline__ void FollowMaxima(const float (&s)[32], float (&alpha)[2]) {
     float top[2];
     bool follows = false;
@@ -155,22 +149,36 @@ class Scorer : Participant {
     }
   }
 
-  __device__ __forceinline__ void StoreWeights(int stage, const float (&s)[32],
-                                               const float (&alpha)[2]) {
-    if (thread_ % 4 == 0) {
+  __device__ __forceinline__ void StoreAlpha(int stage, const float (&alpha)[2]) {
+    if (thread_ % 4 != 0) return;
 #pragma unroll
-      for (int which = 0; which < 2; ++which) shared_.alpha[stage][RowOf(which)] = alpha[which];
+    for (int which = 0; which < 2; ++which) shared_.alpha[stage][RowOf(which)] = alpha[which];
+  }
+
+  // Scores of half of the keys become weights, and are added to a thread's sums.
+  __device__ __forceinline__ void Weigh(int half, float (&s)[32], float (&sums)[2]) {
+#pragma unroll
+    for (int chunk = 4 * half; chunk < 4 * half + 4; ++chunk) {
+#pragma unroll
+      for (int which = 0; which < 2; ++which) {
+        float &low = s[4 * chunk + 2 * which], &high = s[4 * chunk + 2 * which + 1];
+        low = rows_[which].WeightOf(low);
+        high = rows_[which].WeightOf(high);
+        sums[which] += low + high;
+      }
     }
+  }
+  __device__ __forceinline__ void StoreWeights(int stage, int half, const float (&s)[32]) {
     // 16 rows of 16 keys at a time: lane l gives the address of row l % 16, of the first or the last eight keys.
     const uint32_t panel = KeysAt(stage) + kWeightsPanel;
     const uint32_t lane = static_cast<uint32_t>(thread_) % kWarp;
     const uint32_t row = static_cast<uint32_t>(thread_) / kWarp * 16 + lane % 16;
 #pragma unroll
-    for (uint32_t step = 0; step < 4; ++step) {
+    for (int step = 2 * half; step < 2 * half + 2; ++step) {
       uint32_t m[4];
 #pragma unroll
-      for (uint32_t i = 0; i < 4; ++i) m[i] = PackWeights<Keys>(s + 8 * step + 2 * i);
-      StoreMatrices(panel + PanelChunk(row, 2 * step + lane / 16), m);
+      for (int i = 0; i < 4; ++i) m[i] = PackWeights<Keys>(s + 8 * step + 2 * i);
+      StoreMatrices(panel + PanelChunk(row, static_cast<uint32_t>(2 * step) + lane / 16), m);
     }
   }
 

@@ -36,7 +36,7 @@ struct Registers {
 __device__ void InitBarriers(SharedTiles& shared) {
   for (int stage = 0; stage < kStages; ++stage) {
     for (PhaseBarrier& full : shared.full[stage]) full.Init(kWarpgroup + 1);
-    shared.weighted[stage].Init(kWarpgroup);
+    for (PhaseBarrier& weighted : shared.weighted[stage]) weighted.Init(kWarpgroup);
     for (PhaseBarrier& empty : shared.empty[stage]) empty.Init(2 * kWarpgroup);
   }
   shared.ended.Init(kWarpgroup);
