@@ -80,8 +80,8 @@ void LaunchMlaNarrow(const MlaAttentionArgs& args, const KeyLists& lists, const 
   if (kernel_args.store.format == KvFormat::kLatentFp8) {
     mla::narrow::Launch<mla::Fp8Keys<2 * kWarpgroup, 4>>(kernel_args, {}, stream);
   } else {
-    mla::narrow::Launch<mla::Bf16Keys>(
-        kernel_args, mla::KeyBoxesOf<mla::RingParts>(kernel_args.store, lists), stream);
+    mla::narrow::Launch<mla::Bf16Keys>(kernel_args,
+                                       mla::KeyBoxesOf<mla::RingParts>(kernel_args, lists), stream);
   }
 }
 

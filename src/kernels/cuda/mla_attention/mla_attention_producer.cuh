@@ -13,7 +13,10 @@ class Producer : Participant {
  public:
   template <class Shared>
   __device__ Producer(const MlaKernelArgs& args, const KeyBoxes& boxes, Shared& shared, int role)
-      : Participant(args, shared, role), boxes_(boxes), place_(shared) {}
+      : Participant(args, shared, role),
+        boxes_(boxes),
+        policy_(boxes.are_read_once ? ReadOncePolicy() : UsualPolicy()),
+        place_(shared) {}
 
   // The pieces of `worker`, of rows [row_begin, + 64) of each tile.
   __device__ void Run(int32_t worker, int32_t row_begin) {
@@ -166,7 +169,7 @@ class Producer : Participant {
     if (key < kTileKeys) {
       const auto copy = [&](const CUtensorMap& map, uint32_t panel) {
         CopyBox(place_.Panel(panel) + static_cast<uint32_t>(key) * 128, &map, 0,
-                static_cast<int32_t>(slot), static_cast<int32_t>(panel), full.Address());
+                static_cast<int32_t>(slot), static_cast<int32_t>(panel), full.Address(), policy_);
       };
       for (uint32_t i = 0; i < Parts::kPartPanels; i += boxes_.panels) copy(boxes_.map, begin + i);
       for (uint32_t panel = begin + Parts::kPartPanels; panel < end; ++panel) {
@@ -353,6 +356,7 @@ class Producer : Participant {
   }
 
   const KeyBoxes& boxes_;
+  const uint64_t policy_;
   int32_t least_visible_ = 0;
   int32_t piece_end_ = 0;                   // keys
   int32_t plain_end_ = 0;                   // every row sees the keys before it, in passes of all

@@ -95,8 +95,8 @@ void LaunchMlaWarpgroup(const MlaAttentionArgs& args, const KeyLists& lists, con
     // Four blocks would be a tile, and leave no registers.
     mla::Launch<mla::Fp8Keys<kWarpgroup, 2>>(kernel_args, {}, stream);
   } else {
-    mla::Launch<mla::Bf16Keys>(kernel_args,
-                               mla::KeyBoxesOf<mla::TileParts>(kernel_args.store, lists), stream);
+    mla::Launch<mla::Bf16Keys>(kernel_args, mla::KeyBoxesOf<mla::TileParts>(kernel_args, lists),
+                               stream);
   }
 }
 
