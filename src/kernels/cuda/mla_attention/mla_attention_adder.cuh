@@ -108,9 +108,9 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
     TakeWeights(stage, 0, weights);
     Rescale(stage);
     if (turn.keeps_others) {
-      AddValuesOfToken(stage, weights, turn.pass.token);
+      AddValuesOfToken(stage, weights, turn);
     } else {
-      AddValues(stage, weights);
+      AddValues(stage, weights, turn.ends_split);
     }
     ring_.Advance();
     return turn.ends_split;
@@ -132,7 +132,7 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
 
   // Gives each half of the tile back when its values are added; the turn, alpha and weights were read before
   // the first of them, or go with the second.
-  __device__ __forceinline__ void AddValues(int stage, Weights& weights) {
+  __device__ __forceinline__ void AddValues(int stage, Weights& weights, bool ends_split) {
     const uint32_t values =
         KeysAt(stage) + static_cast<uint32_t>(adder_) * (TileParts::kPartPanels * kPanelBytes);
     HoldSums(o_[0]);
@@ -151,22 +151,34 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
         weights.Multiply(keys / 16, o_[half], b);
       }
       CommitProducts();
+      // Threads wrote and read the weights; keys come over them.
+      if (!Keys::kAreF16 && half == 0) FenceForProducts();
+      WaitForProducts<0>();
+      if (half == 0) {
+        shared_.empty[stage][0].Arrive();
+        if (!ends_split) WaitForNextScores();
+        BeginProducts();
+      }
     }
-    // Threads wrote and read the weights; keys come over them.
-    if constexpr (!Keys::kAreF16) FenceForProducts();
-    WaitForProducts<1>();
-    shared_.empty[stage][0].Arrive();
-    WaitForProducts<0>();
     HoldSums(o_[0]);
     HoldSums(o_[1]);
     weights.Hold();
     shared_.empty[stage][1].Arrive();
   }
+  // Values of the second half are added while weights of the next tile are made, when nobody else has products:
+  // scores that compete with them would come later, and leave tensor cores idle then.
+  __device__ __forceinline__ void WaitForNextScores() const {
+    RingPosition<kStages> next = ring_;
+    next.Advance();
+    if (!shared_.full[next.stage][TileParts::kParts - 1].HasEnded(next.parity)) return;
+    shared_.asked[next.stage].Wait(next.parity);
+  }
   // Rows of other tokens keep their sums: 0 times a value that is not finite is not 0.
-  __device__ __forceinline__ void AddValuesOfToken(int stage, Weights& weights, int32_t token) {
+  __device__ __forceinline__ void AddValuesOfToken(int stage, Weights& weights, const Turn& turn) {
+    const int32_t token = turn.pass.token;
     const StateView kept = StateAt(args_, args_.kept, worker_);
     StoreSums(kept);
-    AddValues(stage, weights);
+    AddValues(stage, weights, turn.ends_split);
     const bool keeps[2] = {Block().TokenOf(RowOf(0)) != token, Block().TokenOf(RowOf(1)) != token};
     ForEachPatch(kept, [&](const float4& before, float* now) {
       now[0] = Select(keeps[0], before.x, now[0]);

@@ -94,6 +94,7 @@ struct SharedTiles : SharedOrders {
   PhaseBarrier full[kStages][TileParts::kParts];  // keys have come
   PhaseBarrier weighted[kStages][2];              // weights of half of them are written
   PhaseBarrier empty[kStages][kHalves];           // their values are added
+  PhaseBarrier asked[kStages];                    // products of their scores are on their way
 };
 static_assert(sizeof(SharedTiles) <= 232448, "227 KiB a CTA");
 

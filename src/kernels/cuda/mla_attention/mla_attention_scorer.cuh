@@ -98,6 +98,7 @@ class Scorer : Participant {
       }
     }
     CommitProducts();
+    shared_.asked[stage].Arrive();
     WaitForProducts<0>();
     HoldSums(s);
     return turn;

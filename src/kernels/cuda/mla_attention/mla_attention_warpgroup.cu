@@ -38,6 +38,7 @@ __device__ void InitBarriers(SharedTiles& shared) {
     for (PhaseBarrier& full : shared.full[stage]) full.Init(kWarpgroup + 1);
     for (PhaseBarrier& weighted : shared.weighted[stage]) weighted.Init(kWarpgroup);
     for (PhaseBarrier& empty : shared.empty[stage]) empty.Init(2 * kWarpgroup);
+    shared.asked[stage].Init(kWarpgroup);
   }
   shared.ended.Init(kWarpgroup);
   shared.taken.Init(2 * kWarpgroup);

@@ -234,6 +234,18 @@ struct PhaseBarrier {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(Address())
                  : "memory");
   }
+  // Whether the phase of this parity (0, 1, 0, ...) has ended; does not wait.
+  __device__ bool HasEnded(uint32_t parity) const {
+    uint32_t ended;
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.b32 %0, 1, 0, done;\n}\n"
+        : "=r"(ended)
+        : "r"(Address()), "r"(parity)
+        : "memory");
+    return ended != 0;
+  }
   // Until the phase of this parity (0, 1, 0, ...) has ended.
   __device__ void Wait(uint32_t parity) const {
     asm volatile(
