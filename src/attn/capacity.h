@@ -38,6 +38,8 @@ struct WorkShape {
   TokenCount split{1024};    // splits begin at multiples of this, a multiple of kKeyTile
   int32_t num_workers = 1;
   bool exact = true;
+  // What it costs that a tile is cut, in key tiles: another start, and partials to write and fold.
+  int32_t cut_cost = 4;
   // Tiles that are alike and fewer than workers are cut into equal parts, a worker for each, if that leaves
   // few workers idle: for a kernel that is slow to begin with another tile.
   bool even = false;

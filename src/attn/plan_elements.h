@@ -187,9 +187,6 @@ QUIRE_HD constexpr int64_t TileCost(const QueryTile& tile) {
   return int64_t{tile.q_count} * (1 + CeilDiv(tile.kv_end, kKeyTile));
 }
 
-// What it costs that a tile is cut, in key tiles: another start, and partials to write and fold.
-inline constexpr int64_t kCutCost = 4;
-
 // Parts that every tile is cut into where workers have equally many tiles, or parts of one.
 QUIRE_HD constexpr int32_t EqualParts(int32_t num_tiles, const WorkShape& shape) {
   const bool are_cut = shape.even && num_tiles > 0 && num_tiles < shape.num_workers;
@@ -206,7 +203,7 @@ QUIRE_HD constexpr bool IsBetterEqual(const QueryTile& tile, int64_t total, int3
   const int64_t cost = CeilDiv(CeilDiv(num_tiles, shape.num_workers) * TileCost(tile), parts);
   // With a worker in 32 idle, the device's memory is as busy.
   const int64_t idle = parts > 1 ? share / 32 : 0;
-  return cost <= share + idle + kCutCost * tile.q_count;
+  return cost <= share + idle + int64_t{shape.cut_cost} * tile.q_count;
 }
 
 // Where worker `worker` begins if all have equally many tiles, or parts of one.

@@ -253,13 +253,16 @@ TEST(PlanTest, WorkersCoverEverySplitOnceAndEvenly) {
 TEST(PlanTest, TilesOfLikeCostStayWhole) {
   const std::vector<PageId> pages = Pages(1, 999);
   SerialExecutor executor;
+  int32_t cut_cost = WorkShape{}.cut_cost;
   const auto cuts = [&](const std::vector<int64_t>& lengths, int32_t num_workers, bool exact) {
     std::vector<SequenceStep> seqs;
     for (const int64_t length : lengths) {
       seqs.push_back({.q_len = TokenCount(1), .kv_len = TokenCount(length), .pages = pages});
     }
-    const WorkShape work{
-        .split = TokenCount(exact ? 1024 : 64), .num_workers = num_workers, .exact = exact};
+    const WorkShape work{.split = TokenCount(exact ? 1024 : 64),
+                         .num_workers = num_workers,
+                         .exact = exact,
+                         .cut_cost = cut_cost};
     PlanStorage storage(CapacityOf(seqs, PageSize(16), PageCount(1000)), work);
     const Plan& plan = storage.Make(seqs, executor);
     plan.CheckInvariants();
@@ -275,6 +278,11 @@ TEST(PlanTest, TilesOfLikeCostStayWhole) {
   EXPECT_EQ(cuts({4096, 4000, 3950, 4032}, 4, false),
             0);  // lengths differ by less than a cut costs
   EXPECT_GT(cuts({4096, 3000, 3000, 3000}, 4, false), 0);
+  // Two workers of 66 are idle for 258 key tiles, or all have 250 and a cut.
+  EXPECT_GT(cuts(std::vector<int64_t>(128, 8192), 66, false), 0);
+  cut_cost = 14;
+  EXPECT_EQ(cuts(std::vector<int64_t>(128, 8192), 66, false), 0);
+  EXPECT_GT(cuts(std::vector<int64_t>(128, 15936), 66, false), 0);  // 500, or 484
 }
 
 // ---- Bad input ----

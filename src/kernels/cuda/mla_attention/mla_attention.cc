@@ -20,6 +20,9 @@ constexpr TokenCount kSplitKeys{64};
 // they have so few rows together: one behind the other, in a tile, they would take longer.
 constexpr TokenCount kMostFewTokens{8};
 constexpr int64_t kMostRowsApart = 32;
+// What a cut costs of tiles with more rows than kMlaNarrowRows: a CTA leaves 128 KiB of sums there, which are
+// written, read and folded.
+constexpr int32_t kWideCutCost = 14;
 
 bool IsMultipleOf(int64_t value, int64_t of) { return value % of == 0; }
 bool IsAligned(const void* at, int64_t bytes) {
@@ -114,6 +117,7 @@ WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, boo
     work.query_tile = Min(TokenCount(std::max(1, kMlaRows / shape.num_heads)), most_tokens);
   }
   work.num_workers = std::max(1, num_sms / ctas);
+  if (work.query_tile.raw() * shape.num_heads > kMlaNarrowRows) work.cut_cost = kWideCutCost;
   return work;
 }
 
