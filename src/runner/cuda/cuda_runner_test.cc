@@ -374,9 +374,11 @@ TEST(CudaStepMemoryTest, AHeadHasPlansOfItsOwnGeometry) {
     EXPECT_EQ(bucket.forward.hidden.dim(0), memory.buckets[i].forward.hidden.dim(0));
     EXPECT_EQ(bucket.forward.q.dim(1), 3 * 16);  // heads of the head's own width
     const PlanStorage& plan = *parts.buckets[num_buckets + i].plan;
-    // A CTA has 64 rows: 21 queries of three heads, where there are so many.
+    // Up to eight queries are tiles of their own. A CTA has 64 rows: 21 queries of three heads, where there are
+    // so many.
+    const bool are_apart = bucket.size.is_decode || bucket.size.num_tokens <= TokenCount(8);
     EXPECT_EQ(plan.work().query_tile,
-              bucket.size.is_decode ? TokenCount(1) : Min(TokenCount(21), bucket.size.num_tokens));
+              are_apart ? TokenCount(1) : Min(TokenCount(21), bucket.size.num_tokens));
     EXPECT_EQ(plan.work().most_keys, WorkShape().most_keys);
     EXPECT_EQ(plan.selection_plan(), nullptr);
     EXPECT_NE(parts.buckets[i].plan->selection_plan(), nullptr);
