@@ -50,9 +50,12 @@ void LoadingBar::Update(ByteOffset loaded) {
 
 std::string LoadingBar::Finish() {
   line_.Clear();
-  const std::string whose = num_ranks_ == 1 ? "" : fmt::format(" on each of {} ranks", num_ranks_);
-  return fmt::format("loaded {} of weights{} in {:.1f} s, {:.2f} GB/s{}", FormatBytes(total_),
-                     whose, Seconds(), GigabytesPerSecond(total_), num_ranks_ == 1 ? "" : " each");
+  if (num_ranks_ > 1) {
+    return fmt::format("loaded {} of weights on each of {} ranks in {:.1f} s", FormatBytes(total_),
+                       num_ranks_, Seconds());
+  }
+  return fmt::format("loaded {} of weights in {:.1f} s, {:.2f} GB/s", FormatBytes(total_),
+                     Seconds(), GigabytesPerSecond(total_));
 }
 
 double LoadingBar::Seconds() const {

@@ -33,7 +33,7 @@ class StatusLine {
 std::string Bar(double part);
 
 // Weights while they are loaded: a bar on a terminal, and a line at the end. Of several ranks they are
-// one rank's, which all load at about the same time.
+// one rank's, and the line has no rate: ranks may load at once, or one after the other.
 class LoadingBar {
  public:
   using Clock = std::chrono::steady_clock;
