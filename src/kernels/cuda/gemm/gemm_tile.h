@@ -108,6 +108,7 @@ struct TileParams {
   StatusWord status = {};
 };
 
+inline constexpr int32_t kMultiprocessors = 132;  // of a Hopper GPU; another number changes no bit
 // More than any model has: what a CTA scans to find its rows stays below a microsecond.
 inline constexpr int32_t kMaxExperts = 1024;
 inline constexpr int32_t kScaleBlock = 128;

@@ -77,10 +77,13 @@ struct RowRange {
   int begin = 0, end = 0;
 };
 
-// The rows of an expert, within those that there are whatever the offsets say.
+// The rows of an expert, within those that there are whatever its offset and the next one say.
+__device__ inline RowRange RowsBetween(const TileParams& p, int offset, int next) {
+  const int begin = min(max(offset, 0), p.rows);
+  return {begin, min(max(next, begin), p.rows)};
+}
 __device__ inline RowRange RowsOf(const TileParams& p, int expert) {
-  const int begin = min(max(p.offsets[expert], 0), p.rows);
-  return {begin, min(max(p.offsets[expert + 1], begin), p.rows)};
+  return RowsBetween(p, p.offsets[expert], p.offsets[expert + 1]);
 }
 
 __device__ inline void ReportBadOffsets(const TileParams& p, int num_threads) {

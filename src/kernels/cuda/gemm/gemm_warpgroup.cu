@@ -9,9 +9,8 @@
 #include <algorithm>
 
 #include "device/cuda/launch.h"
-#include "device/cuda/tensor_map.h"
+#include "kernels/cuda/gemm/gemm_boxes.cuh"
 #include "kernels/cuda/gemm/gemm_store.cuh"
-#include "kernels/cuda/gemm/gemm_tile_shape.cuh"
 #include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/ptx/lines.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
@@ -23,54 +22,7 @@ constexpr int kConsumers = 2;
 constexpr int kRoles = kConsumers + 1;  // the producer is the last
 constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 constexpr int kBlockRows = 64;  // of a consumer
-constexpr int kTileRows = kConsumers * kBlockRows;
-constexpr int kStepBytes = 128;  // of a row, at a time: a row of a panel
 constexpr int kConsumerWarps = kConsumers * kWarpgroup / 32;
-
-// Where the rows of each expert are, and how many row tiles the experts before it have.
-struct ExpertTiles {
-  int32_t first_tile[kMaxExperts + 1];  // the last is the number of all
-  int32_t row[kMaxExperts], row_end[kMaxExperts];
-
-  // By one warp.
-  __device__ void Count(const TileParams& p) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int per_lane = (p.num_experts + 31) / 32;
-    const int first = min(lane * per_lane, p.num_experts);
-    const int last = min(first + per_lane, p.num_experts);
-    int mine = 0;
-    for (int e = first; e < last; ++e) {
-      const RowRange rows = RowsOf(p, e);
-      row[e] = rows.begin;
-      row_end[e] = rows.end;
-      first_tile[e] = mine;
-      mine += (rows.end - rows.begin + kTileRows - 1) / kTileRows;
-    }
-    int upto = mine;
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const int other = __shfl_up_sync(~0u, upto, distance);
-      if (lane >= distance) upto += other;
-    }
-    for (int e = first; e < last; ++e) first_tile[e] += upto - mine;
-    if (lane == 31) first_tile[p.num_experts] = upto;
-  }
-
-  // Tile `number` of all, expert by expert: of each those of the same outputs one behind the other, which
-  // read the same weights.
-  __device__ TilePlace At(int num_experts, int columns, int tile_outputs, int number) const {
-    int low = 0, high = num_experts;  // the last expert that begins with the tile or before
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (first_tile[middle] * columns <= number ? low : high) = middle;
-    }
-    const int row_tiles = first_tile[low + 1] - first_tile[low];
-    const int in_expert = number - first_tile[low] * columns;
-    return {.batch = low,
-            .row = row[low] + in_expert % row_tiles * kTileRows,
-            .row_end = row_end[low],
-            .first_output = in_expert / row_tiles * tile_outputs};
-  }
-};
 
 // kOutputs: of a tile, 256, or 128 where a consumer has sums beside the total: of bf16 those of a range
 // of inputs, of e4m3 those of 128 inputs, which have scales of their own.
@@ -80,148 +32,26 @@ struct Products {
   static constexpr int kOutputs = kOutputs_;
   static constexpr bool kHasRanges = kHasRanges_, kIndexed = kIndexed_;
   static constexpr int kInputBytes = kMath == TileMath::kFp8 ? 1 : 2;
-  static constexpr int kStepInputs = kStepBytes / kInputBytes;
-};
-
-template <int kOutputs>
-struct SharedStages {
-  static constexpr int kStages = kOutputs > 128 ? 4 : 6;
-  static constexpr uint32_t kXBytes = kTileRows * kRowBytes, kWBytes = kOutputs * kRowBytes;
-
-  struct alignas(1024) Stage {
-    std::byte x[kXBytes];
-    std::byte w[kWBytes];
-  };
-  Stage stages[kStages];
-  std::byte slabs[kConsumerWarps][kSlabBytes];  // of y
-  PhaseBarrier full[kStages], empty[kStages];
-  ExpertTiles experts;
-};
-
-// The tiles of a launch, in the order in which CTAs take them.
-class Tiles {
- public:
-  // `experts` are counted, where there are some.
-  __device__ Tiles(const TileParams& p, int tile_outputs, const ExpertTiles& experts)
-      : p_(p),
-        experts_(experts),
-        tile_outputs_(tile_outputs),
-        columns_((p.outputs + tile_outputs - 1) / tile_outputs),
-        row_tiles_(p.offsets != nullptr ? experts.first_tile[p.num_experts]
-                                        : (p.rows + kTileRows - 1) / kTileRows) {}
-
-  __device__ int count() const { return p_.num_batches * row_tiles_ * columns_; }
-
-  __device__ TilePlace At(int number) const {
-    if (p_.offsets != nullptr) return experts_.At(p_.num_experts, columns_, tile_outputs_, number);
-    // Groups of 8 row tiles, outputs by outputs: what CTAs have at one time then shares x and w in L2.
-    constexpr int kGroup = 8;
-    const int batch = number / (row_tiles_ * columns_), linear = number % (row_tiles_ * columns_);
-    const int group_begin = linear / (kGroup * columns_) * kGroup;
-    const int group_rows = min(kGroup, row_tiles_ - group_begin);
-    const int in_group = linear % (kGroup * columns_);
-    return {.batch = batch,
-            .row = (group_begin + in_group % group_rows) * kTileRows,
-            .row_end = p_.rows,
-            .first_output = in_group / group_rows * tile_outputs_};
-  }
-
- private:
-  const TileParams& p_;
-  const ExpertTiles& experts_;
-  const int tile_outputs_, columns_, row_tiles_;
-};
-
-// The steps of a range of inputs.
-template <int kStepInputs>
-struct InputRange {
-  int begin, end;
-
-  __device__ InputRange(const TileParams& p, int range)
-      : begin(range * p.split_inputs), end(min(p.inputs, begin + p.split_inputs)) {}
-  __device__ int num_steps() const { return max(0, end - begin + kStepInputs - 1) / kStepInputs; }
-};
-
-// Weights as the copy engine finds them.
-struct WeightBoxes {
-  CUtensorMap map[2];
+  static constexpr int kStepInputs = kRowBytes / kInputBytes;  // a row of a panel
+  static constexpr int kTileRows = kConsumers * kBlockRows;
+  static constexpr int kProducerThreads = kWarpgroup;
+  static constexpr bool kReadsOnce = false, kBeginsAhead = false;
 };
 
 template <class P>
-class Producer {
- public:
-  __device__ Producer(const TileParams& p, const WeightBoxes& boxes,
-                      SharedStages<P::kOutputs>& shared)
-      : p_(p),
-        boxes_(boxes),
-        shared_(shared),
-        thread_(static_cast<int>(threadIdx.x) % kWarpgroup),
-        chunk_(thread_ % 8),
-        row_(thread_ / 8) {}
+struct SharedStages {
+  static constexpr int kStages = P::kOutputs > 128 ? 4 : 6;
 
-  __device__ void Run(const TilePlace& at) {
-    const XRows<kRows, kRowStep, P::kIndexed> rows(p_, at.row + row_, at.row_end,
-                                                   chunk_ == 0 && at.first_output == 0);
-    const std::byte* x = rows.Origin(
-        p_.x + (p_.offsets == nullptr ? at.batch * p_.x_batch_bytes : 0), p_.x_row_bytes);
-    const std::byte* from[kRows];
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      from[i] = rows.There(i) ? x + rows.Offset(i, p_.x_row_bytes) + chunk_ * 16 : nullptr;
-    }
-    for (int i = 0; i < p_.num_splits; ++i) {
-      const InputRange<P::kStepInputs> range(p_, i);
-      for (int input = range.begin; input < range.end; input += P::kStepInputs) {
-        CopyStep(at, from, input, range.end);
-      }
-    }
-  }
-
- private:
-  static constexpr int kRowStep = kWarpgroup / 8, kRows = kTileRows / kRowStep;
-
-  // from: this thread's 16 bytes of the first inputs of its rows, or null without a row.
-  __device__ __forceinline__ void CopyStep(const TilePlace& at,
-                                           const std::byte* const (&from)[kRows], int input,
-                                           int end) {
-    shared_.empty[ring_.stage].Wait(ring_.parity ^ 1);
-    auto& stage = shared_.stages[ring_.stage];
-    PhaseBarrier& full = shared_.full[ring_.stage];
-    if (thread_ == 0) {
-      full.ArriveExpecting(sizeof(stage.w));
-      const uint32_t to = SharedAddress(stage.w);
-      const int column = input * P::kInputBytes / 2;  // boxes are of 16-bit elements
-      CopyBox(to, &boxes_.map[0], column, at.first_output, at.batch, full.Address());
-      if (p_.gated) {
-        CopyBox(to + sizeof(stage.w) / 2, &boxes_.map[1], column, at.first_output, at.batch,
-                full.Address());
-      }
-    }
-    const uint32_t to = SharedAddress(stage.x) + InPanel(row_, chunk_);
-    const int bytes = min(max((end - input) * P::kInputBytes - chunk_ * 16, 0), 16);
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      // Without a row nothing is copied: what is there then reaches no row of y.
-      if (from[i] == nullptr) continue;
-      // Without bytes nothing is read; the address must be one of x all the same.
-      CopyAsync16(to + i * kRowStep * kRowBytes, from[i] + (bytes > 0 ? input * P::kInputBytes : 0),
-                  bytes);
-    }
-    full.ArriveAfterCopies();
-    ring_.Advance();
-  }
-
-  const TileParams& p_;
-  const WeightBoxes& boxes_;
-  SharedStages<P::kOutputs>& shared_;
-  const int thread_, chunk_, row_;
-  RingPosition<SharedStages<P::kOutputs>::kStages> ring_;
+  BoxStage<P> stages[kStages];
+  std::byte slabs[kConsumerWarps][kSlabBytes];  // of y
+  PhaseBarrier full[kStages], empty[kStages];
+  ExpertTiles<P::kTileRows, kMaxExperts> experts;
 };
 
 template <class P>
 class Consumer {
  public:
-  __device__ Consumer(const TileParams& p, SharedStages<P::kOutputs>& shared, int number)
+  __device__ Consumer(const TileParams& p, SharedStages<P>& shared, int number)
       : p_(p),
         shared_(shared),
         number_(number),
@@ -252,7 +82,7 @@ class Consumer {
  private:
   static constexpr int kOutputs = P::kOutputs;
   static constexpr int kSums = kOutputs / 2;  // of a thread: two rows, a quarter of the outputs
-  static constexpr int kStages = SharedStages<kOutputs>::kStages;
+  static constexpr int kStages = SharedStages<P>::kStages;
 
   __device__ void SkipTile() {
     for (int i = 0; i < p_.num_splits; ++i) {
@@ -418,86 +248,54 @@ class Consumer {
   }
 
   const TileParams& p_;
-  SharedStages<kOutputs>& shared_;
+  SharedStages<P>& shared_;
   const int number_;
   const int thread_;
   RingPosition<kStages> ring_;  // what is read next
   RingPosition<kStages> free_;  // what is free next: at most one behind
 };
 
-// The outputs of y that a tile has: of gate and up, half of its rows of w each.
-template <int kOutputs>
-constexpr int OutputsOfY(bool gated) {
-  return gated ? kOutputs / 2 : kOutputs;
-}
-
 template <class P>
 __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     WarpgroupTiles(const __grid_constant__ TileParams p,
                    const __grid_constant__ WeightBoxes boxes) {
   extern __shared__ __align__(1024) std::byte memory[];
-  auto& shared = *reinterpret_cast<SharedStages<P::kOutputs>*>(memory);
+  auto& shared = *reinterpret_cast<SharedStages<P>*>(memory);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < shared.kStages; ++stage) {
-      shared.full[stage].Init(kWarpgroup + 1);
+      shared.full[stage].Init(BoxProducer<P, SharedStages<P>>::kArrivals);
       shared.empty[stage].Init(kConsumerWarps);
     }
     FenceBarrierInit();
   }
   TakeTurn();
   if (p.offsets != nullptr) {
-    if (threadIdx.x < 32) shared.experts.Count(p);
+    shared.experts.Load(p, kRoles * kWarpgroup);
     if (blockIdx.x == 0) ReportBadOffsets(p, kRoles * kWarpgroup);
+    __syncthreads();  // offsets are there
+    if (threadIdx.x < 32) shared.experts.Count(p);
   }
   __syncthreads();  // barriers are there, and tiles are counted
   const Tiles tiles(p, OutputsOfY<P::kOutputs>(p.gated), shared.experts);
-  const auto run = [&](auto role) {
-    const int count = tiles.count();
-    for (int tile = static_cast<int>(blockIdx.x); tile < count;
-         tile += static_cast<int>(gridDim.x)) {
-      role.Run(tiles.At(tile));
-    }
-  };
   const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (role == kConsumers) {
     GiveRegistersBack<kProducerRegisters>();
-    run(Producer<P>(p, boxes, shared));
+    BoxProducer<P, SharedStages<P>> producer(p, boxes, shared);
+    RunTiles(tiles, producer);
   } else {
     TakeRegisters<kConsumerRegisters>();
-    run(Consumer<P>(p, shared, role));
+    Consumer<P> consumer(p, shared, role);
+    RunTiles(tiles, consumer);
   }
-}
-
-template <class P>
-WeightBoxes BoxesOf(const TileParams& p) {
-  const int64_t matrices = p.offsets != nullptr ? p.num_experts : p.num_batches;
-  WeightBoxes boxes;
-  for (int i = 0; i < 2; ++i) {
-    boxes.map[i] =
-        MakeTensorMap({.data = p.w[i],
-                       .rows = p.outputs,
-                       .columns = p.inputs * P::kInputBytes / 2,
-                       .row_bytes = p.w_row_bytes,
-                       .box_rows = OutputsOfY<P::kOutputs>(p.gated),
-                       .box_columns = kStepBytes / 2,
-                       .matrices = matrices,
-                       .matrix_bytes = matrices > 1 ? p.w_batch_bytes : p.outputs * p.w_row_bytes});
-  }
-  return boxes;
 }
 
 template <class P>
 void LaunchKernel(const TileParams& p, const Stream& stream) {
   const auto kernel = WarpgroupTiles<P>;
-  constexpr int kBytes = static_cast<int>(sizeof(SharedStages<P::kOutputs>));
+  constexpr int kBytes = static_cast<int>(sizeof(SharedStages<P>));
   Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
         "gemm: shared memory of warpgroups");
-  constexpr int64_t kMultiprocessors = 132;  // of a Hopper GPU; another number changes no bit
-  const int64_t row_tiles = p.offsets != nullptr
-                                ? MaxRowTiles(p.rows, p.num_experts, kTileRows)
-                                : CeilDiv(p.rows, kTileRows) * int64_t{p.num_batches};
-  const int64_t columns = CeilDiv(p.outputs, OutputsOfY<P::kOutputs>(p.gated));
-  const auto ctas = static_cast<unsigned>(std::min(kMultiprocessors, row_tiles * columns));
+  const auto ctas = static_cast<unsigned>(std::min<int64_t>(kMultiprocessors, MostTiles<P>(p)));
   LaunchAhead("gemm: warpgroups", kernel, {ctas, kRoles * kWarpgroup, static_cast<size_t>(kBytes)},
               stream, p, BoxesOf<P>(p));
 }

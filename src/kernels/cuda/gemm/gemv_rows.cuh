@@ -6,14 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/gemm/gemm_tile.h"
 #include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/row_ops/row_ops_math.cuh"
 
 namespace quire::cuda {
 
-// Two CTAs on each of a Hopper GPU's 132 multiprocessors; another number changes no bit. Each of a CTA's warps has
-// an output at a time.
-inline constexpr int kMultiprocessors = 132;
+// Each of a CTA's warps has an output at a time.
 inline constexpr int kStreamCtas = 2 * kMultiprocessors;
 inline constexpr int kStreamThreads = 256;
 inline constexpr int kStreamWarps = kStreamThreads / 32;

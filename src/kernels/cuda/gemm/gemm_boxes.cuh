@@ -1,0 +1,305 @@
+// What the products share whose weights the copy engine brings: their tiles, in the order in which CTAs take them, and
+// the producer.
+//
+// Of such a product P says
+//   kTileRows, kOutputs       of a tile; with `gated`, half of the outputs' rows of w are gate's and half are up's
+//   kInputBytes, kStepInputs  of an input, and how many inputs a stage has: whole panels of 128 bytes a row
+//   kIndexed                  whether rows of x are those of an index
+//   kProducerThreads          which are whole warps
+//   kReadsOnce                whether weights are read once in a step
+//   kBeginsAhead              whether BoxProducer::Begin is called
+#ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_BOXES_CUH_
+#define QUIRE_KERNELS_CUDA_GEMM_GEMM_BOXES_CUH_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/maths.h"
+#include "device/cuda/tensor_map.h"
+#include "kernels/cuda/gemm/gemm_tile_shape.cuh"
+#include "kernels/cuda/ptx/instructions.cuh"
+#include "kernels/cuda/ptx/warpgroup.cuh"
+
+namespace quire::cuda {
+
+// The outputs of y that a tile has: of gate and up, half of its rows of w each.
+template <int kOutputs>
+constexpr int OutputsOfY(bool gated) {
+  return gated ? kOutputs / 2 : kOutputs;
+}
+
+// Where the rows of up to kMost experts are, and how many row tiles the experts before each have.
+template <int kTileRows, int kMost>
+struct ExpertTiles {
+  int32_t first_tile[kMost + 1];  // the last is the number of all
+  int32_t offset[kMost + 1];
+
+  // By all threads of a CTA; a barrier follows. Loads are where they stand: what was there before the kernel began may
+  // be in a cache.
+  __device__ void Load(const TileParams& p, int num_threads) {
+    for (int e = static_cast<int>(threadIdx.x); e <= p.num_experts; e += num_threads) {
+      offset[e] = LoadHere<int32_t>(reinterpret_cast<const std::byte*>(p.offsets + e));
+    }
+  }
+
+  // By one warp, then.
+  __device__ void Count(const TileParams& p) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int per_lane = (p.num_experts + 31) / 32;
+    const int first = min(lane * per_lane, p.num_experts);
+    const int last = min(first + per_lane, p.num_experts);
+    int mine = 0;
+    for (int e = first; e < last; ++e) {
+      first_tile[e] = mine;
+      const RowRange rows = Rows(p, e);
+      mine += (rows.end - rows.begin + kTileRows - 1) / kTileRows;
+    }
+    int upto = mine;
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int other = __shfl_up_sync(~0u, upto, distance);
+      if (lane >= distance) upto += other;
+    }
+    for (int e = first; e < last; ++e) first_tile[e] += upto - mine;
+    if (lane == 31) first_tile[p.num_experts] = upto;
+  }
+
+  // Tile `number` of all, expert by expert: of each those of the same outputs one behind the other, which
+  // read the same weights.
+  __device__ TilePlace At(const TileParams& p, int columns, int tile_outputs, int number) const {
+    int low = 0, high = p.num_experts;  // the last expert that begins with the tile or before
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (first_tile[middle] * columns <= number ? low : high) = middle;
+    }
+    const int row_tiles = first_tile[low + 1] - first_tile[low];
+    const int in_expert = number - first_tile[low] * columns;
+    const RowRange rows = Rows(p, low);
+    return {.batch = low,
+            .row = rows.begin + in_expert % row_tiles * kTileRows,
+            .row_end = rows.end,
+            .first_output = in_expert / row_tiles * tile_outputs};
+  }
+
+ private:
+  __device__ RowRange Rows(const TileParams& p, int expert) const {
+    return RowsBetween(p, offset[expert], offset[expert + 1]);
+  }
+};
+
+// The tiles of a launch, in the order in which CTAs take them.
+template <int kTileRows, int kMost>
+class Tiles {
+ public:
+  // `experts` are counted, where there are some.
+  __device__ Tiles(const TileParams& p, int tile_outputs,
+                   const ExpertTiles<kTileRows, kMost>& experts)
+      : p_(p),
+        experts_(experts),
+        tile_outputs_(tile_outputs),
+        columns_((p.outputs + tile_outputs - 1) / tile_outputs),
+        row_tiles_(p.offsets != nullptr ? experts.first_tile[p.num_experts]
+                                        : (p.rows + kTileRows - 1) / kTileRows) {}
+
+  __device__ int count() const { return p_.num_batches * row_tiles_ * columns_; }
+
+  __device__ TilePlace At(int number) const {
+    if (p_.offsets != nullptr) return experts_.At(p_, columns_, tile_outputs_, number);
+    // Groups of 8 row tiles, outputs by outputs: what CTAs have at one time then shares x and w in L2.
+    constexpr int kGroup = 8;
+    const int batch = number / (row_tiles_ * columns_), linear = number % (row_tiles_ * columns_);
+    const int group_begin = linear / (kGroup * columns_) * kGroup;
+    const int group_rows = min(kGroup, row_tiles_ - group_begin);
+    const int in_group = linear % (kGroup * columns_);
+    return {.batch = batch,
+            .row = (group_begin + in_group % group_rows) * kTileRows,
+            .row_end = p_.rows,
+            .first_output = in_group / group_rows * tile_outputs_};
+  }
+
+ private:
+  const TileParams& p_;
+  const ExpertTiles<kTileRows, kMost>& experts_;
+  const int tile_outputs_, columns_, row_tiles_;
+};
+
+// A role takes every gridDim-th tile.
+template <class TilesOfLaunch, class Role>
+__device__ __forceinline__ void RunTiles(const TilesOfLaunch& tiles, Role& role) {
+  const int count = tiles.count();
+  for (int tile = static_cast<int>(blockIdx.x); tile < count; tile += static_cast<int>(gridDim.x)) {
+    role.Run(tiles.At(tile));
+  }
+}
+
+// The most tiles that a launch can have.
+template <class P>
+int64_t MostTiles(const TileParams& p) {
+  const int64_t row_tiles = p.offsets != nullptr
+                                ? MaxRowTiles(p.rows, p.num_experts, P::kTileRows)
+                                : CeilDiv(p.rows, P::kTileRows) * int64_t{p.num_batches};
+  return row_tiles * CeilDiv(p.outputs, OutputsOfY<P::kOutputs>(p.gated));
+}
+
+// The steps of a range of inputs.
+template <int kStepInputs>
+struct InputRange {
+  int begin, end;
+
+  __device__ InputRange(const TileParams& p, int range)
+      : begin(range * p.split_inputs), end(min(p.inputs, begin + p.split_inputs)) {}
+  __device__ int num_steps() const { return max(0, end - begin + kStepInputs - 1) / kStepInputs; }
+};
+
+// What a stage holds: panels of x, then as many of w.
+template <class P>
+struct alignas(1024) BoxStage {
+  static constexpr int kPanels = P::kStepInputs * P::kInputBytes / kRowBytes;
+  static constexpr uint32_t kXPanelBytes = P::kTileRows * kRowBytes;
+  static constexpr uint32_t kWPanelBytes = P::kOutputs * kRowBytes;
+  static_assert(kPanels * kRowBytes == P::kStepInputs * P::kInputBytes);
+  static_assert(kXPanelBytes % 1024 == 0 && kWPanelBytes % 2048 == 0);  // halves of w, too
+
+  std::byte x[kPanels * kXPanelBytes];
+  std::byte w[kPanels * kWPanelBytes];
+};
+
+// Weights as the copy engine finds them.
+struct WeightBoxes {
+  CUtensorMap map[2];
+};
+
+template <class P>
+WeightBoxes BoxesOf(const TileParams& p) {
+  const int64_t matrices = p.offsets != nullptr ? p.num_experts : p.num_batches;
+  const auto map = [&](const std::byte* w) {
+    return MakeTensorMap(
+        {.data = w,
+         .rows = p.outputs,
+         .columns = p.inputs * P::kInputBytes / 2,
+         .row_bytes = p.w_row_bytes,
+         .box_rows = OutputsOfY<P::kOutputs>(p.gated),
+         .box_columns = kRowBytes / 2,
+         .matrices = matrices,
+         .matrix_bytes = matrices > 1 ? p.w_batch_bytes : p.outputs * p.w_row_bytes});
+  };
+  WeightBoxes boxes;
+  boxes.map[0] = map(p.w[0]);
+  boxes.map[1] = p.gated ? map(p.w[1]) : boxes.map[0];
+  return boxes;
+}
+
+// Copies rows of x one by one, as the index says, and rows of w in boxes. Shared has stages, and `full` and `empty` of
+// each: every thread arrives at `full` when its copies have ended, and one more time for the boxes, which bring bytes.
+template <class P, class Shared>
+class BoxProducer {
+ public:
+  static constexpr uint32_t kArrivals = P::kProducerThreads + 1;
+
+  __device__ BoxProducer(const TileParams& p, const WeightBoxes& boxes, Shared& shared)
+      : p_(p),
+        boxes_(boxes),
+        shared_(shared),
+        thread_(static_cast<int>(threadIdx.x) % P::kProducerThreads),
+        chunk_(thread_ % 8),
+        row_(thread_ / 8) {}
+
+  // Asks for the first weights of the first tile, while x must not be read yet.
+  __device__ void Begin(const TilePlace& at) {
+    const InputRange<P::kStepInputs> range(p_, 0);
+    const int steps = min(Shared::kStages, range.num_steps());
+    for (; asked_ < steps; ++asked_) {
+      AskForWeights(at, asked_, range.begin + asked_ * P::kStepInputs, range.end);
+    }
+  }
+
+  __device__ void Run(const TilePlace& at) {
+    const XRows<kRows, kRowStep, P::kIndexed> rows(p_, at.row + row_, at.row_end,
+                                                   chunk_ == 0 && at.first_output == 0);
+    const std::byte* x = rows.Origin(
+        p_.x + (p_.offsets == nullptr ? at.batch * p_.x_batch_bytes : 0), p_.x_row_bytes);
+    const std::byte* from[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      from[i] = rows.There(i) ? x + rows.Offset(i, p_.x_row_bytes) + chunk_ * 16 : nullptr;
+    }
+    for (int i = 0; i < p_.num_splits; ++i) {
+      const InputRange<P::kStepInputs> range(p_, i);
+      for (int input = range.begin; input < range.end; input += P::kStepInputs) {
+        CopyStep(at, from, input, range.end);
+      }
+    }
+  }
+
+ private:
+  using Stage = BoxStage<P>;
+  static constexpr int kRowStep = P::kProducerThreads / 8, kRows = P::kTileRows / kRowStep;
+  static constexpr int kPanelInputs = kRowBytes / P::kInputBytes;
+
+  // from: this thread's 16 bytes of the first inputs of its rows, or null without a row.
+  __device__ __forceinline__ void CopyStep(const TilePlace& at,
+                                           const std::byte* const (&from)[kRows], int input,
+                                           int end) {
+    if (P::kBeginsAhead && asked_ > 0) {
+      --asked_;
+    } else {
+      shared_.empty[ring_.stage].Wait(ring_.parity ^ 1);
+      AskForWeights(at, ring_.stage, input, end);
+    }
+    const uint32_t to = SharedAddress(shared_.stages[ring_.stage].x);
+#pragma unroll
+    for (int panel = 0; panel < Stage::kPanels; ++panel) {
+      const int first = input + panel * kPanelInputs;
+      if (panel > 0 && first >= end) break;
+      const int bytes = min(max((end - first) * P::kInputBytes - chunk_ * 16, 0), 16);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        // Without a row nothing is copied: what is there then reaches no row of y.
+        if (from[i] == nullptr) continue;
+        // Without bytes nothing is read; the address must be one of x all the same.
+        CopyAsync16(to + panel * Stage::kXPanelBytes + InPanel(row_ + i * kRowStep, chunk_),
+                    from[i] + (bytes > 0 ? first * P::kInputBytes : 0), bytes);
+      }
+    }
+    shared_.full[ring_.stage].ArriveAfterCopies();
+    ring_.Advance();
+  }
+
+  // Of inputs [input, end), as many panels as a stage has.
+  __device__ __forceinline__ void AskForWeights(const TilePlace& at, int stage, int input,
+                                                int end) {
+    if (thread_ != 0) return;
+    PhaseBarrier& full = shared_.full[stage];
+    const int panels = min(Stage::kPanels, (end - input + kPanelInputs - 1) / kPanelInputs);
+    full.ArriveExpecting(static_cast<uint32_t>(panels) * Stage::kWPanelBytes);
+    const uint32_t to = SharedAddress(shared_.stages[stage].w);
+#pragma unroll
+    for (int panel = 0; panel < Stage::kPanels; ++panel) {
+      if (panel >= panels) break;
+      // Boxes are of 16-bit elements.
+      const int column = (input + panel * kPanelInputs) * P::kInputBytes / 2;
+      const uint32_t first = to + panel * Stage::kWPanelBytes;
+      AskForBox(first, 0, column, at, full);
+      if (p_.gated) AskForBox(first + Stage::kWPanelBytes / 2, 1, column, at, full);
+    }
+  }
+  __device__ __forceinline__ void AskForBox(uint32_t to, int matrix, int column,
+                                            const TilePlace& at, const PhaseBarrier& full) {
+    const void* map = &boxes_.map[matrix];
+    if constexpr (P::kReadsOnce) {
+      CopyBox(to, map, column, at.first_output, at.batch, full.Address(), ReadOncePolicy());
+    } else {
+      CopyBox(to, map, column, at.first_output, at.batch, full.Address());
+    }
+  }
+
+  const TileParams& p_;
+  const WeightBoxes& boxes_;
+  Shared& shared_;
+  const int thread_, chunk_, row_;
+  RingPosition<Shared::kStages> ring_;
+  int asked_ = 0;  // steps of the ring whose weights are under way already
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_KERNELS_CUDA_GEMM_GEMM_BOXES_CUH_
