@@ -9,11 +9,13 @@
 namespace quire::cuda {
 namespace {
 
-enum class Narrow { kBf16, kF16 };
+enum class Narrow { kBf16, kF16, kE4m3 };
 
-constexpr int kPanelWidth = 64;                         // values in a panel's row
-constexpr uint32_t kStepBytes = 16 * 2;                 // of a product, in such a row
-constexpr uint32_t kPanelBytes = 64 * kPanelWidth * 2;  // of 64 rows
+constexpr int kStepBytes = 32;                         // of a product: 16 values, or 32 of e4m3
+constexpr int kPanelRowBytes = 128;                    // four of them
+constexpr uint32_t kPanelBytes = 64 * kPanelRowBytes;  // of 64 rows
+
+constexpr int BytesOf(Narrow narrow) { return narrow == Narrow::kE4m3 ? 1 : 2; }
 
 // Where a thread's sum[i] lies in a tile of `num_columns`-wide rows.
 __device__ int PlaceOfSum(int i, int num_columns) {
@@ -34,6 +36,11 @@ template <int kSums>
 __device__ void End(const float (&sum)[kSums], const ChainArgs& args, int tile) {
 #pragma unroll
   for (int i = 0; i < kSums; ++i) args.sums[tile + PlaceOfSum(i, args.num_columns)] = sum[i];
+}
+
+// Of 16 bits.
+__device__ const uint16_t* Values(const std::byte* bytes) {
+  return reinterpret_cast<const uint16_t*>(bytes);
 }
 
 // Two neighbours.
@@ -59,8 +66,8 @@ __global__ void __launch_bounds__(32) WarpKernel(ChainArgs args) {
   Begin(sum, args, tile);
   for (int from = 0; from < args.k; from += 16) {
     uint32_t a[4];
-    LoadA(a, args.a + row * args.k + from, args.k);
-    const uint16_t* b = args.b + (column + lane / 4) * args.k + from + lane % 4 * 2;
+    LoadA(a, Values(args.a) + row * args.k + from, args.k);
+    const uint16_t* b = Values(args.b) + (column + lane / 4) * args.k + from + lane % 4 * 2;
     if constexpr (kNarrow == Narrow::kBf16) {
       MultiplyBf16(sum, a, Pair(b), Pair(b + 8));
     } else {
@@ -70,14 +77,14 @@ __global__ void __launch_bounds__(32) WarpKernel(ChainArgs args) {
   End(sum, args, tile);
 }
 
-// `width` values of each row into a panel.
-__device__ void FillPanel(std::byte* panel, const uint16_t* values, int num_rows, int k,
+// `width` bytes of each row into a panel.
+__device__ void FillPanel(std::byte* panel, const std::byte* values, int num_rows, int row_bytes,
                           int width) {
-  const int chunks = width / 8;
+  const int chunks = width / 16;
   for (int i = threadIdx.x; i < num_rows * chunks; i += kWarpgroup) {
     const int row = i / chunks, chunk = i % chunks;
     *reinterpret_cast<uint4*>(panel + PanelChunk(row, chunk)) =
-        *reinterpret_cast<const uint4*>(values + row * k + chunk * 8);
+        *reinterpret_cast<const uint4*>(values + row * row_bytes + chunk * 16);
   }
 }
 
@@ -92,8 +99,10 @@ __device__ void MultiplySteps(float (&sum)[kSums], uint32_t a, uint32_t b, bool 
     const uint64_t b_here = PanelOperand(b + step * kStepBytes);
     if constexpr (kNarrow == Narrow::kBf16) {
       MultiplyPanels(sum, a_here, b_here, adds || step > 0);
-    } else {
+    } else if constexpr (kNarrow == Narrow::kF16) {
       MultiplyPanelsF16(sum, a_here, b_here, adds || step > 0);
+    } else {
+      MultiplyCodes(sum, a_here, b_here, adds || step > 0);
     }
   }
   CommitProducts();
@@ -104,23 +113,24 @@ __device__ void MultiplySteps(float (&sum)[kSums], uint32_t a, uint32_t b, bool 
 template <int kColumns, Narrow kNarrow>
 __global__ void __launch_bounds__(kWarpgroup) PanelsKernel(ChainArgs args) {
   __shared__ alignas(1024) std::byte a[kPanelBytes];
-  __shared__ alignas(1024) std::byte b[kPanelWidth * 2 * kColumns];
+  __shared__ alignas(1024) std::byte b[kPanelRowBytes * kColumns];
   const int row = 64 * blockIdx.x, column = kColumns * blockIdx.y;
   const int tile = row * args.num_columns + column;
   float sum[kColumns / 2];
   Begin(sum, args, tile);
   bool adds = args.start != nullptr;
-  for (int from = 0; from < args.k; from += kPanelWidth) {
-    const int width = min(kPanelWidth, args.k - from);
-    FillPanel(a, args.a + row * args.k + from, 64, args.k, width);
-    FillPanel(b, args.b + column * args.k + from, kColumns, args.k, width);
+  const int row_bytes = args.k * BytesOf(kNarrow);
+  for (int from = 0; from < row_bytes; from += kPanelRowBytes) {
+    const int width = min(kPanelRowBytes, row_bytes - from);
+    FillPanel(a, args.a + row * row_bytes + from, 64, row_bytes, width);
+    FillPanel(b, args.b + column * row_bytes + from, kColumns, row_bytes, width);
     FenceForProducts();
     __syncthreads();
-    if (width == kPanelWidth) {
+    if (width == kPanelRowBytes) {
       MultiplySteps<kNarrow, 4>(sum, SharedAddress(a), SharedAddress(b), adds);
       adds = true;
     } else {
-      for (uint32_t at = 0; at < width / 16 * kStepBytes; at += kStepBytes) {
+      for (int at = 0; at < width; at += kStepBytes) {
         MultiplySteps<kNarrow, 1>(sum, SharedAddress(a) + at, SharedAddress(b) + at, adds);
         adds = true;
       }
@@ -141,12 +151,12 @@ __global__ void __launch_bounds__(kWarpgroup) RowsKernel(ChainArgs args) {
     for (int i = threadIdx.x; i < 16 * kColumns; i += kWarpgroup) {
       const int k = i / kColumns, n = i % kColumns;
       std::byte* chunk = b + n / 64 * kPanelBytes + PanelChunk(k, n % 64 / 8);
-      reinterpret_cast<uint16_t*>(chunk)[n % 8] = args.b[(column + n) * args.k + from + k];
+      reinterpret_cast<uint16_t*>(chunk)[n % 8] = Values(args.b)[(column + n) * args.k + from + k];
     }
     FenceForProducts();
     __syncthreads();
     uint32_t a[4];
-    LoadA(a, args.a + (row + 16 * warp) * args.k + from, args.k);
+    LoadA(a, Values(args.a) + (row + 16 * warp) * args.k + from, args.k);
     HoldSums(sum);
     BeginProducts();
     MultiplyRows(sum, a, PanelOperand(SharedAddress(b), 0, kPanelBytes));
@@ -168,10 +178,11 @@ void Launch(void (*kernel)(ChainArgs), int rows, int columns, int threads, const
 }  // namespace
 
 void MultiplyChain(Product product, const ChainArgs& args, const Stream& stream) {
-  Require(args.num_rows % 64 == 0 && args.num_columns % 256 == 0 && args.k % 16 == 0,
-          "multiply_chain: expected multiples of 64, 256 and 16, got {}, {} and {}", args.num_rows,
-          args.num_columns, args.k);
-  constexpr Narrow kBf16 = Narrow::kBf16, kF16 = Narrow::kF16;
+  const int step = product >= Product::kCodes8 ? 32 : 16;
+  Require(args.num_rows % 64 == 0 && args.num_columns % 256 == 0 && args.k % step == 0,
+          "multiply_chain: expected multiples of 64, 256 and {}, got {}, {} and {}", step,
+          args.num_rows, args.num_columns, args.k);
+  constexpr Narrow kBf16 = Narrow::kBf16, kF16 = Narrow::kF16, kE4m3 = Narrow::kE4m3;
   switch (product) {
     case Product::kWarp:
       return Launch(WarpKernel<kBf16>, 16, 8, 32, args, stream);
@@ -187,6 +198,14 @@ void MultiplyChain(Product product, const ChainArgs& args, const Stream& stream)
       return Launch(PanelsKernel<128, kBf16>, 64, 128, kWarpgroup, args, stream);
     case Product::kPanels256:
       return Launch(PanelsKernel<256, kBf16>, 64, 256, kWarpgroup, args, stream);
+    case Product::kCodes8:
+      return Launch(PanelsKernel<8, kE4m3>, 64, 8, kWarpgroup, args, stream);
+    case Product::kCodes16:
+      return Launch(PanelsKernel<16, kE4m3>, 64, 16, kWarpgroup, args, stream);
+    case Product::kCodes64:
+      return Launch(PanelsKernel<64, kE4m3>, 64, 64, kWarpgroup, args, stream);
+    case Product::kCodes128:
+      return Launch(PanelsKernel<128, kE4m3>, 64, 128, kWarpgroup, args, stream);
     case Product::kRows256:
       return Launch(RowsKernel, 64, 256, kWarpgroup, args, stream);
   }

@@ -111,6 +111,8 @@ QUIRE_MULTIPLY(MultiplyPanelsF16, "m64n8k16.f32.f16.f16", 4, "%4, %5", "%6", ", 
 QUIRE_MULTIPLY(MultiplyPanelsF16, "m64n16k16.f32.f16.f16", 8, "%8, %9", "%10", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanelsF16, "m64n64k16.f32.f16.f16", 32, "%32, %33", "%34", ", 0, 0")
 // The same of e4m3, which is never transposed: a is 64 x 32 and b is n x 32.
+QUIRE_MULTIPLY(MultiplyCodes, "m64n8k32.f32.e4m3.e4m3", 4, "%4, %5", "%6", "")
+QUIRE_MULTIPLY(MultiplyCodes, "m64n16k32.f32.e4m3.e4m3", 8, "%8, %9", "%10", "")
 QUIRE_MULTIPLY(MultiplyCodes, "m64n32k32.f32.e4m3.e4m3", 16, "%16, %17", "%18", "")
 QUIRE_MULTIPLY(MultiplyCodes, "m64n64k32.f32.e4m3.e4m3", 32, "%32, %33", "%34", "")
 QUIRE_MULTIPLY(MultiplyCodes, "m64n128k32.f32.e4m3.e4m3", 64, "%64, %65", "%66", "")
