@@ -38,12 +38,13 @@ struct ModelCase {
 };
 
 // Experts in groups, which a device attends to by its plain kernel; latent rows of the true size, over
-// which attention runs in tiles and splits, and on a device by tensor cores; fp8 rows; LongRoPE.
+// which attention runs in tiles and splits, and on a device by tensor cores; fp8 rows; LongRoPE; fp8 weights.
 inline const ModelCase kModelCases[] = {
     {"v3_groups", testing::Weights::kFiles, KvFormat::kLatentF32},
     {"true_geometry", testing::Weights::kDummy, KvFormat::kLatentBf16},
     {"true_geometry", testing::Weights::kDummy, KvFormat::kLatentFp8},
     {"minicpm3", testing::Weights::kFiles, KvFormat::kLatentBf16},
+    {"v3_fp8", testing::Weights::kFiles, KvFormat::kLatentBf16},
 };
 
 // Sparse attention, of which queries here see 40 keys or 20 of up to 256: fp8 keys of the true size;

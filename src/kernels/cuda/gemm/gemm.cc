@@ -219,7 +219,7 @@ TileParams MakeTileParams(const ConstTensorView& x, const QuantisedRows& x_codes
 }
 
 TileChoice ChooseTile(const TileParams& p, const QuantisedRows& x_codes, const WeightView& w,
-                      int64_t rows, bool exact, std::optional<TileSize> size) {
+                      int64_t rows, std::optional<TileSize> size) {
   const TileMath math = MathOf(x_codes, w);
   const bool is_aligned = IsMultiple(p.x, 16) && p.x_row_bytes % 16 == 0 &&
                           p.x_batch_bytes % 16 == 0 && IsMultiple(p.w[0], 16) &&
@@ -228,11 +228,8 @@ TileChoice ChooseTile(const TileParams& p, const QuantisedRows& x_codes, const W
   if (!is_aligned) {
     return {.math = math, .size = TileSize::kMedium, .loads = TileLoads::kUnaligned};
   }
-  const TileSize smallest = SmallestThatHolds(rows);
-  const bool by_codes = !exact && math == TileMath::kFp8 && smallest == TileSize::kPrefill;
-  return {.math = math,
-          .size = size.value_or(by_codes ? TileSize::kCodes : smallest),
-          .loads = TileLoads::kAligned};
+  return {
+      .math = math, .size = size.value_or(SmallestThatHolds(rows)), .loads = TileLoads::kAligned};
 }
 
 void Gemm(const GemmArgs& args, const Stream& stream, std::optional<TileSize> size) {
@@ -240,7 +237,8 @@ void Gemm(const GemmArgs& args, const Stream& stream, std::optional<TileSize> si
   if (args.y.dim(0) == 0) return;
   TileParams p = MakeTileParams(args.x, args.x_codes, args.w, args.y);
   p.bias = args.bias;
-  p.num_splits = GemmSplits(std::max<int64_t>(args.w.whole_outputs, p.outputs), p.inputs);
+  p.num_splits = GemmSplits(std::max<int64_t>(args.w.whole_outputs, p.outputs), p.inputs,
+                            MathOf(args.x_codes, args.w));
   p.split_inputs = static_cast<int32_t>(GemmSplitInputs(p.inputs, p.num_splits));
   if (args.w.count > 1) {
     p.num_batches = static_cast<int32_t>(args.w.count);
@@ -248,7 +246,7 @@ void Gemm(const GemmArgs& args, const Stream& stream, std::optional<TileSize> si
     p.y_batch = args.y_step;
     p.y_in_pairs = p.y_in_pairs && args.y_step % 2 == 0;
   }
-  LaunchTiles(p, ChooseTile(p, args.x_codes, args.w, p.rows, args.exact, size), stream);
+  LaunchTiles(p, ChooseTile(p, args.x_codes, args.w, p.rows, size), stream);
 }
 
 ByteOffset WeightViewBytes(const WeightView& w) {

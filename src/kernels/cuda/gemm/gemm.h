@@ -89,7 +89,6 @@ struct GemmArgs {
   int64_t x_step = 0;
   int64_t y_step = 0;
   const float* bias = nullptr;  // [outputs], or null; w.count of 1 only
-  bool exact = true;            // false: y may depend on how many rows there are
 };
 
 // Throws Error(kInvalidArgument) naming the argument, the expected and the actual value.
@@ -118,9 +117,9 @@ TileParams MakeTileParams(const ConstTensorView& x, const QuantisedRows& x_codes
                           const WeightView& w, const TensorView& y);
 // The instance of the tile kernel for params made of these operands and then completed. A matrix of w
 // multiplies `rows` rows, on average; `size`, if given, is taken instead of the one that suits them.
-// Neither changes a bit of y where `exact`. Where the loads are unaligned there is the medium tile alone.
+// Neither changes a bit of y. Where the loads are unaligned there is the medium tile alone.
 TileChoice ChooseTile(const TileParams& params, const QuantisedRows& x_codes, const WeightView& w,
-                      int64_t rows, bool exact, std::optional<TileSize> size = {});
+                      int64_t rows, std::optional<TileSize> size = {});
 // A view's first element, whatever its type.
 const std::byte* FirstByte(const ConstTensorView& view);
 

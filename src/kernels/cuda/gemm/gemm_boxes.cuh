@@ -8,6 +8,8 @@
 //   kProducerThreads          which are whole warps
 //   kReadsOnce                whether weights are read once in a step
 //   kBeginsAhead              whether BoxProducer::Begin is called
+//   kOneRange                 whether a CTA has one range of inputs, its number in the cluster, or all of them in turn
+//   kBringsScales             whether a stage has the scales of its codes, too
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_BOXES_CUH_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMM_BOXES_CUH_
 
@@ -122,12 +124,20 @@ class Tiles {
   const int tile_outputs_, columns_, row_tiles_;
 };
 
-// A role takes every gridDim-th tile.
+// Tile `number`, of which this CTA has its range of inputs where `ranges` CTAs share a tile.
+template <class TilesOfLaunch>
+__device__ __forceinline__ TilePlace PlaceOf(const TilesOfLaunch& tiles, int number, int ranges) {
+  TilePlace at = tiles.At(number);
+  at.split = static_cast<int>(blockIdx.x) % ranges;
+  return at;
+}
+
+// A role takes every gridDim-th tile; where `ranges` CTAs share one, they take it together.
 template <class TilesOfLaunch, class Role>
-__device__ __forceinline__ void RunTiles(const TilesOfLaunch& tiles, Role& role) {
-  const int count = tiles.count();
-  for (int tile = static_cast<int>(blockIdx.x); tile < count; tile += static_cast<int>(gridDim.x)) {
-    role.Run(tiles.At(tile));
+__device__ __forceinline__ void RunTiles(const TilesOfLaunch& tiles, Role& role, int ranges = 1) {
+  const int count = tiles.count(), step = static_cast<int>(gridDim.x) / ranges;
+  for (int tile = static_cast<int>(blockIdx.x) / ranges; tile < count; tile += step) {
+    role.Run(PlaceOf(tiles, tile, ranges));
   }
 }
 
@@ -163,6 +173,64 @@ struct alignas(1024) BoxStage {
   std::byte w[kPanels * kWPanelBytes];
 };
 
+// The scales of a stage's codes, 128 inputs a panel.
+template <class P>
+struct StageScales {
+  static constexpr int kPanels = P::kStepInputs / kScaleBlock;
+
+  float x[kPanels][P::kTileRows];
+  float w[kPanels][2];  // of gate and of up
+};
+
+// Copies them, by a warp; of a tile that brings none, nothing. What of them is not there reaches no row of y.
+template <class P, bool kBrings = P::kBringsScales>
+class ScaleProducer {
+ public:
+  __device__ ScaleProducer(const TileParams& p, const TilePlace& at)
+      : lane_(static_cast<int>(threadIdx.x) % 32) {
+    static_assert(P::kProducerThreads == 32);
+    const XRows<kRows, 32, P::kIndexed> rows(
+        p, at.row + lane_, min(at.row_end, at.row + P::kTileRows), /*reports=*/false);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      x_[i] = rows.There(i) ? p.x_scales + rows[i] * p.x_scale_stride : nullptr;
+    }
+    const int64_t block =
+        at.batch * p.w_scale_batch + at.first_output / kScaleBlock * p.w_scale_stride;
+    w_ = lane_ < 2 ? p.w_scales[lane_] + block : nullptr;
+  }
+
+  // Of the 128 inputs from `input` on.
+  template <class Shared>
+  __device__ __forceinline__ void Copy(Shared& shared, int stage, int panel, int input) const {
+    StageScales<P>& to = shared.scales[stage];
+    const int block = input / kScaleBlock;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (x_[i] != nullptr) CopyOne(&to.x[panel][lane_ + 32 * i], x_[i] + block);
+    }
+    if (w_ != nullptr) CopyOne(&to.w[panel][lane_], w_ + block);
+  }
+
+ private:
+  static constexpr int kRows = (P::kTileRows + 31) / 32;
+
+  __device__ static void CopyOne(float* to, const float* from) {
+    CopyAsync4(SharedAddress(to), reinterpret_cast<const std::byte*>(from), 4);
+  }
+
+  const int lane_;
+  const float* x_[kRows];
+  const float* w_;
+};
+template <class P>
+class ScaleProducer<P, false> {
+ public:
+  __device__ ScaleProducer(const TileParams&, const TilePlace&) {}
+  template <class Shared>
+  __device__ void Copy(Shared&, int, int, int) const {}
+};
+
 // Weights as the copy engine finds them.
 struct WeightBoxes {
   CUtensorMap map[2];
@@ -189,7 +257,8 @@ WeightBoxes BoxesOf(const TileParams& p) {
 }
 
 // Copies rows of x one by one, as the index says, and rows of w in boxes. Shared has stages, and `full` and `empty` of
-// each: every thread arrives at `full` when its copies have ended, and one more time for the boxes, which bring bytes.
+// each, `scales` where they are brought: every thread arrives at `full` when its copies have ended, and one more time for
+// the boxes, which bring bytes.
 template <class P, class Shared>
 class BoxProducer {
  public:
@@ -205,7 +274,7 @@ class BoxProducer {
 
   // Asks for the first weights of the first tile, while x must not be read yet.
   __device__ void Begin(const TilePlace& at) {
-    const InputRange<P::kStepInputs> range(p_, 0);
+    const InputRange<P::kStepInputs> range(p_, at.split);
     const int steps = min(Shared::kStages, range.num_steps());
     for (; asked_ < steps; ++asked_) {
       AskForWeights(at, asked_, range.begin + asked_ * P::kStepInputs, range.end);
@@ -222,10 +291,12 @@ class BoxProducer {
     for (int i = 0; i < kRows; ++i) {
       from[i] = rows.There(i) ? x + rows.Offset(i, p_.x_row_bytes) + chunk_ * 16 : nullptr;
     }
-    for (int i = 0; i < p_.num_splits; ++i) {
+    const ScaleProducer<P> scales(p_, at);
+    const int end = P::kOneRange ? at.split + 1 : p_.num_splits;
+    for (int i = at.split; i < end; ++i) {
       const InputRange<P::kStepInputs> range(p_, i);
       for (int input = range.begin; input < range.end; input += P::kStepInputs) {
-        CopyStep(at, from, input, range.end);
+        CopyStep(at, from, scales, input, range.end);
       }
     }
   }
@@ -237,8 +308,8 @@ class BoxProducer {
 
   // from: this thread's 16 bytes of the first inputs of its rows, or null without a row.
   __device__ __forceinline__ void CopyStep(const TilePlace& at,
-                                           const std::byte* const (&from)[kRows], int input,
-                                           int end) {
+                                           const std::byte* const (&from)[kRows],
+                                           const ScaleProducer<P>& scales, int input, int end) {
     if (P::kBeginsAhead && asked_ > 0) {
       --asked_;
     } else {
@@ -250,6 +321,7 @@ class BoxProducer {
     for (int panel = 0; panel < Stage::kPanels; ++panel) {
       const int first = input + panel * kPanelInputs;
       if (panel > 0 && first >= end) break;
+      scales.Copy(shared_, ring_.stage, panel, first);
       const int bytes = min(max((end - first) * P::kInputBytes - chunk_ * 16, 0), 16);
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {

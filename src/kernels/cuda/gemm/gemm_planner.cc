@@ -180,9 +180,7 @@ const GemmPlanner::Algorithm& GemmPlanner::Planned(const GemmShape& s) const {
   return *at->second;
 }
 
-void GemmPlanner::Gemm(const GemmArgs& product, const Stream& stream, GemmLane lane) const {
-  GemmArgs args = product;
-  args.exact = is_exact();
+void GemmPlanner::Gemm(const GemmArgs& args, const Stream& stream, GemmLane lane) const {
   Validate(args);
   if (args.y.dim(0) == 0) return;
   const GemmKernel kernel = Choose(args);

@@ -282,18 +282,24 @@ struct GemmReference {
   std::vector<double> magnitudes;  // sums of the products' absolute values
 };
 
+// Products of codes keep 13 bits behind the largest of 32 products and the sum so far (docs/numerics.md): of a product's
+// magnitude.
+inline constexpr double kCodesBound = 0x1p-11;
+
 // docs/numerics.md: 3 u per product, however the tensor cores cut their sums, and u for every chunk's
 // scale and fold, every range of inputs, the bias and, in cuBLASLt, its splits. bf16 adds its own.
-inline double GemmBound(int64_t inputs, double magnitude, double y, DType dtype) {
+inline double GemmBound(int64_t inputs, double magnitude, double y, DType dtype,
+                        Form form = Form::kBf16) {
   const auto products = static_cast<double>(RoundUp(inputs, int64_t{kScaleBlock}));
   const double roundings = 3 * products + 2 * products / kScaleBlock + 64;
-  const double sum = roundings * 0x1p-24 * magnitude + roundings * 0x1p-126;
+  const double cut_off = form == Form::kFp8 ? kCodesBound * magnitude : 0;
+  const double sum = roundings * 0x1p-24 * magnitude + roundings * 0x1p-126 + cut_off;
   return dtype == DType::kF32 ? sum : sum + 0x1p-8 * (std::abs(y) + sum);
 }
 
 template <class X>
 GemmReference ReferenceGemm(const MadeUpMatrix& matrix, MatrixShape shape, const std::vector<X>& x,
-                            const std::vector<float>& bias, DType dtype) {
+                            const std::vector<float>& bias, DType dtype, Form form = Form::kBf16) {
   GemmReference reference;
   std::vector<double> w;
   for (int64_t n = 0; n < shape.outputs; ++n) {
@@ -311,7 +317,7 @@ GemmReference ReferenceGemm(const MadeUpMatrix& matrix, MatrixShape shape, const
       }
       reference.y.push_back(sum);
       reference.magnitudes.push_back(magnitude);
-      reference.bounds.push_back(GemmBound(shape.inputs, magnitude, sum, dtype));
+      reference.bounds.push_back(GemmBound(shape.inputs, magnitude, sum, dtype, form));
     }
   }
   return reference;

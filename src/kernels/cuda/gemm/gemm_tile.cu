@@ -1,7 +1,7 @@
 #include "kernels/cuda/gemm/gemm_tile.h"
 
-#include "base/error.h"
 #include "device/cuda/launch.h"
+#include "kernels/cuda/gemm/gemm_decode.h"
 #include "kernels/cuda/gemm/gemm_tile.cuh"
 #include "kernels/cuda/gemm/gemm_warpgroup.h"
 
@@ -11,7 +11,7 @@ namespace {
 template <class T, TileLoads kLoads, bool kIndexed>
 __global__ void __launch_bounds__(T::kThreads, T::kMinCtas)
     TileKernel(const __grid_constant__ TileParams p) {
-  extern __shared__ __align__(128) unsigned char shared[];
+  extern __shared__ __align__(1024) unsigned char shared[];
   // Where experts' rows are, others have written; weights of dense products nobody writes.
   const bool is_dense = p.offsets == nullptr;
   if (!is_dense) TakeTurn();
@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinCtas)
   for (int step = 0; step < T::kStages - 1; ++step) load_x(step);
   for (int step = 0; step < num_steps; ++step) {
     WaitForCopies<T::kStages - 2>();  // this thread's copies of `step` have landed
+    if constexpr (T::kIsWarpgroup) FenceForProducts();
     // And every thread's; and all threads are done with the stage of step - 1, loaded next.
     __syncthreads();
     load_w(step + T::kStages - 1);
@@ -105,10 +106,18 @@ void LaunchSize(const TileParams& p, const TileChoice& tile, const Stream& strea
       } else {
         return Launch<Tile<kMath, TileSize::kPrefill>, TileLoads::kAligned>(p, stream);
       }
-    case TileSize::kCodes:
-      QUIRE_CHECK(kMath == TileMath::kFp8, "codes of bf16");
-      return LaunchWarpgroupCodes(p, stream);
   }
+}
+
+// Sizes of codes: whatever is chosen, the bits are the same.
+void LaunchCodes(const TileParams& p, const TileChoice& tile, const Stream& stream) {
+  using Medium = Tile<TileMath::kFp8, TileSize::kMedium>;
+  if (tile.loads == TileLoads::kUnaligned) return Launch<Medium, TileLoads::kUnaligned>(p, stream);
+  // Boxes are of pairs of codes: the last of an odd number would not be in one.
+  const bool is_in_boxes = p.inputs % 2 == 0;
+  if (is_in_boxes && tile.size == TileSize::kPrefill) return LaunchWarpgroupCodes(p, stream);
+  if (is_in_boxes && DecodeCodesTake(p)) return LaunchDecodeCodes(p, tile.size, stream);
+  Launch<Medium, TileLoads::kAligned>(p, stream);
 }
 
 }  // namespace
@@ -119,7 +128,7 @@ void LaunchTiles(const TileParams& p, const TileChoice& tile, const Stream& stre
     case TileMath::kBf16:
       return LaunchSize<TileMath::kBf16>(p, tile, stream);
     case TileMath::kFp8:
-      return LaunchSize<TileMath::kFp8>(p, tile, stream);
+      return LaunchCodes(p, tile, stream);
     case TileMath::kFp8KeepX:
       return LaunchSize<TileMath::kFp8KeepX>(p, tile, stream);
   }

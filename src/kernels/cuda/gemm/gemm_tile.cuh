@@ -10,6 +10,7 @@
 #include "kernels/cuda/gemm/gemm_store.cuh"
 #include "kernels/cuda/gemm/gemm_tile_shape.cuh"
 #include "kernels/cuda/ptx/instructions.cuh"
+#include "kernels/cuda/ptx/warpgroup.cuh"
 
 namespace quire::cuda {
 
@@ -114,6 +115,8 @@ struct WarpPlace {
   int lane = static_cast<int>(threadIdx.x) % 32;
   int row = static_cast<int>(threadIdx.x) / 32 / T::kOutputWarps * T::kWarpRows;
   int output = static_cast<int>(threadIdx.x) / 32 % T::kOutputWarps * T::kWarpOutputs;
+  // The row of w in the first two output fragments whose address LoadMatrices takes from this lane.
+  int w_row = output + ((lane >> 4) << 3) + (lane & 7);
 };
 
 // 32 bytes of 16 rows of x from `panel`, as bytes lie in the fragments of m16n8k16.
@@ -127,9 +130,8 @@ __device__ inline void LoadW(uint32_t panel, const WarpPlace<T>& at, int step,
                              uint32_t (&b)[T::kOutputFragments][2]) {
 #pragma unroll
   for (int j = 0; j < T::kOutputFragments; j += 2) {
-    const int row = at.output + 8 * j + ((at.lane >> 4) << 3) + (at.lane & 7);
-    LoadMatrices(panel + InPanel(row, 2 * step + ((at.lane >> 3) & 1)), b[j][0], b[j][1],
-                 b[j + 1][0], b[j + 1][1]);
+    LoadMatrices(panel + InPanel(at.w_row + 8 * j, 2 * step + ((at.lane >> 3) & 1)), b[j][0],
+                 b[j][1], b[j + 1][0], b[j + 1][1]);
   }
 }
 
@@ -149,39 +151,27 @@ __device__ void MultiplyStepBf16(uint32_t x, uint32_t w, const WarpPlace<T>& at,
   }
 }
 
-// Codes are widened to f16 in registers: sm_90 has no e4m3 mma.sync (ptxas makes two f16 ones with
-// twelve conversions of each), and this way a fragment is converted once. A lane's four codes are
-// inputs 4t .. 4t + 3, which stand for columns 2t, 2t + 1, 2t + 8, 2t + 9 in x and w alike: the order
-// within the 16 products of an instruction differs from bf16's, and is the same everywhere.
+// sums = those of 128 inputs: sm_90 has no e4m3 mma.sync, but a warpgroup's product, of 64 rows and 64 outputs here.
+// All threads have fenced what they copied.
 template <class T>
-__device__ void MultiplyStepFp8(uint32_t x, uint32_t w, const WarpPlace<T>& at, Sums<T>& sums) {
+__device__ void MultiplyStepFp8(uint32_t x, uint32_t w, Sums<T>& sums) {
+  static_assert(T::kThreads == kWarpgroup && T::kRows == 64 && T::kRowFragments == 1);
+  float of_step[4 * T::kOutputFragments];
+  HoldSums(of_step);
+  BeginProducts();
 #pragma unroll
-  for (int step = 0; step < 4; ++step) {  // 32 inputs each
-    uint32_t codes[T::kOutputFragments][2], b[T::kOutputFragments][4];
-    LoadW<T>(w, at, step, codes);
-#pragma unroll
-    for (int j = 0; j < T::kOutputFragments; ++j) {
-      WidenToF16(codes[j][0], b[j][0], b[j][1]);
-      WidenToF16(codes[j][1], b[j][2], b[j][3]);
-    }
-#pragma unroll
-    for (int i = 0; i < T::kRowFragments; ++i) {
-      uint32_t rows[4], low[4], high[4];
-      LoadX(x, at.row + 16 * i, step, at.lane, rows);
-      WidenToF16(rows[0], low[0], low[2]);
-      WidenToF16(rows[1], low[1], low[3]);
-      WidenToF16(rows[2], high[0], high[2]);
-      WidenToF16(rows[3], high[1], high[3]);
-#pragma unroll
-      for (int j = 0; j < T::kOutputFragments; ++j) {
-        MultiplyF16(sums[i][j], low, b[j][0], b[j][1]);
-        MultiplyF16(sums[i][j], high, b[j][2], b[j][3]);
-      }
-    }
+  for (uint32_t step = 0; step < 4; ++step) {  // 32 inputs each
+    MultiplyCodes(of_step, PanelOperand(x, step * 32), PanelOperand(w, step * 32), step > 0);
   }
+  CommitProducts();
+  WaitForProducts<0>();
+  HoldSums(of_step);
+#pragma unroll
+  for (int i = 0; i < 4 * T::kOutputFragments; ++i) sums[0][i / 4][i % 4] = of_step[i];
 }
 
-// As MultiplyStepFp8, but x is bf16 in two panels, whose fragments are read in the codes' order.
+// Codes are widened to bf16 in registers. A lane's four are inputs 4t .. 4t + 3, which stand for columns 2t, 2t + 1,
+// 2t + 8, 2t + 9: x, bf16 in two panels, is read in that order.
 template <class T>
 __device__ void MultiplyStepKeepX(uint32_t x, uint32_t w, const WarpPlace<T>& at, Sums<T>& sums) {
   const int group = at.lane >> 2, t = at.lane & 3;
@@ -219,7 +209,7 @@ template <class T>
 __device__ inline void MultiplyStep(uint32_t stage, const WarpPlace<T>& at, Sums<T>& sums) {
   const uint32_t w = stage + T::kXBytes;
   if constexpr (T::kMath == TileMath::kBf16) MultiplyStepBf16<T>(stage, w, at, sums);
-  if constexpr (T::kMath == TileMath::kFp8) MultiplyStepFp8<T>(stage, w, at, sums);
+  if constexpr (T::kMath == TileMath::kFp8) MultiplyStepFp8<T>(stage, w, sums);
   if constexpr (T::kMath == TileMath::kFp8KeepX) MultiplyStepKeepX<T>(stage, w, at, sums);
 }
 
@@ -290,13 +280,33 @@ __device__ void StoreSums(const TileParams& p, const TilePlace& at, const WarpPl
   }
 }
 
-// Adds the ranges' sums of a cluster, ascending, and stores the result. Every CTA puts its sums into
-// its own shared memory, then takes the rows whose number is its rank modulo the cluster's size.
+// Adds the ranges' sums of a cluster, ascending, and stores the result: every CTA has put its sums into its own shared
+// memory, [kRows][kOutputs], and takes the rows whose number is its rank modulo the cluster's size. All threads call it.
+template <int kRows, int kOutputs, int kThreads>
+__device__ void AddRanges(const TileParams& p, const TilePlace& at, float* shared) {
+  namespace cg = cooperative_groups;
+  const cg::cluster_group cluster = cg::this_cluster();
+  cluster.sync();  // every CTA's sums are in its shared memory
+  constexpr int kPairs = kOutputs / 2;
+  const int ranks = p.num_splits, num_rows = min(kRows, at.row_end - at.row);
+  for (int i = static_cast<int>(threadIdx.x);; i += kThreads) {
+    const int row = i / kPairs * ranks + at.split, output = i % kPairs * 2;
+    if (row >= num_rows) break;
+    float2 sum = {0, 0};
+    for (int rank = 0; rank < ranks; ++rank) {
+      const float* theirs = cluster.map_shared_rank(shared, static_cast<unsigned>(rank));
+      const float2 part = *reinterpret_cast<const float2*>(theirs + row * kOutputs + output);
+      sum = rank == 0 ? part : float2{sum.x + part.x, sum.y + part.y};
+    }
+    StorePair(p, at.batch, at.row + row, at.first_output + output, sum.x, sum.y);
+  }
+  cluster.sync();  // no CTA ends while another reads its shared memory
+}
+
+// Stores a tile whose ranges of inputs the CTAs of a cluster have.
 template <class T>
 __device__ void StoreSplitSums(const TileParams& p, const TilePlace& at, const WarpPlace<T>& warp,
                                const Sums<T>& sums, float* shared) {
-  namespace cg = cooperative_groups;
-  const cg::cluster_group cluster = cg::this_cluster();
 #pragma unroll
   for (int i = 0; i < T::kRowFragments; ++i) {
 #pragma unroll
@@ -309,21 +319,7 @@ __device__ void StoreSplitSums(const TileParams& p, const TilePlace& at, const W
       }
     }
   }
-  cluster.sync();  // every CTA's sums are in its shared memory
-  constexpr int kPairs = T::kOutputs / 2;
-  const int ranks = p.num_splits, num_rows = min(T::kRows, at.row_end - at.row);
-  for (int i = static_cast<int>(threadIdx.x);; i += T::kThreads) {
-    const int row = i / kPairs * ranks + at.split, output = i % kPairs * 2;
-    if (row >= num_rows) break;
-    float2 sum = {0, 0};
-    for (int rank = 0; rank < ranks; ++rank) {
-      const float* theirs = cluster.map_shared_rank(shared, static_cast<unsigned>(rank));
-      const float2 part = *reinterpret_cast<const float2*>(theirs + row * T::kOutputs + output);
-      sum = rank == 0 ? part : float2{sum.x + part.x, sum.y + part.y};
-    }
-    StorePair(p, at.batch, at.row + row, at.first_output + output, sum.x, sum.y);
-  }
-  cluster.sync();  // no CTA ends while another reads its shared memory
+  AddRanges<T::kRows, T::kOutputs, T::kThreads>(p, at, shared);
 }
 
 }  // namespace quire::cuda

@@ -5,12 +5,12 @@
 //
 //   1. The inputs are cut into num_splits ranges of split_inputs (GemmSplits).
 //   2. Within a range products are summed 16 at a time, ascending, by tensor-core instructions into
-//      f32. Of e4m3 weights, every 128 inputs are summed by themselves, and the
-//      sum times its scales is added on with one fused multiply-add.
+//      f32; 32 at a time where codes are multiplied with codes. Of e4m3 weights, every 128 inputs are
+//      summed by themselves, and the sum times its scales is added on with one fused multiply-add.
 //   3. The ranges' sums are added ascending, then the bias.
 //
-// The tile sizes, but kCodes, differ in how many rows and outputs a CTA takes, never in that order, so
-// a row has the same bits in any of them and beside any other rows.
+// The tile sizes differ in how many rows and outputs a CTA takes, never in that order, so a row has the
+// same bits in any of them and beside any other rows. Neither do alignment and the way operands are copied.
 //
 // A range belongs to one CTA and the CTAs of one tile are a cluster: they exchange their sums
 // through distributed shared memory. So there is no workspace, no atomic, no second kernel.
@@ -27,18 +27,20 @@
 namespace quire::cuda {
 
 enum class TileMath {
-  kBf16,      // bf16 x bf16
-  kFp8,       // e4m3 codes of both, with scales per (row, 128 inputs) and 128 x 128 block
+  kBf16,  // bf16 x bf16
+  // e4m3 codes of both, with scales per (row, 128 inputs) and 128 x 128 block: products of warpgroups,
+  // which keep fewer bits than the others (docs/numerics.md).
+  kFp8,
   kFp8KeepX,  // bf16 x, e4m3 w: the codes are widened to bf16, which is exact
 };
 
 enum class TileSize {
-  kDecode,   // 16 x 64: a row of w is read once for up to 16 rows of x
-  kMedium,   // 64 x 64
-  kPrefill,  // 128 x 128; of bf16 128 x 256, by warpgroups (kernels/cuda/gemm/gemm_warpgroup.h)
-  // 128 x 128, of kFp8 alone: products of e4m3 by warpgroups, which keep fewer bits than the others
-  // (docs/numerics.md): another y, several times sooner.
-  kCodes,
+  // 16 x 64: a row of w is read once for up to 16 rows of x; 16 x 128 by the copy engine
+  // (kernels/cuda/gemm/gemm_decode.h), where that takes the product.
+  kDecode,
+  kMedium,  // 64 x 64; of kFp8 64 x 128 too, by the copy engine
+  // 128 x 128; of bf16 128 x 256. Of that and kFp8 by warpgroups (kernels/cuda/gemm/gemm_warpgroup.h).
+  kPrefill,
 };
 
 struct TileExtent {
@@ -53,7 +55,6 @@ constexpr TileExtent ExtentOf(TileSize size) {
     case TileSize::kMedium:
       return {64, 64};
     case TileSize::kPrefill:
-    case TileSize::kCodes:
       return {128, 128};
   }
   return {};
@@ -101,6 +102,7 @@ struct TileParams {
   int32_t num_batches = 1;
   const int32_t* offsets = nullptr;  // [num_experts + 1] in device memory, or null
   int32_t num_experts = 0;
+  bool offsets_are_old = false;  // the launch before this one waited for whoever wrote them
   // [rows] in device memory, or null; with offsets only. Row r of y is of row x_index[r] of x, which
   // has x_rows of them; one that is not there is reported and read as row 0.
   const int32_t* x_index = nullptr;
@@ -117,10 +119,12 @@ inline constexpr int32_t kMaxSplits = 8;
 
 // How many ranges the inputs are cut into: as many as it takes that one row's product (tiles of 64
 // outputs) has a CTA for each of the 132 multiprocessors, while a range keeps 512 inputs, which is
-// as long as it takes to fill and drain the stages. A function of the matrix alone, never of rows.
-constexpr int32_t GemmSplits(int64_t outputs, int64_t inputs) {
+// as long as it takes to fill and drain the stages. 96 CTAs whose codes the copy engine brings have as
+// much under way as memory can give. A function of the matrix alone, never of rows.
+constexpr int32_t GemmSplits(int64_t outputs, int64_t inputs, TileMath math) {
+  const int64_t ctas = math == TileMath::kFp8 ? 96 : 132;
   int32_t splits = 1;
-  while (splits < kMaxSplits && CeilDiv(outputs, int64_t{64}) * splits < 132 &&
+  while (splits < kMaxSplits && CeilDiv(outputs, int64_t{64}) * splits < ctas &&
          inputs >= 1024 * int64_t{splits}) {
     splits *= 2;
   }

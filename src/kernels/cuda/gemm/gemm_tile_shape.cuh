@@ -19,9 +19,12 @@ struct Tile {
   static constexpr TileSize kSize = kSizeOf;
   static constexpr int kRows = ExtentOf(kSize).rows;
   static constexpr int kOutputs = ExtentOf(kSize).outputs;
-  // Warps side by side along rows and outputs: decode 1 x 4, medium 2 x 2, prefill 4 x 2.
-  static constexpr int kRowWarps = kRows < 128 ? (kRows + 31) / 32 : 4;
-  static constexpr int kOutputWarps = kSize == TileSize::kDecode ? 4 : 2;
+  // Warps side by side along rows and outputs: decode 1 x 4, medium 2 x 2, prefill 4 x 2; of codes, which a warpgroup
+  // multiplies, 4 x 1.
+  static constexpr bool kIsWarpgroup = kMath == TileMath::kFp8;
+  static constexpr int kRowWarps = kIsWarpgroup || kRows >= 128 ? 4 : (kRows + 31) / 32;
+  static constexpr int kOutputWarps = kIsWarpgroup ? 1 : kSize == TileSize::kDecode ? 4 : 2;
+  static_assert(!kIsWarpgroup || kSize == TileSize::kMedium);
   static constexpr int kThreads = 32 * kRowWarps * kOutputWarps;
   static constexpr int kWarpRows = kRows / kRowWarps;
   static constexpr int kWarpOutputs = kOutputs / kOutputWarps;

@@ -36,6 +36,7 @@ struct Products {
   static constexpr int kTileRows = kConsumers * kBlockRows;
   static constexpr int kProducerThreads = kWarpgroup;
   static constexpr bool kReadsOnce = false, kBeginsAhead = false;
+  static constexpr bool kOneRange = false, kBringsScales = false;
 };
 
 template <class P>
@@ -60,16 +61,15 @@ class Consumer {
   __device__ void Run(const TilePlace& at) {
     if (at.row + number_ * kBlockRows >= at.row_end) return SkipTile();
     float total[kSums];
-    if constexpr (P::kMath == TileMath::kFp8) MultiplyBlocks(at, total);
-    for (int i = 0; i < p_.num_splits && P::kMath == TileMath::kBf16; ++i) {
+    for (int i = 0; i < p_.num_splits; ++i) {
       const InputRange<P::kStepInputs> range(p_, i);
       if constexpr (P::kHasRanges) {
         float sums[kSums];
-        Multiply(range, sums);
+        Multiply(at, range, sums);
 #pragma unroll
         for (int e = 0; e < kSums; ++e) total[e] = i == 0 ? sums[e] : total[e] + sums[e];
       } else {
-        Multiply(range, total);
+        Multiply(at, range, total);
       }
     }
     if (p_.gated) {
@@ -94,10 +94,21 @@ class Consumer {
     }
   }
 
-  __device__ __forceinline__ void Multiply(const InputRange<P::kStepInputs>& range,
+  using Range = InputRange<P::kStepInputs>;
+
+  __device__ __forceinline__ void Multiply(const TilePlace& at, const Range& range,
                                            float (&sums)[kSums]) {
 #pragma unroll
     for (int e = 0; e < kSums; ++e) sums[e] = 0.0f;
+    if constexpr (P::kMath == TileMath::kFp8) {
+      MultiplyBlocks(at, range, sums);
+    } else {
+      MultiplyAll(range, sums);
+    }
+  }
+
+  // sums += those of the range's inputs.
+  __device__ __forceinline__ void MultiplyAll(const Range& range, float (&sums)[kSums]) {
     HoldSums(sums);
     const int num_steps = range.num_steps();
     for (int step = 0; step < num_steps; ++step) {
@@ -140,15 +151,15 @@ class Consumer {
     return scales;
   }
 
-  // total = the sums of all blocks of 128 inputs, each times its scales.
-  __device__ __forceinline__ void MultiplyBlocks(const TilePlace& at, float (&total)[kSums]) {
-#pragma unroll
-    for (int e = 0; e < kSums; ++e) total[e] = 0.0f;
+  // total += the sums of the range's blocks of 128 inputs, each times its scales.
+  __device__ __forceinline__ void MultiplyBlocks(const TilePlace& at, const Range& range,
+                                                 float (&total)[kSums]) {
     const XRows<2, 8, P::kIndexed> rows(
         p_, at.row + number_ * kBlockRows + thread_ / 32 * 16 + thread_ % 32 / 4, at.row_end,
         /*reports=*/false);
-    const int num_steps = InputRange<P::kStepInputs>(p_, 0).num_steps();
-    Scales next = ScalesOf(at, rows, 0);
+    const int num_steps = range.num_steps(), first_block = range.begin / kScaleBlock;
+    if (num_steps == 0) return;
+    Scales next = ScalesOf(at, rows, first_block);
     for (int step = 0; step < num_steps; ++step) {
       const int stage = Uniform(ring_.stage);
       shared_.full[stage].Wait(ring_.parity);
@@ -164,7 +175,7 @@ class Consumer {
       }
       CommitProducts();
       const Scales scales = next;
-      if (step + 1 < num_steps) next = ScalesOf(at, rows, step + 1);
+      if (step + 1 < num_steps) next = ScalesOf(at, rows, first_block + step + 1);
       WaitForProducts<0>();
       HoldSums(sums);
       ring_.Advance();
@@ -309,11 +320,9 @@ void LaunchWarpgroupTiles(const TileParams& p, const Stream& stream) {
   LaunchKernel<Products<kBf16, 256, false, true>>(p, stream);
 }
 
-void LaunchWarpgroupCodes(const TileParams& params, const Stream& stream) {
+void LaunchWarpgroupCodes(const TileParams& p, const Stream& stream) {
   constexpr TileMath kFp8 = TileMath::kFp8;
-  TileParams p = params;
-  p.num_splits = 1;
-  p.split_inputs = static_cast<int32_t>(GemmSplitInputs(p.inputs, 1));
+  if (p.num_splits > 1) return LaunchKernel<Products<kFp8, 128, true, false>>(p, stream);
   if (p.x_index == nullptr) return LaunchKernel<Products<kFp8, 128, false, false>>(p, stream);
   LaunchKernel<Products<kFp8, 128, false, true>>(p, stream);
 }

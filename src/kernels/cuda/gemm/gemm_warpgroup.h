@@ -11,8 +11,7 @@ namespace quire::cuda {
 // products of warpgroups are those of warps (docs/numerics.md), added in the same order.
 void LaunchWarpgroupTiles(const TileParams& params, const Stream& stream);
 
-// TileSize::kCodes: e4m3 x and w, of which every 128 inputs are summed by the tensor cores alone. One
-// range of inputs, whatever params say.
+// The same of e4m3 x and w, an even number of inputs.
 void LaunchWarpgroupCodes(const TileParams& params, const Stream& stream);
 
 }  // namespace quire::cuda

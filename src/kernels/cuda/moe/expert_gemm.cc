@@ -49,6 +49,7 @@ TileParams ParamsOf(const ExpertGemmArgs& args) {
   }
   p.offsets = args.offsets;
   p.num_experts = static_cast<int32_t>(args.w.count);
+  p.offsets_are_old = args.routing == RoutingAge::kOld;
   if (!args.rows.empty()) {
     p.x_index = args.rows.data();
     p.x_rows = static_cast<int32_t>(XRowsOf(args));
@@ -95,8 +96,7 @@ void ExpertGemm(const ExpertGemmArgs& args, const Stream& stream, std::optional<
   if (!size && ChooseKernel(args, p) == ExpertKernel::kGemv) {
     return LaunchExpertGemv(p, args.routing, stream);
   }
-  const TileChoice tile =
-      ChooseTile(p, args.x_codes, args.w, CeilDiv(rows, args.w.count), args.exact, size);
+  const TileChoice tile = ChooseTile(p, args.x_codes, args.w, CeilDiv(rows, args.w.count), size);
   RequireTiles(rows, args.w.count, ExtentOf(tile.size).rows);
   LaunchTiles(p, tile, stream);
 }

@@ -64,21 +64,26 @@ TEST(CudaExpertGemmTest, EveryRowIsMultipliedByItsOwnExpert) {
 TEST(CudaExpertGemmTest, EqualsALoopOverTheExpertsBitForBit) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const MatrixShape shape{200, 904};  // one range of inputs, as Gemm has for so few of them
-  ASSERT_EQ(GemmSplits(shape.outputs, shape.inputs), 1);
+  ASSERT_EQ(GemmSplits(shape.outputs, shape.inputs, TileMath::kBf16), 1);
   const std::vector<int32_t> offsets = Offsets({3, 0, 40, 129, 1});
   const int64_t rows = offsets.back();
   const std::vector<float> x = MadeUpX(12, rows * shape.inputs);
   const Stream stream;
   for (Spread spread : {Spread::kAligned, Spread::kOdd}) {
-    for (Form form : {Form::kBf16, Form::kFp8KeepX}) {
+    for (Form form : kForms) {
       const Experts experts(shape, 5, form, Op::kPlain, spread);
       const DeviceRows on_device(x, shape.inputs, Spread::kAligned);
+      const DeviceCodes codes(on_device.view(), stream);
       std::vector<float> expected;
       for (size_t e = 0; e < 5; ++e) {
         const DeviceOutput y(rows, shape.outputs, DType::kF32, Spread::kAligned);
-        Gemm(
-            {.x = on_device.view(), .w = experts.gate().at(static_cast<int64_t>(e)), .y = y.view()},
-            stream);
+        GemmArgs args{.w = experts.gate().at(static_cast<int64_t>(e)), .y = y.view()};
+        if (form == Form::kFp8) {
+          args.x_codes = codes.rows();
+        } else {
+          args.x = on_device.view();
+        }
+        Gemm(args, stream);
         const std::vector<float> values = y.Values(stream);
         expected.insert(expected.end(), values.begin() + offsets[e] * shape.outputs,
                         values.begin() + offsets[e + 1] * shape.outputs);
@@ -89,47 +94,6 @@ TEST(CudaExpertGemmTest, EqualsALoopOverTheExpertsBitForBit) {
       }
     }
   }
-}
-
-// Experts of e4m3 by products of codes: those of one expert after the other, and of an index those of
-// the rows it names; gate and up within what the exact tiles give.
-TEST(CudaExpertGemmTest, CodesOfExpertsAreThoseOfOneAfterTheOther) {
-  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
-  const MatrixShape shape{200, 912};
-  const std::vector<int32_t> offsets = Offsets({3, 0, 140, 129, 1});
-  const int64_t rows = offsets.back();
-  const std::vector<float> x = MadeUpX(12, rows * shape.inputs);
-  const Stream stream;
-  const Experts plain(shape, 5, Form::kFp8, Op::kPlain, Spread::kAligned);
-  const DeviceRows on_device(x, shape.inputs, Spread::kAligned);
-  const DeviceCodes codes(on_device.view(), stream);
-  std::vector<float> expected;
-  for (size_t e = 0; e < 5; ++e) {
-    const DeviceOutput y(rows, shape.outputs, DType::kF32, Spread::kAligned);
-    Gemm({.x_codes = codes.rows(), .w = plain.gate().at(static_cast<int64_t>(e)), .y = y.view()},
-         stream, TileSize::kCodes);
-    const std::vector<float> values = y.Values(stream);
-    expected.insert(expected.end(), values.begin() + offsets[e] * shape.outputs,
-                    values.begin() + offsets[e + 1] * shape.outputs);
-  }
-  EXPECT_EQ(BitMismatch(plain.Run(x, offsets, DType::kF32, TileSize::kCodes), expected), "");
-
-  const Experts gated(shape, 5, Form::kFp8, Op::kGated, Spread::kAligned);
-  const std::vector<float> y = gated.Run(x, offsets, DType::kF32, TileSize::kCodes);
-  const std::vector<float> exact = gated.Run(x, offsets, DType::kF32, TileSize::kPrefill);
-  double errors = 0, squares = 0;
-  for (size_t i = 0; i < y.size(); ++i) {
-    errors += std::pow(double{y[i]} - exact[i], 2);
-    squares += std::pow(double{exact[i]}, 2);
-  }
-  EXPECT_GT(errors, 0);
-  EXPECT_LT(std::sqrt(errors / squares), 0x1p-8);
-  std::vector<int32_t> index;
-  for (int64_t r = 0; r < rows; ++r) index.push_back(static_cast<int32_t>(r * 7919 % rows));
-  EXPECT_EQ(BitMismatch(gated.RunIndexed(x, index, offsets, DType::kBf16, TileSize::kCodes),
-                        gated.Run(Gathered(x, shape.inputs, index), offsets, DType::kBf16,
-                                  TileSize::kCodes)),
-            "");
 }
 
 TEST(CudaExpertGemmTest, ARowHasTheSameBitsWhateverOthersItsExpertHas) {
@@ -146,6 +110,36 @@ TEST(CudaExpertGemmTest, ARowHasTheSameBitsWhateverOthersItsExpertHas) {
       const auto expected = std::span(many).subspan(static_cast<size_t>(row * shape.outputs),
                                                     static_cast<size_t>(shape.outputs));
       EXPECT_EQ(BitMismatch(alone, expected), "") << "row " << row;
+    }
+  }
+}
+
+// More tiles than there are CTAs, each longer than the stages of shared memory: a CTA takes tile after tile.
+TEST(CudaExpertGemmTest, ManyLongTilesHaveTheBitsOfOtherSizes) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const MatrixShape shape{200, 1000};
+  std::vector<int64_t> counts;
+  for (int64_t e = 0; e < 90; ++e) counts.push_back(e % 4 == 3 ? 0 : e * 7 % 19);
+  const std::vector<int32_t> offsets = Offsets(counts);
+  const int64_t rows = offsets.back();
+  const std::vector<float> x = MadeUpX(18, rows * shape.inputs);
+  std::vector<int32_t> index;
+  for (int64_t r = 0; r < rows; ++r) index.push_back(static_cast<int32_t>(r * 7919 % rows));
+  for (Form form : kForms) {
+    for (Op op : {Op::kPlain, Op::kGated}) {
+      const Experts experts(shape, std::ssize(counts), form, op, Spread::kAligned);
+      const std::vector<float> expected =
+          experts.RunIndexed(x, index, offsets, DType::kF32, TileSize::kMedium);
+      EXPECT_EQ(BitMismatch(experts.RunIndexed(x, index, offsets, DType::kF32, TileSize::kPrefill),
+                            expected),
+                "");
+      for (RoutingAge age : {RoutingAge::kNew, RoutingAge::kOld, RoutingAge::kOld}) {
+        EXPECT_EQ(BitMismatch(experts.RunIndexed(x, index, offsets, DType::kF32, TileSize::kDecode,
+                                                 {}, age),
+                              expected),
+                  "")
+            << "form " << static_cast<int>(form) << (op == Op::kGated ? ", gated" : "");
+      }
     }
   }
 }

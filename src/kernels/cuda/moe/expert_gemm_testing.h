@@ -84,7 +84,8 @@ class Experts {
   // The same, with row index[r] of x for row r; an empty index is none.
   std::vector<float> RunIndexed(const std::vector<float>& x, const std::vector<int32_t>& index,
                                 const std::vector<int32_t>& offsets, DType dtype,
-                                std::optional<TileSize> tile, StatusWord status = {}) const {
+                                std::optional<TileSize> tile, StatusWord status = {},
+                                RoutingAge routing = RoutingAge::kNew) const {
     const int64_t rows = index.empty() ? std::ssize(x) / shape_.inputs : std::ssize(index);
     const DeviceRows on_device(x, shape_.inputs, spread_);
     const DeviceOutput y(rows, shape_.outputs, dtype, spread_);
@@ -93,7 +94,8 @@ class Experts {
                         .offsets = device_offsets.span().data(),
                         .y = y.view(),
                         .status = status,
-                        .exact = tile.has_value()};
+                        .exact = tile.has_value(),
+                        .routing = routing};
     if (op_ == Op::kGated) args.up = up_->view();
     std::optional<DeviceVector<int32_t>> device_index;
     if (!index.empty()) args.rows = device_index.emplace(index).span();
@@ -126,9 +128,9 @@ class Experts {
       if (rows.empty()) continue;
       const auto expert = static_cast<int64_t>(e);
       const DType sums = op_ == Op::kGated ? DType::kF32 : dtype;
-      GemmReference part = ReferenceGemm(*Gate(expert), shape_, rows, {}, sums);
+      GemmReference part = ReferenceGemm(*Gate(expert), shape_, rows, {}, sums, form_);
       if (op_ == Op::kGated) {
-        part = Gated(part, ReferenceGemm(*Up(expert), shape_, rows, {}, sums), dtype);
+        part = Gated(part, ReferenceGemm(*Up(expert), shape_, rows, {}, sums, form_), dtype);
       }
       all.y.insert(all.y.end(), part.y.begin(), part.y.end());
       all.bounds.insert(all.bounds.end(), part.bounds.begin(), part.bounds.end());

@@ -1,0 +1,332 @@
+// Products of few rows of codes: two CTAs a multiprocessor, which take tile after tile.
+//
+//   producer    a warp: rows of x one by one, as the index says; rows of w in boxes
+//   consumers   a warpgroup: sums += w x^T, since w has the 64 rows of a product; then y
+//
+// The producer is stages ahead, over the ends of tiles too: memory is asked for weights without a pause, from the first
+// tile to the last.
+#include "kernels/cuda/gemm/gemm_decode.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "device/cuda/launch.h"
+#include "kernels/cuda/gemm/gemm_boxes.cuh"
+#include "kernels/cuda/gemm/gemm_tile.cuh"
+#include "kernels/cuda/ptx/warpgroup.cuh"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kMostDecodeExperts = 512;
+
+// What gemm_boxes.cuh asks of a tile. A consumer's product has 64 rows of w: of gate and up, those of gate, then those of
+// up.
+template <int kTileRowsOf, int kOutputsOf, bool kIndexedOf>
+struct CodesTile {
+  static constexpr bool kIndexed = kIndexedOf;
+  static constexpr int kTileRows = kTileRowsOf, kOutputs = kOutputsOf;
+  static constexpr int kBlockOutputs = 64, kBlocks = kOutputs / kBlockOutputs;
+  static constexpr int kInputBytes = 1;
+  // Of few rows 256 bytes at a time; of more 128, so that several stages find room beside x.
+  static constexpr int kPanels = kTileRows > 16 ? 1 : 2;
+  static constexpr int kStepInputs = kPanels * kScaleBlock;
+  static constexpr int kProducerThreads = 32;
+  static constexpr int kConsumerThreads = kWarpgroup;
+  static constexpr int kThreads = kConsumerThreads + kProducerThreads;
+  static constexpr bool kReadsOnce = true, kBeginsAhead = true;
+  static constexpr bool kOneRange = true, kBringsScales = true;
+  // Fewer outputs are for dense products, so that there are more CTAs.
+  static constexpr bool kHasRanges = kBlocks == 1, kHasExperts = kBlocks == 2;
+  static constexpr int kCtas = 2;  // a multiprocessor: while one folds, the other multiplies
+  static_assert(kRowBytes == kScaleBlock);     // a panel's inputs have one scale
+  static_assert(kScaleBlock % kOutputs == 0);  // a tile's outputs are of one row of blocks
+  static_assert(kBlocks == 1 || kBlocks == 2);
+};
+
+// Half of a multiprocessor's memory: of 16 rows 96 KiB of weights are under way, where 4.8 TB/s times a microsecond of
+// latency need 36, and kernels beside this one and the next find room.
+template <class T>
+struct DecodeStages {
+  static constexpr int kBytesOfTwo =
+      113 * 1024;  // of each of two CTAs, with 1 KiB that it has besides
+  static constexpr int kStages = (kBytesOfTwo - 5 * 1024) / sizeof(BoxStage<T>);
+  static_assert(kStages >= 3);
+
+  BoxStage<T> stages[kStages];
+  StageScales<T> scales[kStages];
+  PhaseBarrier full[kStages], empty[kStages];
+  ExpertTiles<T::kTileRows, T::kHasExperts ? kMostDecodeExperts : 0> experts;
+};
+
+template <class T>
+class CodesConsumer {
+ public:
+  __device__ CodesConsumer(const TileParams& p, DecodeStages<T>& shared) : p_(p), shared_(shared) {}
+
+  __device__ void Run(const TilePlace& at) {
+    Sums total = {};
+    const InputRange<T::kStepInputs> range(p_, at.split);
+    for (int input = range.begin; input < range.end; input += T::kStepInputs) {
+      AddStage((range.end - input + kScaleBlock - 1) / kScaleBlock, total);
+    }
+    if constexpr (T::kHasRanges) {
+      if (p_.num_splits > 1) return PutSums(total);
+    }
+    if (T::kBlocks == 2 && p_.gated) return StoreGated(at, total);
+    Store(at, total);
+  }
+
+ private:
+  using Stage = BoxStage<T>;
+  // Of a thread: sums[block][4 j + 2 half + i] is of output 16 warp + 8 half + lane / 4 of the block's, and of row
+  // 8 j + lane % 4 * 2 + i of x.
+  static constexpr int kGroups = T::kTileRows / 8;  // of 8 rows
+  using Sums = float[T::kBlocks][4 * kGroups];
+
+  // The scales of a panel: of the thread's rows of x, and of gate and up.
+  struct Scales {
+    float x[2 * kGroups], w[2];
+  };
+  __device__ __forceinline__ Scales ScalesOf(int stage, int panel) const {
+    const StageScales<T>& from = shared_.scales[stage];
+    Scales scales;
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      const auto pair = *reinterpret_cast<const float2*>(&from.x[panel][8 * j + lane_ % 4 * 2]);
+      scales.x[2 * j] = pair.x;
+      scales.x[2 * j + 1] = pair.y;
+    }
+    scales.w[0] = from.w[panel][0];
+    scales.w[1] = from.w[panel][1];
+    return scales;
+  }
+
+  // total += the sums of a stage's panels, of which the first `count` are there, each times its scales. The others are
+  // multiplied too, whatever they are, and left.
+  __device__ __forceinline__ void AddStage(int count, Sums& total) {
+    const int stage = Uniform(ring_.stage);
+    shared_.full[stage].Wait(ring_.parity);
+    FenceForProducts();  // copies of x are of threads that did not wait for them
+    const uint32_t x = SharedAddress(shared_.stages[stage].x);
+    const uint32_t w = SharedAddress(shared_.stages[stage].w);
+    float sums[T::kPanels][T::kBlocks][4 * kGroups];
+#pragma unroll
+    for (int panel = 0; panel < T::kPanels; ++panel) Hold(sums[panel]);
+    BeginProducts();
+#pragma unroll
+    for (int panel = 0; panel < T::kPanels; ++panel) {
+      MultiplyPanel(x + panel * Stage::kXPanelBytes, w + panel * Stage::kWPanelBytes, sums[panel]);
+      CommitProducts();
+    }
+    Scales scales[T::kPanels];
+#pragma unroll
+    for (int panel = 0; panel < T::kPanels; ++panel) scales[panel] = ScalesOf(stage, panel);
+#pragma unroll
+    for (int panel = 0; panel < T::kPanels; ++panel) {
+      if (panel + 1 < T::kPanels) {
+        WaitForProducts<1>();
+      } else {
+        WaitForProducts<0>();
+        FreeStage();
+      }
+      Hold(sums[panel]);
+      if (panel < count) Fold(scales[panel], sums[panel], total);
+    }
+  }
+
+  // sums = those of 128 inputs.
+  __device__ __forceinline__ void MultiplyPanel(uint32_t x, uint32_t w, Sums& sums) {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int block = 0; block < T::kBlocks; ++block) {
+        MultiplyCodes(sums[block], PanelOperand(w + block * T::kBlockOutputs * kRowBytes, i * 32),
+                      PanelOperand(x, i * 32), i > 0);
+      }
+    }
+  }
+
+  // As the warpgroup kernel does it (gemm_warpgroup.cu), so that bits are the same.
+  static __device__ __forceinline__ void Fold(const Scales& scales, const Sums& sums, Sums& total) {
+#pragma unroll
+    for (int block = 0; block < T::kBlocks; ++block) {
+#pragma unroll
+      for (int e = 0; e < 4 * kGroups; ++e) {
+        total[block][e] = __fmaf_rn(scales.x[e / 4 * 2 + e % 2] * scales.w[block], sums[block][e],
+                                    total[block][e]);
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void Hold(Sums& sums) {
+#pragma unroll
+    for (int block = 0; block < T::kBlocks; ++block) HoldSums(sums[block]);
+  }
+
+  // The one that was read, by all lanes.
+  __device__ __forceinline__ void FreeStage() {
+    __syncwarp();
+    if (lane_ == 0) shared_.empty[ring_.stage].Arrive();
+    ring_.Advance();
+  }
+
+  // store(row, output, a, b) of the thread's pairs of neighbouring outputs, counted within the tile: pair_of(j, half)
+  // are two rows of an output of the first block.
+  template <class PairOf, class StoreOf>
+  __device__ __forceinline__ void ForPairs(const TilePlace& at, const PairOf& pair_of,
+                                           const StoreOf& store) const {
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      if (at.row + 8 * j >= at.row_end) break;  // all lanes of the warp
+      const int row = at.row + 8 * j + lane_ / 4;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float2 pair = pair_of(j, half);
+        TransposeFloats(pair.x, pair.y);
+        if (row < at.row_end) store(row, 16 * warp_ + 8 * half + lane_ % 4 * 2, pair.x, pair.y);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Store(const TilePlace& at, const Sums& sums) const {
+    const int64_t batch = p_.offsets == nullptr ? at.batch : 0;
+#pragma unroll
+    for (int block = 0; block < T::kBlocks; ++block) {
+      const int first = at.first_output + block * T::kBlockOutputs;
+      ForPairs(
+          at,
+          [&](int j, int half) {
+            const float* s = sums[block] + 4 * j + 2 * half;
+            return float2{s[0], s[1]};
+          },
+          [&](int row, int output, float a, float b) {
+            StorePair(p_, batch, row, first + output, a, b);
+          });
+    }
+  }
+
+  __device__ __forceinline__ void StoreGated(const TilePlace& at, const Sums& sums) const {
+    ForPairs(
+        at,
+        [&](int j, int half) {
+          const float* gate = sums[0] + 4 * j + 2 * half;
+          const float* up = sums[T::kBlocks - 1] + 4 * j + 2 * half;
+          return float2{SiluByReciprocal(gate[0]) * up[0], SiluByReciprocal(gate[1]) * up[1]};
+        },
+        [&](int row, int output, float a, float b) {
+          StorePair(p_, 0, row, at.first_output + output, a, b);
+        });
+  }
+
+  // For AddRanges, over the stages.
+  __device__ __forceinline__ void PutSums(const Sums& sums) {
+    SyncWarpgroup(1);  // all products have read the last stage
+    auto* const to = reinterpret_cast<float*>(&shared_.stages);
+#pragma unroll
+    for (int e = 0; e < 4 * kGroups; ++e) {
+      const int row = e / 4 * 8 + lane_ % 4 * 2 + e % 2;
+      to[row * T::kOutputs + 16 * warp_ + e / 2 % 2 * 8 + lane_ / 4] = sums[0][e];
+    }
+  }
+
+  const TileParams& p_;
+  DecodeStages<T>& shared_;
+  const int warp_ = static_cast<int>(threadIdx.x) / 32, lane_ = static_cast<int>(threadIdx.x) % 32;
+  RingPosition<DecodeStages<T>::kStages> ring_;
+};
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 2)
+    DecodeTiles(const __grid_constant__ TileParams p, const __grid_constant__ WeightBoxes boxes) {
+  extern __shared__ __align__(1024) std::byte memory[];
+  auto& shared = *reinterpret_cast<DecodeStages<T>*>(memory);
+  using Filler = BoxProducer<T, DecodeStages<T>>;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < shared.kStages; ++stage) {
+      shared.full[stage].Init(Filler::kArrivals);
+      shared.empty[stage].Init(T::kConsumerThreads / 32);
+    }
+    FenceBarrierInit();
+    PrefetchTensorMap(&boxes.map[0]);
+    if (p.gated) PrefetchTensorMap(&boxes.map[1]);
+  }
+  // Where experts' rows are, the kernel before may have written; weights nobody writes.
+  const bool is_ahead = p.offsets == nullptr || p.offsets_are_old;
+  if (!is_ahead) TakeTurn();
+  if (T::kHasExperts && p.offsets != nullptr) {
+    shared.experts.Load(p, T::kThreads);
+    __syncthreads();  // offsets are there
+    if (threadIdx.x < 32) shared.experts.Count(p);
+  }
+  __syncthreads();  // barriers are there, and tiles are counted
+  const Tiles tiles(p, OutputsOfY<T::kOutputs>(p.gated), shared.experts);
+  const int ranges = T::kHasRanges ? p.num_splits : 1;
+  const int first = static_cast<int>(blockIdx.x) / ranges;
+  if (threadIdx.x < T::kConsumerThreads) {
+    if (is_ahead) TakeTurn();
+    if (p.offsets != nullptr && blockIdx.x == 0) ReportBadOffsets(p, T::kConsumerThreads);
+    CodesConsumer<T> consumer(p, shared);
+    RunTiles(tiles, consumer, ranges);
+  } else {
+    Filler producer(p, boxes, shared);
+    if (is_ahead) {
+      if (first < tiles.count()) producer.Begin(PlaceOf(tiles, first, ranges));
+      TakeTurn();
+    }
+    RunTiles(tiles, producer, ranges);
+  }
+  if constexpr (T::kHasRanges) {
+    if (ranges == 1) return;
+    // A tile is a cluster's, and a cluster has one.
+    AddRanges<T::kTileRows, T::kOutputs, T::kThreads>(p, PlaceOf(tiles, first, ranges),
+                                                      reinterpret_cast<float*>(&shared.stages));
+  }
+}
+
+template <class T>
+void LaunchDecode(const TileParams& p, const Stream& stream) {
+  const auto kernel = DecodeTiles<T>;
+  constexpr int kBytes = static_cast<int>(sizeof(DecodeStages<T>));
+  static_assert(kBytes <= DecodeStages<T>::kBytesOfTwo);
+  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+        "gemm: shared memory of decode tiles");
+  const int64_t tiles = MostTiles<T>(p);
+  const int64_t ctas = p.num_splits > 1 ? tiles * p.num_splits
+                                        : std::min<int64_t>(T::kCtas * kMultiprocessors, tiles);
+  LaunchAhead("gemm: decode tiles", kernel,
+              {.grid = dim3(static_cast<unsigned>(ctas)),
+               .block = dim3(T::kThreads),
+               .shared_bytes = static_cast<size_t>(kBytes),
+               .cluster = static_cast<unsigned>(p.num_splits)},
+              stream, p, BoxesOf<T>(p));
+}
+
+// Fewer would leave multiprocessors without work that tiles of 64 outputs have for them.
+bool HasATileForAll(const TileParams& p) {
+  return MostTiles<CodesTile<16, 128, false>>(p) >= kMultiprocessors;
+}
+
+template <int kTileRows>
+void LaunchCodesOf(const TileParams& p, const Stream& stream) {
+  if (p.x_index != nullptr) return LaunchDecode<CodesTile<kTileRows, 128, true>>(p, stream);
+  if (p.offsets != nullptr || (p.num_splits == 1 && HasATileForAll(p))) {
+    return LaunchDecode<CodesTile<kTileRows, 128, false>>(p, stream);
+  }
+  LaunchDecode<CodesTile<kTileRows, 64, false>>(p, stream);
+}
+
+}  // namespace
+
+bool DecodeCodesTake(const TileParams& p) {
+  return p.inputs % 2 == 0 && p.num_experts <= kMostDecodeExperts;  // boxes are of pairs
+}
+
+void LaunchDecodeCodes(const TileParams& p, TileSize size, const Stream& stream) {
+  QUIRE_CHECK(DecodeCodesTake(p), "{} inputs and {} experts by decode tiles of codes", p.inputs,
+              p.num_experts);
+  if (size == TileSize::kDecode) return LaunchCodesOf<ExtentOf(TileSize::kDecode).rows>(p, stream);
+  LaunchCodesOf<ExtentOf(TileSize::kMedium).rows>(p, stream);
+}
+
+}  // namespace quire::cuda
