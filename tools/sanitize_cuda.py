@@ -62,8 +62,11 @@ SUITES = (
 # racecheck sees shared memory alone. Both look at our kernels only: cuBLASLt's are not ours to repair.
 OURS = ("--kernel-name", "kernel_substring=quire")
 # Roles hand memory on: what one wrote for a second, a third writes over once the second is done.
-RACES = (*OURS, "--racecheck-indirect-barrier-dependency")
-TOOLS = {"memcheck": (), "synccheck": (), "racecheck": RACES, "initcheck": OURS}
+# Both keep track of as many barriers as the compiler tells of, which are not all that a loop initialises.
+BARRIERS = ("--num-cuda-barriers", "64")
+RACES = (*OURS, *BARRIERS, "--racecheck-indirect-barrier-dependency")
+TOOLS = {"memcheck": (), "synccheck": BARRIERS, "racecheck": RACES, "initcheck": OURS}
+OF_SMALL_CASES = ("racecheck", "initcheck")
 # A whole step ends with an error of the tool's own: "failed to handle a hardware exception".
 NOT_POSSIBLE = (("racecheck", "runner"), ("racecheck", "drafts"))
 
@@ -73,11 +76,11 @@ Outcome = collections.namedtuple("Outcome", "job verdict seconds log")
 
 def jobs_of(only):
     jobs = []
-    for tool, extra in TOOLS.items():
+    for tool in TOOLS:
         for suite in SUITES:
             if (tool, suite.name) in NOT_POSSIBLE:
                 continue
-            parts = suite.small_parts if extra else suite.parts
+            parts = suite.small_parts if tool in OF_SMALL_CASES else suite.parts
             jobs += [Job(suite, tool, part, parts) for part in range(parts)]
     jobs.sort(key=lambda job: job.tool != "racecheck")  # the longest first
     return [job for job in jobs if only in f"{job.tool} {job.suite.name}"]
@@ -109,7 +112,7 @@ def list_all(build):
 def run(job, options):
     # Some tests make a call of CUDA fail on purpose: that is no finding, what memory it touches is.
     calls = ("--report-api-errors", "no") if job.suite.name == "device" else ()
-    tests = job.suite.small if TOOLS[job.tool] else job.suite.tests
+    tests = job.suite.small if job.tool in OF_SMALL_CASES else job.suite.tests
     command = ["compute-sanitizer", "--tool", job.tool, "--error-exitcode", "9", "--print-limit", "5",
                *TOOLS[job.tool], *calls, options.build / "src" / job.suite.binary,
                "--gtest_brief=1", f"--gtest_filter={tests}-{LEFT_OUT}"]
@@ -134,6 +137,11 @@ def verdict_of(code, log):
     if code != 0 or not re.search(r"SUMMARY: 0 (errors|hazards)", log):
         return "found something"
     return "clean"
+
+
+def shortened(log):
+    """What the tool found first, which its first lines say, and how it ended."""
+    return log if len(log) <= 4000 else f"{log[:2500]}\n...\n{log[-1500:]}"
 
 
 def table(outcomes):
@@ -187,7 +195,7 @@ def main():
             print(f"[{len(outcomes)}/{len(jobs)}] {job.tool} {job.suite.name} {job.part + 1}/{job.parts}: "
                   f"{outcome.verdict}, {outcome.seconds:.0f} s", flush=True)
             if outcome.verdict != "clean":
-                print(outcome.log[-3000:], flush=True)
+                print(shortened(outcome.log), flush=True)
     if options.log:
         options.log.write_text("".join(outcome.log for outcome in outcomes))
     print("\n" + table(outcomes))

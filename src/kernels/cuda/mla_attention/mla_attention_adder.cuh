@@ -163,6 +163,8 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
     HoldSums(o_[0]);
     HoldSums(o_[1]);
     weights.Hold();
+    // Ended before there were weights; but no phase ends without somebody who waits for it.
+    shared_.asked[stage].Wait(ring_.parity);
     shared_.empty[stage][1].Arrive();
   }
   // Values of the second half are added while weights of the next tile are made, when nobody else has products:
