@@ -11,9 +11,7 @@ namespace quire::cuda::mla {
 template <class Parts>
 KeyBoxes KeyBoxesOf(const MlaKernelArgs& args, const KeyLists& lists) {
   const StoreView& store = args.store;
-  // A sequence's queries are one tile, as far as lengths that the host does not know allow.
-  KeyBoxes boxes{.are_read_once = args.num_tokens * args.num_heads <=
-                                  int64_t{args.plan.num_seqs} * args.tile_rows};
+  KeyBoxes boxes{};
   if (lists.chosen != nullptr) return boxes;
   // Rows of a box are counted in 32 bits.
   if (store.num_slots > INT32_MAX) return boxes;

@@ -197,7 +197,6 @@ struct KeyBoxes {
   CUtensorMap map, one_panel;
   int32_t rows;
   uint32_t panels;
-  bool are_read_once;  // by one CTA, or by some at about the same time
 };
 
 struct SourceRow {

@@ -13,10 +13,7 @@ class Producer : Participant {
  public:
   template <class Shared>
   __device__ Producer(const MlaKernelArgs& args, const KeyBoxes& boxes, Shared& shared, int role)
-      : Participant(args, shared, role),
-        boxes_(boxes),
-        policy_(boxes.are_read_once ? ReadOncePolicy() : UsualPolicy()),
-        place_(shared) {}
+      : Participant(args, shared, role), boxes_(boxes), policy_(ReadOncePolicy()), place_(shared) {}
 
   // The pieces of `worker`, of rows [row_begin, + 64) of each tile.
   __device__ void Run(int32_t worker, int32_t row_begin) {

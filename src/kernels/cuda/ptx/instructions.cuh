@@ -32,12 +32,6 @@ __device__ inline uint64_t ReadOncePolicy() {
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-// How L2 keeps everything else.
-__device__ inline uint64_t UsualPolicy() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
 // CopyAsync16, of some bytes and of all, and 16 bytes of memory that nobody writes, with a policy.
 __device__ inline void CopyAsync16(uint32_t to, const std::byte* from, int bytes, uint64_t policy) {
   asm volatile(

@@ -69,7 +69,6 @@ __device__ inline uint32_t NumStages(const KeyRange& keys) {
 struct KeyBoxes {
   CUtensorMap map;
   int32_t rows;
-  bool are_read_once;  // no two queries see the same keys
 };
 
 // kWord: bytes copied at once where there are no boxes; all of a page begins on a multiple of it.
@@ -83,7 +82,7 @@ class Producer {
         shared_(shared),
         warp_(static_cast<uint32_t>(warp)),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
-        policy_(boxes.are_read_once ? ReadOncePolicy() : UsualPolicy()) {}
+        policy_(ReadOncePolicy()) {}
 
   __device__ void Run(int32_t worker) {
     uint32_t first_stage = 0;
@@ -461,7 +460,7 @@ __global__ void __launch_bounds__(kChooseThreads, 1)
 
 // Boxes of a page's rows, of 64 keys at most.
 KeyBoxes KeyBoxesOf(const SelectKernelArgs& args) {
-  KeyBoxes boxes{.are_read_once = args.num_tokens <= args.plan.num_seqs};
+  KeyBoxes boxes{};
   if (args.store.parts[0].tile_rows > 1) return boxes;
   for (int32_t rows : {64, 32, 16}) {
     if (args.store.page_size % rows != 0) continue;
