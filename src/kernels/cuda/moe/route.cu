@@ -1,6 +1,7 @@
-// Route: one warp chooses the experts of one token. RouteAndSort: the same by the warps of one CTA,
-// which then sorts the choices.
-#include <algorithm>
+// Route: one warp chooses the experts of one token. RouteAndSort: the same by the warps of a CTA, or of a
+// cluster, of which one CTA then sorts the choices.
+#include <cooperative_groups.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -17,6 +18,8 @@
 
 namespace quire::cuda {
 namespace {
+
+namespace cg = cooperative_groups;
 
 constexpr int kRouteWarps = 4;  // tokens of a CTA; nothing but the launch is shared
 
@@ -120,34 +123,45 @@ void LaunchRouteFew(const RouteArgs& route, const SortByExpertArgs& sort, const 
               sort.used);
 }
 
-// ---- With the sort, for few choices ----
+// ---- With the sort, by a cluster ----
 
-// Segments of 32 choices: the fewer there are, the shorter the sums over them.
-constexpr int kMaxRoutedSegments = static_cast<int>(kMaxChoicesRouted) / 32;
+// A cluster of CTAs, whose warps choose for a token each; then the first CTA sorts. One multiprocessor would choose
+// for 64 tokens three times as long.
+constexpr unsigned kRouteCtas = 8;
+// A warp for each segment of 32 choices, a thread for each expert.
+constexpr int kRoutedWarps = static_cast<int>(kMaxChoicesRouted) / 32;
+static_assert(kRoutedWarps * 32 >= kMaxExpertsRouted);
 
-// The first `num_routing` warps choose, each for every num_routing-th token; then all sort.
 // choices.experts is set here.
 template <int kSlots>
-__global__ void __launch_bounds__(kSortWarps * 32, 1)
-    RouteAndSortKernel(RouteShape shape, RouteRows rows, int num_routing, Choices choices,
-                       int32_t* offsets, int32_t* row_of, int32_t* token_of, int32_t* used) {
+__global__ void __launch_bounds__(kRoutedWarps * 32, 1)
+    RouteAndSortKernel(RouteShape shape, RouteRows rows, Choices choices, int32_t* offsets,
+                       int32_t* row_of, int32_t* token_of, int32_t* used) {
+  const cg::cluster_group cluster = cg::this_cluster();
+  cluster.barrier_arrive();
   TakeTurn();
-  __shared__ int32_t chosen[kMaxChoicesRouted];
-  // [kMaxRoutedSegments, num_experts], then [num_routing, 2, num_experts] scores, without and with
-  // the bias.
+  __shared__ int32_t chosen[kMaxChoicesRouted];  // the first CTA's are those of all
+  // [kRoutedWarps, num_experts], then [kRoutedWarps, 2, num_experts] scores, without and with the bias.
   extern __shared__ int32_t counts[];
   const int n = shape.num_experts;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  float* const scores = reinterpret_cast<float*>(counts + kMaxRoutedSegments * n) + warp * 2 * n;
+  float* const scores = reinterpret_cast<float*>(counts + kRoutedWarps * n) + warp * 2 * n;
   const int64_t num_choices = choices.Count();
   const int64_t num_tokens = num_choices / shape.top_k;
-  for (int64_t token = warp; warp < num_routing && token < num_tokens; token += num_routing) {
+  int32_t* const all_chosen = cluster.map_shared_rank(chosen, 0);
+  cluster.barrier_wait();  // the first CTA is there before anybody writes to its memory
+#pragma unroll 1
+  for (int64_t token = cluster.block_rank() + kRouteCtas * warp; token < num_tokens;
+       token += kRouteCtas * kRoutedWarps) {
     RouteToken<kSlots>(shape, rows.logits[token], rows.bias, scores, scores + n,
-                       chosen + token * shape.top_k, rows.weights + token * shape.top_k);
+                       all_chosen + token * shape.top_k, rows.weights + token * shape.top_k);
     __syncwarp();  // all lanes have read their scores before the next token's are written
   }
-  __syncthreads();  // every choice is there before any is counted
-  for (int64_t i = threadIdx.x; i < num_choices; i += kSortWarps * 32) rows.experts[i] = chosen[i];
+  cluster.sync();  // every choice is there before any is counted
+  if (cluster.block_rank() > 0) return;
+  for (int64_t i = threadIdx.x; i < num_choices; i += kRoutedWarps * 32) {
+    rows.experts[i] = chosen[i];
+  }
 
   choices.experts = chosen;
   const int64_t num_segments = CeilDiv(num_choices, int64_t{32});
@@ -164,16 +178,13 @@ __global__ void __launch_bounds__(kSortWarps * 32, 1)
 template <int kSlots>
 void LaunchRouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort,
                         const Stream& stream) {
-  const int64_t num_tokens = route.logits.dim(0);
-  if (AreFew(route.shape, num_tokens)) return LaunchRouteFew<kSlots>(route, sort, stream);
-  const int num_routing = static_cast<int>(std::min<int64_t>(num_tokens, kSortWarps));
-  const auto shared = [](int warps, int num_experts) {
-    return (kMaxRoutedSegments + 2 * warps) * num_experts * static_cast<int>(sizeof(int32_t));
+  if (AreFew(route.shape, route.logits.dim(0))) return LaunchRouteFew<kSlots>(route, sort, stream);
+  const auto shared = [](int num_experts) {
+    return 3 * kRoutedWarps * num_experts * static_cast<int>(sizeof(int32_t));
   };
-  Check(
-      cudaFuncSetAttribute(RouteAndSortKernel<kSlots>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           shared(kSortWarps, kSlots * 32)),
-      "route_and_sort: shared memory");
+  Check(cudaFuncSetAttribute(RouteAndSortKernel<kSlots>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, shared(kSlots * 32)),
+        "route_and_sort: shared memory");
   const Choices choices = {.experts = nullptr,
                            .num_experts = sort.num_experts,
                            .top_k = sort.top_k,
@@ -181,8 +192,11 @@ void LaunchRouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort,
                            .live = sort.live,
                            .status = sort.status};
   LaunchAhead("route_and_sort", RouteAndSortKernel<kSlots>,
-              {1, kSortWarps * 32, static_cast<size_t>(shared(num_routing, sort.num_experts))},
-              stream, route.shape, RowsOfRoute(route), num_routing, choices, sort.offsets.data(),
+              {.grid = kRouteCtas,
+               .block = kRoutedWarps * 32,
+               .shared_bytes = static_cast<size_t>(shared(sort.num_experts)),
+               .cluster = kRouteCtas},
+              stream, route.shape, RowsOfRoute(route), choices, sort.offsets.data(),
               sort.row_of.data(), sort.token_of.data(), sort.used);
 }
 

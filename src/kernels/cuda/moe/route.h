@@ -58,7 +58,7 @@ void SortByExpert(const SortByExpertArgs& args, const Stream& stream);
 // padding of its own.
 void DropPadding(std::span<int32_t> experts, int32_t top_k, LiveRows live, const Stream& stream);
 
-// One CTA routes and sorts up to so many choices among so many experts. More of either is faster with
+// One launch routes and sorts up to so many choices among so many experts. More of either is faster with
 // more CTAs, or has no room in one.
 inline constexpr int64_t kMaxChoicesRouted = 512;
 inline constexpr int32_t kMaxExpertsRouted = 384;

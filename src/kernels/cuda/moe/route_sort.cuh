@@ -75,8 +75,7 @@ __device__ inline void PlaceSegment(const Choices& choices, int64_t begin, int64
              });
 }
 
-// The sum of the values of all threads before this one; all of the CTA's 1024 call it. `total` is the
-// sum of all.
+// The sum of the values of all threads before this one; all of the CTA call it. `total` is the sum of all.
 __device__ inline int32_t SumBefore(int32_t value, int32_t& total) {
   __shared__ int32_t warps[32];
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -91,7 +90,8 @@ __device__ inline int32_t SumBefore(int32_t value, int32_t& total) {
   __syncthreads();  // every warp's sum is there before any thread reads them
   int32_t before_warp = 0;
   total = 0;
-  for (int w = 0; w < 32; ++w) {
+#pragma unroll 1
+  for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w) {
     if (w < warp) before_warp += warps[w];
     total += warps[w];
   }
