@@ -41,6 +41,11 @@ class CudaMlaBitsTest : public ::testing::TestWithParam<MlaKernel> {
                                   .capacity = capacity,
                                   .faults = testing::ActiveFaults()});
   }
+  static AttentionResult AttendInTilesOf(int64_t tokens, const PagedBatch& batch) {
+    return RunMlaOnDevice(batch, {.kernel = GetParam(),
+                                  .tile_tokens = TokenCount(tokens),
+                                  .faults = testing::ActiveFaults()});
+  }
   static void ExpectTreeRowsEqualDecode(int64_t committed, const std::vector<int32_t>& parents,
                                         int page_size, int32_t num_heads);
 };
@@ -69,6 +74,9 @@ TEST_P(CudaMlaBitsTest, PageSizesChangeNoBit) {
             << KvFormatName(format) << ")";
         EXPECT_EQ(BitMismatch(Attend(batch, 40, nullptr, /*exact=*/false), loose), "")
             << "page size " << page_size << ", not exact (" << KvFormatName(format) << ")";
+        // 16 rows at most.
+        EXPECT_EQ(BitMismatch(AttendInTilesOf(16 / num_heads, batch), expected), "")
+            << "page size " << page_size << ", small tiles (" << KvFormatName(format) << ")";
       }
     }
   }
@@ -87,11 +95,28 @@ TEST_P(CudaMlaBitsTest, WorkersChangeNoBit) {
 
 // Queries alone in their tiles, or with others: the same sums.
 TEST_P(CudaMlaBitsTest, WorkForDecodingChangesNoBit) {
-  for (int32_t num_heads : {4, 16, 20, 128}) {
-    const PagedBatch batch(MixedSequences(), {.num_heads = num_heads});
-    const AttentionResult decode =
-        RunMlaOnDevice(batch, {.kernel = GetParam(), .num_workers = 9, .step = MlaStep::kDecode});
-    EXPECT_EQ(BitMismatch(decode, Attend(batch)), "") << num_heads << " heads";
+  for (KvFormat format : {KvFormat::kLatentBf16, KvFormat::kLatentFp8}) {
+    for (int32_t num_heads : {4, 16, 20, 128}) {
+      const PagedBatch batch(MixedSequences(), {.format = format, .num_heads = num_heads});
+      const AttentionResult decode =
+          RunMlaOnDevice(batch, {.kernel = GetParam(), .num_workers = 9, .step = MlaStep::kDecode});
+      EXPECT_EQ(BitMismatch(decode, Attend(batch)), "")
+          << num_heads << " heads, " << KvFormatName(format);
+    }
+  }
+}
+
+// Codes are made f16 in other places by other kernels, and where scales are small by another way.
+TEST_P(CudaMlaBitsTest, SizesOfFp8RowsAreTheSameInTilesOfAnySize) {
+  for (const float size : {0x1p-20f, 0x1p-8f, 0x1p9f}) {
+    const PagedBatch batch(
+        MixedSequences(),
+        {.format = KvFormat::kLatentFp8, .num_heads = 8, .q_size = 1 / size, .row_size = size});
+    const AttentionResult expected = Attend(batch);
+    for (const int64_t tokens : {1, 2}) {
+      EXPECT_EQ(BitMismatch(AttendInTilesOf(tokens, batch), expected), "")
+          << "rows of " << size << ", tiles of " << tokens;
+    }
   }
 }
 

@@ -180,7 +180,11 @@ TEST(CudaMlaAttentionTest, SizesOfFp8RowsAndQueriesDoNotMatter) {
                               .num_heads = heads,
                               .q_size = sizes.q,
                               .row_size = sizes.row});
-      ExpectNear(ReferenceOf(batch, MlaKernel::kTensorCore), Attend(batch, MlaKernel::kTensorCore));
+      const ReferenceAttention reference = ReferenceOf(batch, MlaKernel::kTensorCore);
+      for (const MlaStep step : {MlaStep::kAny, MlaStep::kDecode}) {
+        ExpectNear(reference,
+                   RunMlaOnDevice(batch, {.kernel = MlaKernel::kTensorCore, .step = step}));
+      }
     }
   }
 }
@@ -199,8 +203,7 @@ TEST(CudaMlaAttentionTest, WhereNothingIsVisibleThereAreZerosAndMinusInfinity) {
   }
 }
 
-// ---- Numbers that are not finite ----
-
+// All 576 values of a key.
 void OverwriteRow(const PagedBatch& batch, size_t seq, int64_t position, float value) {
   SerialExecutor executor;
   const Slot slot = batch.SlotAt(seq, position);
@@ -212,8 +215,44 @@ void OverwriteRow(const PagedBatch& batch, size_t seq, int64_t position, float v
                   executor);
 }
 
-// An infinity does not survive fp8, a NaN does. 16 heads: a tile of 64 rows holds four tokens, of
-// which some see the key and some do not.
+// In one tile, among keys whose scales are not small: so of the warps of a product, 16 keys each, one has some.
+TEST(CudaMlaAttentionTest, KeysOfSmallScalesMayStandAmongOthers) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const PagedBatch batch({{2, 150, {}, 3}}, {.format = KvFormat::kLatentFp8, .num_heads = 16});
+  for (int64_t position : {20, 64, 127}) OverwriteRow(batch, 0, position, 0x1p-12f);
+  const ReferenceAttention reference = ReferenceOf(batch, MlaKernel::kTensorCore);
+  for (const MlaStep step : {MlaStep::kAny, MlaStep::kDecode}) {
+    ExpectNear(reference, RunMlaOnDevice(batch, {.kernel = MlaKernel::kTensorCore, .step = step}));
+  }
+}
+
+// ---- Numbers that are not finite ----
+
+void ExpectOnlyThoseWhoSeeIt(float poison, int32_t num_heads, KvFormat format,
+                             const MlaDeviceRun& run) {
+  const PagedBatch batch({{20, 150, {}, 3}, {6, 100, kTree, 4}},
+                         {.format = format, .num_heads = num_heads});
+  const AttentionResult clean = RunMlaOnDevice(batch, run);
+  OverwriteRow(batch, 0, 140, poison);  // queries 0..9 stand before it
+  OverwriteRow(batch, 1, 97, poison);   // node 3 of the tree: on the path of nodes 3 and 5
+  const AttentionResult result = RunMlaOnDevice(batch, run);
+  const auto expect_clean = [&](int64_t first, int64_t tokens) {
+    EXPECT_EQ(testing::BitMismatch(Tokens(result, batch.shape(), first, tokens).out,
+                                   Tokens(clean, batch.shape(), first, tokens).out),
+              "")
+        << first << ", " << num_heads << " heads" << (run.exact ? ", exact" : "");
+  };
+  expect_clean(0, 10);
+  for (int64_t node : {0, 1, 2, 4}) expect_clean(20 + node, 1);
+  for (int64_t token : {10, 19, 23, 25}) {
+    for (float value : Tokens(result, batch.shape(), token, 1).out) {
+      ASSERT_TRUE(std::isnan(value)) << token << ", " << num_heads << " heads";
+    }
+  }
+}
+
+// An infinity does not survive fp8, a NaN does. A tile of 64 rows, and one of 16, holds four tokens, of which some
+// see the key and some do not.
 TEST(CudaMlaAttentionTest, AKeyThatIsNotFiniteReachesOnlyTheQueriesThatSeeIt) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -224,25 +263,12 @@ TEST(CudaMlaAttentionTest, AKeyThatIsNotFiniteReachesOnlyTheQueriesThatSeeIt) {
         if (format == KvFormat::kLatentFp8 && !std::isnan(poison)) continue;
         SCOPED_TRACE(std::string(KvFormatName(format)) + ", " + std::to_string(poison));
         for (const bool exact : ModesOf(kernel)) {
-          const PagedBatch batch({{20, 150, {}, 3}, {6, 100, kTree, 4}},
-                                 {.format = format, .num_heads = 16});
-          const AttentionResult clean = Attend(batch, kernel, 2, exact);
-          OverwriteRow(batch, 0, 140, poison);  // queries 0..9 stand before it
-          OverwriteRow(batch, 1, 97, poison);   // node 3 of the tree: on the path of nodes 3 and 5
-          const AttentionResult result = Attend(batch, kernel, 2, exact);
-          const auto expect_clean = [&](int64_t first, int64_t tokens) {
-            EXPECT_EQ(testing::BitMismatch(Tokens(result, batch.shape(), first, tokens).out,
-                                           Tokens(clean, batch.shape(), first, tokens).out),
-                      "")
-                << first << (exact ? ", exact" : "");
-          };
-          expect_clean(0, 10);
-          for (int64_t node : {0, 1, 2, 4}) expect_clean(20 + node, 1);
-          for (int64_t token : {10, 19, 23, 25}) {
-            for (float value : Tokens(result, batch.shape(), token, 1).out) {
-              ASSERT_TRUE(std::isnan(value)) << token;
-            }
-          }
+          ExpectOnlyThoseWhoSeeIt(poison, 16, format,
+                                  {.kernel = kernel, .num_workers = 2, .exact = exact});
+          if (kernel == MlaKernel::kFewRows) continue;
+          ExpectOnlyThoseWhoSeeIt(
+              poison, 4, format,
+              {.kernel = kernel, .num_workers = 2, .exact = exact, .tile_tokens = TokenCount(4)});
         }
       }
     }

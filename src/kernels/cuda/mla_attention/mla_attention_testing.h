@@ -142,6 +142,7 @@ struct MlaDeviceRun {
   int32_t num_workers = 3;
   bool exact = true;
   MlaStep step = MlaStep::kAny;
+  TokenCount tile_tokens{0};  // where set, instead of the tiles that the step would have
   const StepCapacity* capacity = nullptr;  // where set, instead of the batch's own
   bool bf16_out = false;
   Faults faults = {};
@@ -158,6 +159,7 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
   if (run.kernel == MlaKernel::kFewRows) {
     work.query_tile = TokenCount(1);
   }
+  if (run.tile_tokens > TokenCount(0)) work.query_tile = run.tile_tokens;
   work.num_workers = run.num_workers;
   SerialExecutor executor;
   PlanStorage storage(capacity, work);
