@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads<Keys>, 1)
   const int32_t worker = static_cast<int32_t>(blockIdx.x);
   const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (role == kScorer) {
-    NarrowScorer<Keys>(args, shared, kScorer).Run();
+    NarrowScorer<PanelScores<Keys>>(args, shared, kScorer).Run();
   } else if (role == kAdder) {
     NarrowAdder<Keys>(args, shared, worker, kAdder).Run();
   } else {

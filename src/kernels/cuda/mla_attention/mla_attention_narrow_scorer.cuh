@@ -9,10 +9,56 @@
 
 namespace quire::cuda::mla {
 
-template <class Keys>
+// Scores by products of a warpgroup, over keys in panels.
+template <class KeysAs>
+struct PanelScores {
+  using Keys = KeysAs;
+  using Shared = SharedParts;
+  using Place = PartPlace;
+
+  // As keys come. The turn comes with the first of them.
+  static __device__ __forceinline__ Turn Multiply(Shared& shared, const Place& place, int,
+                                                  float (&s)[8]) {
+    constexpr uint32_t kQueryBytes = PanelRows<kNarrowRows>::kPanelBytes;
+    const uint32_t q = UniformHere(SharedAddress(&shared.q));
+    HoldSums(s);
+    Turn turn;
+    BeginProducts();
+#pragma unroll
+    for (uint32_t part = 0; part < RingParts::kParts; ++part) {
+      place.WaitUntilFull(part);
+      if (part == 0) turn = place.ThisTurn();
+      if (turn.needs_fence) FenceForProducts();
+      const uint32_t keys = Uniform(place.Panel(RingParts::Begin(part)));
+#pragma unroll
+      for (uint32_t i = 0; i < 4 * RingParts::kPartPanels; ++i) {
+        const uint32_t panel = RingParts::Begin(part) + i / 4;
+        const uint64_t a = PanelOperand(keys, i / 4 * kPanelBytes + i % 4 * 32);
+        const uint64_t b = PanelOperand(q, panel * kQueryBytes + i % 4 * 32);
+        if (Keys::kAreF16 && panel < kPanels - 1) {
+          MultiplyPanelsF16(s, a, b, part > 0 || i > 0);
+        } else {
+          MultiplyPanels(s, a, b, part > 0 || i > 0);
+        }
+      }
+    }
+    CommitProducts();
+    WaitForProducts<0>();
+    HoldSums(s);
+    return turn;
+  }
+  // Weights are written, and products read them.
+  static __device__ __forceinline__ void FenceWeights() { FenceForProducts(); }
+};
+
+// Scores say how keys are multiplied.
+template <class Scores>
 class NarrowScorer : Participant {
  public:
-  __device__ NarrowScorer(const MlaKernelArgs& args, SharedParts& shared, int role)
+  using Keys = typename Scores::Keys;
+  using Shared = typename Scores::Shared;
+
+  __device__ NarrowScorer(const MlaKernelArgs& args, Shared& shared, int role)
       : Participant(args, shared, role), shared_(shared), place_(shared) {}
 
   __device__ __forceinline__ void Run() {
@@ -56,49 +102,18 @@ class NarrowScorer : Participant {
   // Returns whether the split ends with this turn.
   __device__ __forceinline__ bool RunTurn() {
     float s[2 * kThreadRows];
-    const Turn turn = MultiplyKeys(s);
+    const Turn turn = Scores::Multiply(shared_, place_, thread_, s);
     if (!turn.is_seen_by_all) MaskKeys(turn.pass, s);
     FollowMaxima(s);
 #pragma unroll
     for (int i = 0; i < 2 * kThreadRows; ++i) s[i] = rows_[WhichOf(i)].WeightOf(s[i]);
     StoreWeights(s);
-    FenceForProducts();
+    Scores::FenceWeights();
     place_.Weighted();
     AddPairs();  // of the turn before, whose warps have all written theirs by now
     SharePairs(s);
     place_.Advance();
     return turn.ends_split;
-  }
-
-  // As keys come. The turn comes with the first of them.
-  __device__ __forceinline__ Turn MultiplyKeys(float (&s)[2 * kThreadRows]) {
-    constexpr uint32_t kQueryBytes = PanelRows<kNarrowRows>::kPanelBytes;
-    const uint32_t q = UniformHere(SharedAddress(&shared_.q));
-    HoldSums(s);
-    Turn turn;
-    BeginProducts();
-#pragma unroll
-    for (uint32_t part = 0; part < RingParts::kParts; ++part) {
-      place_.WaitUntilFull(part);
-      if (part == 0) turn = place_.ThisTurn();
-      if (turn.needs_fence) FenceForProducts();
-      const uint32_t keys = Uniform(place_.Panel(RingParts::Begin(part)));
-#pragma unroll
-      for (uint32_t i = 0; i < 4 * RingParts::kPartPanels; ++i) {
-        const uint32_t panel = RingParts::Begin(part) + i / 4;
-        const uint64_t a = PanelOperand(keys, i / 4 * kPanelBytes + i % 4 * 32);
-        const uint64_t b = PanelOperand(q, panel * kQueryBytes + i % 4 * 32);
-        if (Keys::kAreF16 && panel < kPanels - 1) {
-          MultiplyPanelsF16(s, a, b, part > 0 || i > 0);
-        } else {
-          MultiplyPanels(s, a, b, part > 0 || i > 0);
-        }
-      }
-    }
-    CommitProducts();
-    WaitForProducts<0>();
-    HoldSums(s);
-    return turn;
   }
 
   // -inf where a row does not see a key, or takes no part in the pass.
@@ -155,15 +170,14 @@ class NarrowScorer : Participant {
     Sync();
   }
 
-  // Rows of weights, 64 keys each, where the tile's rope values were.
+  // Rows of weights, 64 keys each.
   __device__ __forceinline__ void StoreWeights(const float (&s)[2 * kThreadRows]) const {
     uint32_t pairs[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) pairs[i] = PackWeights<Keys>(s + 2 * i);  // keys alternate
     const uint32_t lane = static_cast<uint32_t>(thread_) % kWarp, matrix = lane / 8;
     const uint32_t chunk = static_cast<uint32_t>(Warp()) * 2 + matrix % 2;
-    StoreMatricesTransposed(
-        place_.Panel(kPanels - 1) + PanelChunk(matrix / 2 * 8 + lane % 8, chunk), pairs);
+    StoreMatricesTransposed(place_.Weights() + PanelChunk(matrix / 2 * 8 + lane % 8, chunk), pairs);
   }
 
   // ---- Sums of weights ----
@@ -193,8 +207,7 @@ class NarrowScorer : Participant {
     for (int eight = 0; eight < kTileKeys / 8; ++eight) {
       sum += pairs[eight][thread_ / 4][thread_ % 4];
     }
-    const uint32_t turn = (place_.turn() + kTurns - 1) % kTurns;
-    l_ = __fmaf_rn(shared_.alpha[turn][thread_ / 4], l_, sum);
+    l_ = __fmaf_rn(shared_.alpha[place_.TurnBefore()][thread_ / 4], l_, sum);
   }
 
   __device__ __forceinline__ void EndSplit() {
@@ -221,8 +234,8 @@ class NarrowScorer : Participant {
   }
   static constexpr __device__ int WhichOf(int index) { return index / 4 * 2 + index % 2; }
 
-  SharedParts& shared_;
-  PartPlace place_;
+  Shared& shared_;
+  typename Scores::Place place_;
   RowSoftmax<Keys> rows_[kThreadRows];
   float l_ = 0.0f;          // of row thread / 4, the part thread % 4; of 64 threads alone
   bool has_pairs_ = false;  // that were not added yet

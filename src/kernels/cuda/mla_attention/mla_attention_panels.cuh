@@ -172,6 +172,9 @@ class PartPlace {
   }
   // A turn is written again when all of the tile three before it has been left.
   __device__ uint32_t turn() const { return tile_ % kTurns; }
+  __device__ uint32_t TurnBefore() const { return (tile_ + kTurns - 1) % kTurns; }
+  // Rows of weights lie where the tile's rope values were.
+  __device__ uint32_t Weights() const { return Panel(kPanels - 1); }
   __device__ Turn& ThisTurn() const { return shared_.turns[turn()]; }
   __device__ void Weighted() const { shared_.weighted[turn()].Arrive(); }
   __device__ void WaitForWeights() const { shared_.weighted[turn()].Wait(tile_ / kTurns % 2); }
@@ -238,6 +241,29 @@ struct Bf16Keys {
   static constexpr int kProducers = kWarpgroup;  // threads
   static constexpr bool kAreCopied = true;
   static constexpr bool kAreF16 = false;  // latent values, queries and weights are bf16
+  static constexpr uint32_t kRowBytes = kPanels * 128;
+
+  // What a part of a whole tile has.
+  template <class Place>
+  static __device__ uint32_t PartBytes(const Place&, uint32_t part) {
+    return (Place::Parts::End(part) - Place::Parts::Begin(part)) * kPanelBytes;
+  }
+  // Begins to copy boxes of a part: keys from `key` of the tile on, which lie from `slot` on.
+  template <class Place>
+  static __device__ void CopyBoxes(const KeyBoxes& boxes, const StoreView&, const Place& place,
+                                   uint32_t part, int32_t key, int64_t slot, uint64_t policy) {
+    using Parts = typename Place::Parts;
+    const auto copy = [&](const CUtensorMap& map, uint32_t panel) {
+      CopyBox(place.Panel(panel) + static_cast<uint32_t>(key) * 128, &map, 0,
+              static_cast<int32_t>(slot), static_cast<int32_t>(panel), place.Full(part).Address(),
+              policy);
+    };
+    const uint32_t begin = Parts::Begin(part), end = Parts::End(part);
+    for (uint32_t i = 0; i < Parts::kPartPanels; i += boxes.panels) copy(boxes.map, begin + i);
+    for (uint32_t panel = begin + Parts::kPartPanels; panel < end; ++panel) {
+      copy(boxes.one_panel, panel);
+    }
+  }
 
   // Calls begin(part) before the copies of each part, and copied(part, part + 1) behind them, which are under
   // way.
@@ -274,6 +300,47 @@ struct Bf16Keys {
 // e4m3 to f16 is one instruction for two codes, and their scale another; bf16 would take six. So latent
 // values, queries' latent part and weights meet as f16, which has more digits and less range: queries are
 // counted in a power of two of their row's (q_units), and weights are lifted (kLift).
+
+// What a scale multiplies codes with. Of one too small for all digits of f16 the fraction comes first, and its
+// power of two behind.
+struct CodeScale {
+  float fraction, power;
+  bool is_small;
+
+  static __device__ __forceinline__ CodeScale Of(float scale) {
+    constexpr float kLeastNormal = 0x1p-14f;
+    const bool is_small = scale < kLeastNormal;
+    const uint32_t bits = __float_as_uint(scale);
+    return {.fraction = is_small ? __uint_as_float((bits & 0x7f'ffff) | 0x3f80'0000) : scale,
+            .power = is_small ? __uint_as_float(bits & 0x7f80'0000) : 1.0f,
+            .is_small = is_small};
+  }
+};
+
+// Sixteen codes times their scale, rounded to f16: `low` the first eight, `high` the rest. By all lanes of a warp.
+__device__ inline void Dequantise(uint4 codes, float scale, uint32_t (&low)[4],
+                                  uint32_t (&high)[4]) {
+  const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+  const CodeScale parts = CodeScale::Of(scale);
+  const uint32_t factor = PackF16(parts.fraction, parts.fraction);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    uint32_t pairs[2];
+    WidenToF16(words[i], pairs[0], pairs[1]);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      (i < 2 ? low : high)[i % 2 * 2 + j] = MultiplyF16Pairs(pairs[j], factor);
+    }
+  }
+  if (__any_sync(kAllLanes, parts.is_small)) {
+    const uint32_t powers = PackF16(parts.power, parts.power);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      low[i] = MultiplyF16Pairs(low[i], powers);
+      high[i] = MultiplyF16Pairs(high[i], powers);
+    }
+  }
+}
 
 // Four threads have a row, 16 codes of a panel each: of 128 threads rows `thread / 4` and 32 below, so that
 // what eight threads store lies in different banks.
@@ -332,36 +399,6 @@ class Fp8Block {
 
  private:
   static constexpr uint32_t kScales = 512;
-
-  // Sixteen codes times their scale, rounded to f16: `low` the first eight, `high` the rest.
-  static __device__ void Dequantise(uint4 codes, float scale, uint32_t (&low)[4],
-                                    uint32_t (&high)[4]) {
-    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-    // Of a scale too small for all digits of f16 the fraction comes first, and its power of two behind.
-    constexpr float kLeastNormal = 0x1p-14f;
-    const bool is_small = scale < kLeastNormal;
-    const uint32_t bits = __float_as_uint(scale);
-    const float fraction = is_small ? __uint_as_float((bits & 0x7f'ffff) | 0x3f80'0000) : scale;
-    const uint32_t factor = PackF16(fraction, fraction);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint32_t pairs[2];
-      WidenToF16(words[i], pairs[0], pairs[1]);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        (i < 2 ? low : high)[i % 2 * 2 + j] = MultiplyF16Pairs(pairs[j], factor);
-      }
-    }
-    if (__any_sync(kAllLanes, is_small)) {
-      const float power = is_small ? __uint_as_float(bits & 0x7f80'0000) : 1.0f;
-      const uint32_t powers = PackF16(power, power);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        low[i] = MultiplyF16Pairs(low[i], powers);
-        high[i] = MultiplyF16Pairs(high[i], powers);
-      }
-    }
-  }
 
   uint4 codes_[2][kRows];  // of a panel and row
   float scales_[kRows];

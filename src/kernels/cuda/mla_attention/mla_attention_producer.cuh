@@ -80,9 +80,11 @@ class Producer : Participant {
       LookAhead();  // before there are copies under way that it would wait for
       const bool ends_split = EndsSplit(next.key);
       if (ComesInBoxes(pass)) {
-        // Threads copy the next one, and can begin only when there is room.
-        if (!ComesInBoxes(next)) PrefetchRow(slot_);
-        CopyBoxes(pass, slot, ends_split);
+        if constexpr (Keys::kAreCopied) {
+          // Threads copy the next one, and can begin only when there is room.
+          if (!ComesInBoxes(next)) PrefetchRow(slot_);
+          CopyBoxes(pass, slot, ends_split);
+        }
       } else {
         CopyKeys(pass, slot, ends_split);
       }
@@ -159,19 +161,11 @@ class Producer : Participant {
     place_.Advance();
   }
   __device__ void CopyPart(uint32_t part, Pass pass, int64_t slot, bool ends_split) {
-    const uint32_t begin = Parts::Begin(part), end = Parts::End(part);
     PhaseBarrier& full = place_.Full(part);
     place_.WaitForRoom(part);
     const int32_t key = thread_ % kWarp * boxes_.rows;
     if (key < kTileKeys) {
-      const auto copy = [&](const CUtensorMap& map, uint32_t panel) {
-        CopyBox(place_.Panel(panel) + static_cast<uint32_t>(key) * 128, &map, 0,
-                static_cast<int32_t>(slot), static_cast<int32_t>(panel), full.Address(), policy_);
-      };
-      for (uint32_t i = 0; i < Parts::kPartPanels; i += boxes_.panels) copy(boxes_.map, begin + i);
-      for (uint32_t panel = begin + Parts::kPartPanels; panel < end; ++panel) {
-        copy(boxes_.one_panel, panel);
-      }
+      Keys::CopyBoxes(boxes_, args_.store, place_, part, key, slot, policy_);
     }
     __syncwarp();
     if (thread_ % kWarp != 0) return;
@@ -179,7 +173,7 @@ class Producer : Participant {
     if (part == 0) {
       place_.ThisTurn() = {.pass = pass, .is_seen_by_all = true, .ends_split = ends_split};
     }
-    full.ArriveExpecting((end - begin) * kPanelBytes);
+    full.ArriveExpecting(Keys::PartBytes(place_, part));
     full.Arrive(Keys::kProducers);
   }
 
@@ -189,7 +183,7 @@ class Producer : Participant {
   __device__ void PrefetchRow(int64_t slot) const {
     if (slot < 0) return;
     const auto* row = reinterpret_cast<const std::byte*>(args_.store.LatentRow(slot));
-    for (uint32_t panel = 0; panel < kPanels; ++panel) PrefetchLine(row + panel * 128);
+    for (uint32_t at = 0; at < Keys::kRowBytes; at += 128) PrefetchLine(row + at);
   }
   __device__ void CopyKeys(Pass pass, int64_t slot, bool ends_split) {
     const Source source = SourceOf(slot);
