@@ -90,9 +90,11 @@ void Run(const MlaAttentionArgs& args, const KeyLists& lists, MlaKernel kernel,
   if (problem == nullptr && has_few) problem = FewRowsProblem(args);
   Require(problem == nullptr, "mla attention on tensor cores: expected {}", problem);
   const bool is_narrow = args.plan.work.query_tile.raw() * args.q.dim(1) <= kMlaNarrowRows;
-  (has_few     ? LaunchMlaFew
-   : is_narrow ? LaunchMlaNarrow
-               : LaunchMlaWarpgroup)(args, lists, stream, status);
+  const bool has_codes = args.store.read_layout().format() == KvFormat::kLatentFp8;
+  (has_few                  ? LaunchMlaFew
+   : is_narrow && has_codes ? LaunchMlaCodes
+   : is_narrow              ? LaunchMlaNarrow
+                            : LaunchMlaWarpgroup)(args, lists, stream, status);
   LaunchMlaMerge(args, MlaExponent::kBase2, stream, status);
 }
 

@@ -41,9 +41,12 @@ void LaunchMlaPlain(const MlaAttentionArgs& args, const KeyLists& lists, const S
                     StatusWord status);
 void LaunchMlaWarpgroup(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
                         StatusWord status);
-// The same bits, for tiles of kMlaNarrowRows rows at most.
+// The same bits, for tiles of kMlaNarrowRows rows at most over bf16 rows.
 void LaunchMlaNarrow(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
                      StatusWord status);
+// And over fp8 rows.
+void LaunchMlaCodes(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
+                    StatusWord status);
 // Tiles of a token, of kMlaFewRows rows at most, over bf16 rows, not in exact mode, and of trees that a word is
 // enough for.
 void LaunchMlaFew(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,

@@ -1,9 +1,9 @@
-// Latent attention of up to 16 rows (query heads), for rows of 512 + 64 values. Keys and values are the rows of
+// Latent attention of up to 16 rows (query heads), over bf16 rows of 512 + 64 values. Keys and values are the rows of
 // products, and queries their columns, so that no product has rows of nobody:
 //
 //   scorer      S^T = K Q^T, softmax, weights to shared memory
 //   adder       O^T += V^T P^T
-//   producer    looks up pages, copies keys, tells the others of each pass; of two warpgroups where it converts
+//   producer    looks up pages, copies keys, tells the others of each pass
 //
 // An element has the chain of products that it has in the kernel for 64 rows (mla_attention_warpgroup.cu), and
 // so do sums of weights: the two have the same bits (docs/numerics.md: the order of operands changes nothing).
@@ -22,52 +22,38 @@ namespace narrow {
 
 // By warpgroup.
 enum Role : int { kScorer = 0, kAdder = 1, kProducer = 2 };
-template <class Keys>
-inline constexpr int kThreads = kProducer* kWarpgroup + Keys::kProducers;
+constexpr int kRoles = 3;
 
-template <class Keys>
 __device__ void InitBarriers(SharedParts& shared) {
   for (uint32_t part = 0; part < kRoomParts; ++part) {
-    shared.full[part].Init(Keys::kProducers + 1);
+    shared.full[part].Init(kWarpgroup + 1);
     shared.empty[part].Init(kWarpgroup);
   }
   for (PhaseBarrier& weighted : shared.weighted) weighted.Init(kWarpgroup);
   shared.ended.Init(kWarpgroup);
   shared.taken.Init(kWarpgroup);
-  for (PhaseBarrier& given : shared.given) given.Init(Keys::kProducers);
+  for (PhaseBarrier& given : shared.given) given.Init(kWarpgroup);
   for (PhaseBarrier& done : shared.done) done.Init(2 * kWarpgroup);
   FenceBarrierInit();
 }
 
-template <class Keys>
-__global__ void __launch_bounds__(kThreads<Keys>, 1)
+__global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     MlaNarrow(const __grid_constant__ MlaKernelArgs args, const __grid_constant__ KeyBoxes boxes) {
   extern __shared__ __align__(1024) std::byte memory[];
   SharedParts& shared = *reinterpret_cast<SharedParts*>(memory);
-  if (threadIdx.x == 0) InitBarriers<Keys>(shared);
+  if (threadIdx.x == 0) InitBarriers(shared);
   PrefetchKeyBoxes(boxes);
   TakeTurn();
   __syncthreads();
   const int32_t worker = static_cast<int32_t>(blockIdx.x);
   const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (role == kScorer) {
-    NarrowScorer<PanelScores<Keys>>(args, shared, kScorer).Run();
+    NarrowScorer<PanelScores>(args, shared, kScorer).Run();
   } else if (role == kAdder) {
-    NarrowAdder<Keys>(args, shared, worker, kAdder).Run();
+    NarrowAdder(args, shared, worker, kAdder).Run();
   } else {
-    Producer<Keys, PartPlace>(args, boxes, shared, kProducer).Run(worker, 0);
+    Producer<Bf16Keys, PartPlace>(args, boxes, shared, kProducer).Run(worker, 0);
   }
-}
-
-template <class Keys>
-void Launch(const MlaKernelArgs& args, const KeyBoxes& boxes, const Stream& stream) {
-  constexpr int kBytes = static_cast<int>(sizeof(SharedParts));
-  Check(cudaFuncSetAttribute(MlaNarrow<Keys>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-        "MlaNarrow: shared memory");
-  LaunchAhead("MlaNarrow", MlaNarrow<Keys>,
-              {static_cast<unsigned>(args.plan.work.num_workers), kThreads<Keys>,
-               static_cast<size_t>(kBytes)},
-              stream, args, boxes);
 }
 
 }  // namespace narrow
@@ -76,13 +62,15 @@ void Launch(const MlaKernelArgs& args, const KeyBoxes& boxes, const Stream& stre
 
 void LaunchMlaNarrow(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
                      StatusWord status) {
+  using namespace mla::narrow;
   const MlaKernelArgs kernel_args = KernelArgsOf(args, lists, status);
-  if (kernel_args.store.format == KvFormat::kLatentFp8) {
-    mla::narrow::Launch<mla::Fp8Keys<2 * kWarpgroup, 4>>(kernel_args, {}, stream);
-  } else {
-    mla::narrow::Launch<mla::Bf16Keys>(kernel_args,
-                                       mla::KeyBoxesOf<mla::RingParts>(kernel_args, lists), stream);
-  }
+  constexpr int kBytes = static_cast<int>(sizeof(mla::SharedParts));
+  Check(cudaFuncSetAttribute(MlaNarrow, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+        "MlaNarrow: shared memory");
+  LaunchAhead("MlaNarrow", MlaNarrow,
+              {static_cast<unsigned>(kernel_args.plan.work.num_workers), kRoles * kWarpgroup,
+               static_cast<size_t>(kBytes)},
+              stream, kernel_args, mla::KeyBoxesOf<mla::RingParts>(kernel_args, lists));
 }
 
 }  // namespace quire::cuda

@@ -1,4 +1,4 @@
-// The warpgroup that adds values of up to 16 rows, O^T += V^T P^T, and writes what a split ends with.
+// The warpgroup that adds values of up to 16 rows over bf16 keys, O^T += V^T P^T, and writes what a split ends with.
 //
 // Values are a product's rows, 64 of a panel each. A thread has two values of each product and four rows of
 // queries: o[product][4 j + 2 i + e] is of value 16 warp + lane / 4 + 8 i and row 8 j + lane % 4 * 2 + e.
@@ -14,7 +14,6 @@ struct NarrowColumns {
   static constexpr int32_t Of(int patch) { return patch / 2 * 64 + patch % 2 * 8; }
 };
 
-template <class Keys>
 class NarrowAdder : RowSums<8, 8, NarrowColumns> {
  public:
   __device__ NarrowAdder(const MlaKernelArgs& args, SharedParts& shared, int32_t worker, int role)
@@ -95,11 +94,7 @@ class NarrowAdder : RowSums<8, 8, NarrowColumns> {
       for (uint32_t step = 0; step < 4; ++step) {
         const uint64_t a = PanelOperand(values, step * 16 * 128);
         const uint64_t b = PanelOperand(weights, step * 32);
-        if constexpr (Keys::kAreF16) {
-          MultiplyTurnedF16(o_[panel], a, b, true);
-        } else {
-          MultiplyTurned(o_[panel], a, b, true);
-        }
+        MultiplyTurned(o_[panel], a, b, true);
       }
     }
     CommitProducts();

@@ -9,15 +9,15 @@
 
 namespace quire::cuda::mla {
 
-// Scores by products of a warpgroup, over keys in panels.
-template <class KeysAs>
+// Scores over bf16 keys in panels.
 struct PanelScores {
-  using Keys = KeysAs;
+  using Keys = Bf16Keys;
   using Shared = SharedParts;
   using Place = PartPlace;
+  static constexpr bool kInFours = false;
 
   // As keys come. The turn comes with the first of them.
-  static __device__ __forceinline__ Turn Multiply(Shared& shared, const Place& place, int,
+  static __device__ __forceinline__ Turn Multiply(Shared& shared, const Place& place, int, int,
                                                   float (&s)[8]) {
     constexpr uint32_t kQueryBytes = PanelRows<kNarrowRows>::kPanelBytes;
     const uint32_t q = UniformHere(SharedAddress(&shared.q));
@@ -35,11 +35,7 @@ struct PanelScores {
         const uint32_t panel = RingParts::Begin(part) + i / 4;
         const uint64_t a = PanelOperand(keys, i / 4 * kPanelBytes + i % 4 * 32);
         const uint64_t b = PanelOperand(q, panel * kQueryBytes + i % 4 * 32);
-        if (Keys::kAreF16 && panel < kPanels - 1) {
-          MultiplyPanelsF16(s, a, b, part > 0 || i > 0);
-        } else {
-          MultiplyPanels(s, a, b, part > 0 || i > 0);
-        }
+        MultiplyPanels(s, a, b, part > 0 || i > 0);
       }
     }
     CommitProducts();
@@ -51,7 +47,7 @@ struct PanelScores {
   static __device__ __forceinline__ void FenceWeights() { FenceForProducts(); }
 };
 
-// Scores say how keys are multiplied.
+// Scores say how keys are multiplied: PanelScores, or CodeScores.
 template <class Scores>
 class NarrowScorer : Participant {
  public:
@@ -89,7 +85,7 @@ class NarrowScorer : Participant {
   // Nobody else reads queries.
   __device__ __forceinline__ void LoadQueries() {
     Sync();  // products of the piece before have ended in all warps
-    CopyQueries<Keys::kAreF16>(args_, Block(), shared_.q, told_.q_units, thread_);
+    CopyQueries<Keys::kAreF16, Scores::kInFours>(args_, Block(), shared_.q, told_.q_units, thread_);
     Sync();  // queries are written
 #pragma unroll
     for (int which = 0; which < kThreadRows; ++which) {
@@ -102,7 +98,7 @@ class NarrowScorer : Participant {
   // Returns whether the split ends with this turn.
   __device__ __forceinline__ bool RunTurn() {
     float s[2 * kThreadRows];
-    const Turn turn = Scores::Multiply(shared_, place_, thread_, s);
+    const Turn turn = Scores::Multiply(shared_, place_, thread_, barrier_, s);
     if (!turn.is_seen_by_all) MaskKeys(turn.pass, s);
     FollowMaxima(s);
 #pragma unroll

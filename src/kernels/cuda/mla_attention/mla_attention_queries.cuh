@@ -52,10 +52,22 @@ __device__ __forceinline__ uint32_t PackWeights(const float* two) {
   return Keys::kAreF16 ? PackF16(two[0], two[1]) : PackBf16(two[0], two[1]);
 }
 
+// Eight words of two lanes beside each other, four of each: the first lane gets the even ones, the other the odd
+// ones.
+__device__ __forceinline__ void DealWords(uint32_t (&words)[4], bool is_second) {
+  const uint32_t first = __shfl_xor_sync(kAllLanes, is_second ? words[0] : words[1], 1);
+  const uint32_t second = __shfl_xor_sync(kAllLanes, is_second ? words[2] : words[3], 1);
+  const uint32_t even[4] = {words[0], words[2], first, second};
+  const uint32_t odd[4] = {first, second, words[1], words[3]};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words[i] = is_second ? odd[i] : even[i];
+}
+
 // The latent part of queries becomes f16, in the thread that copied it. A power of two takes a row's
 // largest value to [2^10, 2^11), so that no value is too large and those that are lost are too small
-// to count.
-template <int kRows>
+// to count. With kInFours, of every 16 values each four lie where a lane's four of a product are
+// (MultiplyF16): a lane then has codes of four values that follow each other.
+template <bool kInFours, int kRows>
 __device__ __forceinline__ void NarrowQueries(const PanelRows<kRows>& q, float* units, int thread) {
   constexpr uint32_t kBytes = PanelRows<kRows>::kPanelBytes;
   const uint32_t chunk = static_cast<uint32_t>(thread) % 8;
@@ -90,13 +102,14 @@ __device__ __forceinline__ void NarrowQueries(const PanelRows<kRows>& q, float* 
         const float high = __uint_as_float(words[i] & 0xffff0000) * per_unit;
         narrow[i] = panel < kPanels - 1 ? PackF16(low, high) : PackBf16(low, high);
       }
+      if (kInFours && panel < kPanels - 1) DealWords(narrow, chunk % 2 != 0);
       StoreShared16(at + panel * kBytes, narrow);
     }
   }
 }
 
 // Queries of a block's rows come to shared memory, by a warpgroup; products see them after its next barrier.
-template <bool kAsF16, int kRows>
+template <bool kAsF16, bool kInFours = false, int kRows>
 __device__ __forceinline__ void CopyQueries(const MlaKernelArgs& args, const RowBlock& block,
                                             const PanelRows<kRows>& q, float* units, int thread) {
   const auto source = [&](int row) {
@@ -114,7 +127,7 @@ __device__ __forceinline__ void CopyQueries(const MlaKernelArgs& args, const Row
       thread, source, panel, [](uint32_t) {}, [](uint32_t, uint32_t) {});
   CommitCopies();
   WaitForCopies<0>();
-  if constexpr (kAsF16) NarrowQueries(q, units, thread);
+  if constexpr (kAsF16) NarrowQueries<kInFours>(q, units, thread);
   FenceForProducts();
 }
 

@@ -105,6 +105,11 @@ __device__ inline uint4 LoadShared16(uint32_t from) {
                : "memory");
   return v;
 }
+__device__ inline uint32_t LoadShared4(uint32_t from) {
+  uint32_t word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+  return word;
+}
 __device__ inline void LoadShared8(uint32_t from, uint32_t& low, uint32_t& high) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(low), "=r"(high) : "r"(from) : "memory");
 }
@@ -217,6 +222,14 @@ __device__ inline void WidenToF16(uint32_t codes, uint32_t& low, uint32_t& high)
   const auto first = static_cast<uint16_t>(codes), second = static_cast<uint16_t>(codes >> 16);
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(low) : "h"(first));
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(high) : "h"(second));
+}
+// The same of a register's halves where they are, without a shift. Not for everybody: two instances of gemm_tile.cu
+// store registers away with it.
+__device__ inline void WidenHalvesToF16(uint32_t codes, uint32_t& low, uint32_t& high) {
+  asm("{\n.reg .b16 first, second;\nmov.b32 {first, second}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, first;\ncvt.rn.f16x2.e4m3x2 %1, second;\n}\n"
+      : "=r"(low), "=r"(high)
+      : "r"(codes));
 }
 
 __device__ inline float2 WidenF16(uint32_t pair) {

@@ -118,7 +118,6 @@ QUIRE_MULTIPLY(MultiplyCodes, "m64n64k32.f32.e4m3.e4m3", 32, "%32, %33", "%34", 
 QUIRE_MULTIPLY(MultiplyCodes, "m64n128k32.f32.e4m3.e4m3", 64, "%64, %65", "%66", "")
 // The same with a transposed: 16 rows of a panel's 64 columns.
 QUIRE_MULTIPLY(MultiplyTurned, "m64n16k16.f32.bf16.bf16", 8, "%8, %9", "%10", ", 1, 0")
-QUIRE_MULTIPLY(MultiplyTurnedF16, "m64n16k16.f32.f16.f16", 8, "%8, %9", "%10", ", 1, 0")
 #undef QUIRE_MULTIPLY
 
 // sum += a b: a is 64 x 16 in registers, as MultiplyBf16's, and b is 16 x n in shared memory, n twice the
@@ -145,6 +144,19 @@ __device__ inline void MultiplyValuesF16(float (&sum)[64], uint64_t a, uint64_t 
       : QUIRE_SUMS64(sum, 0)
       : "l"(a), "l"(b));
 }
+// sum += a b^T, or = where `adds` is false, with a in registers and b as MultiplyPanels'.
+#define QUIRE_MULTIPLY_ROWS(name, instruction)                                                \
+  __device__ inline void name(float(&sum)[8], const uint32_t(&a)[4], uint64_t b, bool adds) { \
+    asm volatile(                                                                             \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"                                          \
+        "wgmma.mma_async.sync.aligned." instruction " {" QUIRE_NAMES8                         \
+        "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0;\n}\n"                                        \
+        : QUIRE_SUMS8(sum, 0)                                                                 \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));   \
+  }
+QUIRE_MULTIPLY_ROWS(MultiplyRowsByPanels, "m64n16k16.f32.bf16.bf16")
+QUIRE_MULTIPLY_ROWS(MultiplyRowsByPanelsF16, "m64n16k16.f32.f16.f16")
+#undef QUIRE_MULTIPLY_ROWS
 #undef QUIRE_SUMS128
 #undef QUIRE_SUMS64
 #undef QUIRE_SUMS32
