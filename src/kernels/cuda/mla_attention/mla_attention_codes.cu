@@ -22,7 +22,7 @@ namespace codes {
 
 // Where they begin, in warpgroups.
 enum Role : int { kScorer = 0, kAdder = 1, kProducer = 3 };
-constexpr int kThreads = kProducer * kWarpgroup + CodeKeys::kProducers;
+constexpr int kRoles = 4;
 // Registers of a thread. They begin with 128 each, which adders keep: the scorer, with operands of eight products and
 // codes of four, takes what the producer gives back.
 constexpr int kScorerRegisters = 144, kProducerRegisters = 2 * 128 - kScorerRegisters;
@@ -31,18 +31,18 @@ static_assert(kCodeAdders * kWarp == (kProducer - kAdder) * kWarpgroup);
 
 __device__ void InitBarriers(SharedCodes& shared) {
   for (uint32_t stage = 0; stage < kCodeStages; ++stage) {
-    shared.full[stage].Init(CodeKeys::kProducers + 1);
+    shared.full[stage].Init(kWarpgroup + 1);
     shared.weighted[stage].Init(kCodeScorers);
     shared.empty[stage].Init(kCodeAdders);
   }
   shared.ended.Init(kCodeScorers * kWarp);
   shared.taken.Init(kCodeAdders * kWarp);
-  for (PhaseBarrier& given : shared.given) given.Init(CodeKeys::kProducers);
+  for (PhaseBarrier& given : shared.given) given.Init(kWarpgroup);
   for (PhaseBarrier& done : shared.done) done.Init((kCodeScorers + kCodeAdders) * kWarp);
   FenceBarrierInit();
 }
 
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     MlaCodes(const __grid_constant__ MlaKernelArgs args, const __grid_constant__ KeyBoxes boxes) {
   extern __shared__ __align__(1024) std::byte memory[];
   SharedCodes& shared = *reinterpret_cast<SharedCodes*>(memory);
@@ -87,7 +87,7 @@ void LaunchMlaCodes(const MlaAttentionArgs& args, const KeyLists& lists, const S
   Check(cudaFuncSetAttribute(MlaCodes, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
         "MlaCodes: shared memory");
   LaunchAhead("MlaCodes", MlaCodes,
-              {static_cast<unsigned>(kernel_args.plan.work.num_workers), kThreads,
+              {static_cast<unsigned>(kernel_args.plan.work.num_workers), kRoles * kWarpgroup,
                static_cast<size_t>(kBytes)},
               stream, kernel_args, BoxesOf(kernel_args, lists));
 }

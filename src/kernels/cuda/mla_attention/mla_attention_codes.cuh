@@ -80,7 +80,6 @@ class CodePlace {
 
 // Rows as they are stored, copied by the copy engine where it can, and without waiting.
 struct CodeKeys {
-  static constexpr int kProducers = kWarpgroup;  // threads
   static constexpr bool kAreCopied = true;
   static constexpr bool kAreF16 = true;
   static constexpr uint32_t kRowBytes = kCodeRowBytes;
@@ -148,7 +147,7 @@ struct CodeKeys {
   }
 
  private:
-  static constexpr uint32_t kCopyWarps = kProducers / kWarp;
+  static constexpr uint32_t kCopyWarps = kWarpgroup / kWarp;
 };
 
 }  // namespace quire::cuda::mla

@@ -73,8 +73,6 @@ struct SharedOrders {
   PhaseBarrier ended, taken;                   // stats are written; are read
   PhaseBarrier given[kOrders], done[kOrders];  // an order is written; nobody reads it any more
   int64_t slots[2][kTileKeys];  // of the tile at hand and the one before; -1: no key, zeros
-  const std::byte* rows[kListedTiles]
-                       [kTileKeys];  // of tiles that are converted one behind the other
 };
 
 // ---- 64 rows: whole tiles of keys ----
@@ -95,6 +93,8 @@ struct SharedTiles : SharedOrders {
   PhaseBarrier weighted[kStages][2];              // weights of half of them are written
   PhaseBarrier empty[kStages][kHalves];           // their values are added
   PhaseBarrier asked[kStages];                    // products of their scores are on their way
+  const std::byte* rows[kListedTiles]
+                       [kTileKeys];  // of tiles that are converted one behind the other
 };
 static_assert(sizeof(SharedTiles) <= 232448, "227 KiB a CTA");
 
@@ -117,6 +117,8 @@ class TilePlace {
     if (part % kHalfParts == 0) WaitForRoom(part);
   }
   __device__ Turn& ThisTurn() const { return shared_.turns[ring_.stage]; }
+  // A tile's rows, where they are converted: a list of kListedTiles.
+  __device__ const std::byte** Listed(int list) const { return shared_.rows[list]; }
   __device__ void Advance() { ring_.Advance(); }
 
  private:
@@ -238,7 +240,6 @@ __device__ __forceinline__ void CopyRows(int thread, Source source, Panel panel_
 
 // A store's rows in bf16, copied as they are: by the copy engine where it can, and without waiting.
 struct Bf16Keys {
-  static constexpr int kProducers = kWarpgroup;  // threads
   static constexpr bool kAreCopied = true;
   static constexpr bool kAreF16 = false;  // latent values, queries and weights are bf16
   static constexpr uint32_t kRowBytes = kPanels * 128;
@@ -342,10 +343,10 @@ __device__ inline void Dequantise(uint4 codes, float scale, uint32_t (&low)[4],
   }
 }
 
-// Four threads have a row, 16 codes of a panel each: of 128 threads rows `thread / 4` and 32 below, so that
-// what eight threads store lies in different banks.
-template <int kRows>
+// Four threads have a row, 16 codes of a panel each: rows `thread / 4` and 32 below, so that what eight threads store
+// lies in different banks.
 struct Fp8Rows {
+  static constexpr int kRows = 2;
   SourceRow rows[kRows];
 
   template <class Source>
@@ -358,11 +359,10 @@ struct Fp8Rows {
 };
 
 // 128 codes of a row have one scale, and are two panels' values.
-template <int kRows>
 class Fp8Block {
  public:
   // Begins to load block `block`.
-  __device__ __forceinline__ void Load(int thread, const Fp8Rows<kRows>& from, uint32_t block) {
+  __device__ __forceinline__ void Load(int thread, const Fp8Rows& from, uint32_t block) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const SourceRow& row = from.rows[i];
@@ -398,18 +398,18 @@ class Fp8Block {
   }
 
  private:
+  static constexpr int kRows = Fp8Rows::kRows;
   static constexpr uint32_t kScales = 512;
 
   uint4 codes_[2][kRows];  // of a panel and row
   float scales_[kRows];
 };
 
-// kThreads producers, of which each has kBlocksAhead blocks of the next rows under way.
-template <int kThreads, uint32_t kBlocksAhead>
+// A store's rows in fp8, converted by the warpgroup that has them come.
 struct Fp8Keys {
-  static constexpr int kProducers = kThreads;
-  static constexpr int kRows = 4 * kTileKeys / kThreads;  // of a thread
   static constexpr uint32_t kRowBytes = 656, kRope = 528, kBlocks = 4;
+  // Of a thread, under way at once: four would be a tile, and leave no registers.
+  static constexpr uint32_t kBlocksAhead = 2;
   static constexpr bool kAreCopied = false;
   static constexpr bool kAreF16 = true;
 
@@ -438,7 +438,7 @@ struct Fp8Keys {
     // Begins with the tile whose rows `source` says.
     template <class Source>
     __device__ __forceinline__ void Begin(int thread, Source source) {
-      const Rows from = Rows::Of(thread, source);
+      const Fp8Rows from = Fp8Rows::Of(thread, source);
 #pragma unroll
       for (uint32_t block = 0; block < kBlocksAhead; ++block) {
         blocks_[block].Load(thread, from, block);
@@ -450,12 +450,12 @@ struct Fp8Keys {
     __device__ __forceinline__ void Copy(const Place& place, int thread, Source source, Next next,
                                          Copied copied) {
       const auto look = [](const uint32_t(&)[4]) {};
-      Rows from = Rows::Of(thread, source);
+      Fp8Rows from = Fp8Rows::Of(thread, source);
       CopyRope(place, thread, from);
 #pragma unroll
       for (uint32_t block = 0; block < kBlocks; ++block) {
         blocks_[block % kBlocksAhead].Store(place, thread, block, look);
-        if (block == kBlocks - kBlocksAhead) from = Rows::Of(thread, next);
+        if (block == kBlocks - kBlocksAhead) from = Fp8Rows::Of(thread, next);
         blocks_[block % kBlocksAhead].Load(thread, from, (block + kBlocksAhead) % kBlocks);
         if (block == kBlocks - 1) WaitForCopies<0>();
         if (block > 0) copied(FirstPartOf<Place>(block), EndPartOf<Place>(block));
@@ -465,12 +465,10 @@ struct Fp8Keys {
    private:
     static_assert(kBlocks % kBlocksAhead == 0);
 
-    Fp8Block<kRows> blocks_[kBlocksAhead];
+    Fp8Block blocks_[kBlocksAhead];
   };
 
  private:
-  using Rows = Fp8Rows<kRows>;
-
   // The parts that are whole with a block, of two panels or with the rope's. The first two blocks are told of
   // together: a fence less.
   template <class Place>
@@ -485,15 +483,17 @@ struct Fp8Keys {
   template <class Source, class Place, class Copied, class Look>
   static __device__ void Convert(const Place& place, int thread, Source source, Copied copied,
                                  Look look) {
-    const Rows from = Rows::Of(thread, source);
-    Fp8Block<kRows> blocks[2];  // under way
-    blocks[0].Load(thread, from, 0);
-    blocks[1].Load(thread, from, 1);
+    const Fp8Rows from = Fp8Rows::Of(thread, source);
+    Fp8Block blocks[kBlocksAhead];
+#pragma unroll
+    for (uint32_t block = 0; block < kBlocksAhead; ++block) blocks[block].Load(thread, from, block);
     CopyRope(place, thread, from);
 #pragma unroll
     for (uint32_t block = 0; block < kBlocks; ++block) {
-      blocks[block % 2].Store(place, thread, block, look);
-      if (block + 2 < kBlocks) blocks[block % 2].Load(thread, from, block + 2);
+      blocks[block % kBlocksAhead].Store(place, thread, block, look);
+      if (block + kBlocksAhead < kBlocks) {
+        blocks[block % kBlocksAhead].Load(thread, from, block + kBlocksAhead);
+      }
       if (block + 1 == kBlocks) WaitForCopies<0>();
       if (block > 0) copied(FirstPartOf<Place>(block), EndPartOf<Place>(block));
     }
@@ -502,10 +502,10 @@ struct Fp8Keys {
   // Begins to copy this thread's part of the rope's values.
   template <class Place>
   static __device__ __forceinline__ void CopyRope(const Place& place, int thread,
-                                                  const Rows& from) {
+                                                  const Fp8Rows& from) {
     const uint32_t lane = static_cast<uint32_t>(thread) % 4;
 #pragma unroll
-    for (uint32_t i = 0; i < kRows; ++i) {
+    for (uint32_t i = 0; i < Fp8Rows::kRows; ++i) {
       const uint32_t row = static_cast<uint32_t>(thread) / 4 + 32 * i;
 #pragma unroll
       for (uint32_t j = 0; j < 2; ++j) {

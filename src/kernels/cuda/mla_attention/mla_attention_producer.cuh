@@ -7,7 +7,7 @@
 
 namespace quire::cuda::mla {
 
-// Keys::kProducers threads, which find room where Place says.
+// A warpgroup, which finds room where Place says.
 template <class Keys, class Place>
 class Producer : Participant {
  public:
@@ -174,7 +174,7 @@ class Producer : Participant {
       place_.ThisTurn() = {.pass = pass, .is_seen_by_all = true, .ends_split = ends_split};
     }
     full.ArriveExpecting(Keys::PartBytes(place_, part));
-    full.Arrive(Keys::kProducers);
+    full.Arrive(kWarpgroup);
   }
 
   // ---- Any tile, by all threads ----
@@ -250,11 +250,10 @@ class Producer : Participant {
   // Where the rows of the run's tile at `key` are listed.
   __device__ int ListOf(int32_t key) const { return (key - run_begin_) / kTileKeys % kListedTiles; }
   __device__ auto RowsOf(int32_t key) const {
-    return [rows = told_.rows[ListOf(key)]](int row) { return SourceRow{rows[row], true}; };
+    return [rows = place_.Listed(ListOf(key))](int row) { return SourceRow{rows[row], true}; };
   }
-  // A warp loads this many rows of a tile, and so many lanes look up or prefetch them: 8, and 8 more 32 below
-  // where there are as many.
-  static constexpr int32_t kWarpRows = kTileKeys * kWarp / Keys::kProducers;
+  // A warp loads this many rows of a tile, and so many lanes look up or prefetch them: 8, and 8 more 32 below.
+  static constexpr int32_t kWarpRows = kTileKeys * kWarp / kWarpgroup;
   static constexpr int32_t kGroups = kWarp / kWarpRows;
   __device__ int32_t LaneRow() const {
     return thread_ / kWarp * 8 + thread_ % 8 + thread_ % kWarpRows / 8 * 32;
@@ -268,7 +267,7 @@ class Producer : Participant {
       if (tile >= end) continue;
       const Pass pass{.key = tile, .token = kAllTokens};
       const int64_t slot = Block().SlotOf(args_, pass, LaneRow(), end);
-      told_.rows[ListOf(tile)][LaneRow()] =
+      place_.Listed(ListOf(tile))[LaneRow()] =
           reinterpret_cast<const std::byte*>(args_.store.LatentRow(slot));
     }
     __syncwarp();
@@ -279,7 +278,7 @@ class Producer : Participant {
     // Groups of lanes begin in different places of the row, which is on six lines.
     constexpr uint32_t kLines = CeilDiv(6, kGroups);
     const uint32_t begin = static_cast<uint32_t>(LaneGroup()) * kLines * 128;
-    const std::byte* row = told_.rows[ListOf(key)][LaneRow()];
+    const std::byte* row = place_.Listed(ListOf(key))[LaneRow()];
 #pragma unroll
     for (uint32_t i = 0; i < kLines; ++i) {
       PrefetchLine(row + min(begin + i * 128, Keys::kRowBytes - 1));
@@ -318,10 +317,7 @@ class Producer : Participant {
     Sync();  // slots are written, and nobody reads those before the last
     return {args_.store, slots};
   }
-  __device__ void Sync() const { SyncThreads<Keys::kProducers>(barrier_); }
-  __device__ bool AnyThread(bool says) const {
-    return SyncThreadsAny<Keys::kProducers>(barrier_, says);
-  }
+  __device__ bool AnyThread(bool says) const { return SyncWarpgroupAny(barrier_, says); }
   __device__ void WaitForRoom() const {
 #pragma unroll
     for (uint32_t part = 0; part < Parts::kParts; ++part) place_.WaitForNextRoom(part);

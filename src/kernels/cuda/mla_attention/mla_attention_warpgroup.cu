@@ -93,8 +93,7 @@ void LaunchMlaWarpgroup(const MlaAttentionArgs& args, const KeyLists& lists, con
                         StatusWord status) {
   const MlaKernelArgs kernel_args = KernelArgsOf(args, lists, status);
   if (kernel_args.store.format == KvFormat::kLatentFp8) {
-    // Four blocks would be a tile, and leave no registers.
-    mla::Launch<mla::Fp8Keys<kWarpgroup, 2>>(kernel_args, {}, stream);
+    mla::Launch<mla::Fp8Keys>(kernel_args, {}, stream);
   } else {
     mla::Launch<mla::Bf16Keys>(kernel_args, mla::KeyBoxesOf<mla::TileParts>(kernel_args, lists),
                                stream);
