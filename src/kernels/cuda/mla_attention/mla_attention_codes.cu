@@ -29,11 +29,12 @@ constexpr int kScorerRegisters = 144, kProducerRegisters = 2 * 128 - kScorerRegi
 static_assert(kCodeScorers * kWarp == (kAdder - kScorer) * kWarpgroup);
 static_assert(kCodeAdders * kWarp == (kProducer - kAdder) * kWarpgroup);
 
+// Every thread arrives, as in the kernel for 64 rows.
 __device__ void InitBarriers(SharedCodes& shared) {
   for (uint32_t stage = 0; stage < kCodeStages; ++stage) {
     shared.full[stage].Init(kWarpgroup + 1);
-    shared.weighted[stage].Init(kCodeScorers);
-    shared.empty[stage].Init(kCodeAdders);
+    shared.weighted[stage].Init(kCodeScorers * kWarp);
+    shared.empty[stage].Init(kCodeAdders * kWarp);
   }
   shared.ended.Init(kCodeScorers * kWarp);
   shared.taken.Init(kCodeAdders * kWarp);

@@ -55,8 +55,8 @@ class CodePlace {
   __device__ void WaitUntilFull() const { shared_.full[ring_.stage].Wait(ring_.parity); }
   __device__ void WaitForRoom(uint32_t) const { shared_.empty[ring_.stage].Wait(ring_.parity ^ 1); }
   __device__ void WaitForNextRoom(uint32_t part) const { WaitForRoom(part); }
-  __device__ void Leave() const { TellOf(shared_.empty[ring_.stage]); }
-  __device__ void Weighted() const { TellOf(shared_.weighted[ring_.stage]); }
+  __device__ void Leave() const { shared_.empty[ring_.stage].Arrive(); }
+  __device__ void Weighted() const { shared_.weighted[ring_.stage].Arrive(); }
   __device__ void WaitForWeights() const { shared_.weighted[ring_.stage].Wait(ring_.parity); }
   __device__ uint32_t turn() const { return static_cast<uint32_t>(ring_.stage); }
   __device__ uint32_t TurnBefore() const { return (turn() + kCodeStages - 1) % kCodeStages; }
@@ -67,12 +67,6 @@ class CodePlace {
 
  private:
   static_assert(kCodeStages % 2 == 0);
-
-  // A warp arrives as one.
-  static __device__ void TellOf(PhaseBarrier& barrier) {
-    __syncwarp();
-    if (threadIdx.x % kWarp == 0) barrier.Arrive();
-  }
 
   SharedCodes& shared_;
   RingPosition<kCodeStages> ring_;
