@@ -16,6 +16,7 @@ void Plan::CheckInvariants() const {
   CheckRows();
   CheckTiles();
   CheckSchedule();
+  CheckArrived();
 }
 
 void Plan::CheckRows() const {
@@ -93,6 +94,13 @@ void Plan::CheckSchedule() const {
   }
   QUIRE_CHECK(partials == num_partials && merged == num_partials && merge == merges.size(),
               "{} partials, {} merged, {} counted", num_partials, merged, partials);
+}
+
+void Plan::CheckArrived() const {
+  const int64_t expected = work.ctas > 1 ? int64_t{work.num_workers} * work.ctas : 0;
+  QUIRE_CHECK(std::ssize(arrived) == expected && merges.size() <= Index(work.num_workers),
+              "{} counts of {} merges, expected {}", arrived.size(), merges.size(), expected);
+  for (const int32_t count : arrived) QUIRE_CHECK(count == 0, "{} have arrived", count);
 }
 
 }  // namespace quire

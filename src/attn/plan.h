@@ -64,8 +64,10 @@ struct Sequences {
     return tree_masks.data() + query.raw() * mask_words;
   }
   // The sequence's pages, PagesFor(kv_len) of them.
-  QUIRE_HD const PageId* Row(int32_t seq) const {
-    return page_rows.data() + (row_width * row_of[static_cast<size_t>(seq)]).raw();
+  QUIRE_HD const PageId* Row(int32_t seq) const { return RowAt(row_of[static_cast<size_t>(seq)]); }
+  // Row `row` of the table.
+  QUIRE_HD const PageId* RowAt(int32_t row) const {
+    return page_rows.data() + (row_width * row).raw();
   }
   // The slot of the token at `position` of the row; position < kv_len.
   QUIRE_HD Slot SlotAt(int32_t seq, TokenCount position) const {
@@ -92,6 +94,9 @@ struct Schedule {
   std::span<const QueryTile> tiles;
   std::span<const WorkerStart> workers;  // [work.num_workers + 1]
   std::span<const Merge> merges;
+  // [num_workers, work.ctas], of a merge and a CTA's share of it, where workers are several CTAs: kernels count there
+  // who has stored a partial, and whoever is last folds and leaves 0. Nothing else of a plan is written.
+  std::span<int32_t> arrived;
   int32_t num_partials = 0;
   const ScheduleCounts* counts = nullptr;
 };
@@ -105,12 +110,14 @@ struct Plan : Sequences, Schedule {
   // 3. Worker starts ascend from the first split of the first tile to the end.
   // 4. Partials are numbered 0..num_partials - 1 in (tile, split) order.
   // 5. Merges are exactly the cut tiles; their partials are disjoint and complete.
+  // 6. Where workers are several CTAs every merge has its counts, and nobody has arrived.
   void CheckInvariants() const;
 
  private:
   void CheckRows() const;      // 1
   void CheckTiles() const;     // 2
   void CheckSchedule() const;  // 3, 4, 5
+  void CheckArrived() const;   // 6
   int32_t ExpectedPartials(size_t first) const;
 };
 static_assert(std::is_trivially_copyable_v<Plan>, "kernels take it by value");

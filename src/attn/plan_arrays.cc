@@ -1,6 +1,7 @@
 #include "attn/plan_arrays.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "attn/checks.h"
 
@@ -58,6 +59,7 @@ ScheduleArrays::ScheduleArrays(const StepCapacity& capacity, const WorkShape& sh
   cost_before = memory.Take<int64_t>(max_tiles + 1);
   workers = memory.Take<WorkerStart>(int64_t{shape.num_workers} + 1);
   merges = memory.Take<Merge>(shape.num_workers);
+  arrived = memory.Take<int32_t>(shape.ctas > 1 ? int64_t{shape.num_workers} * shape.ctas : 0);
 }
 
 PlanArrays::PlanArrays(const StepCapacity& capacity, const WorkShape& shape, PageCount new_pages,
@@ -92,6 +94,8 @@ ScheduleBuild BuildOf(const ScheduleArrays& arrays, const StepCapacity& capacity
           .cost_before = arrays.cost_before.data(),
           .workers = arrays.workers.data(),
           .merges = arrays.merges.data(),
+          .arrived = arrays.arrived.data(),
+          .num_arrived = Checked("counts of arrivals", std::ssize(arrays.arrived)),
           .page_size = capacity.page_size,
           .faults = faults};
 }
@@ -108,6 +112,7 @@ Schedule ScheduleOf(const ScheduleArrays& arrays, const StepCapacity& capacity,
           .workers = arrays.workers,
           // A merge is of a query tile.
           .merges = arrays.merges.first(std::min(arrays.merges.size(), max_tiles)),
+          .arrived = arrays.arrived,
           .num_partials = static_cast<int32_t>(MaxPartials(capacity, shape)),
           .counts = arrays.counts.data()};
 }

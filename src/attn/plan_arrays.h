@@ -37,6 +37,7 @@ struct ScheduleArrays {
   std::span<int64_t> cost_before;
   std::span<WorkerStart> workers;
   std::span<Merge> merges;
+  std::span<int32_t> arrived;
 };
 
 // The packed step, its sequences, and one schedule.

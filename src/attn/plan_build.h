@@ -107,7 +107,9 @@ struct ScheduleBuild {
   int64_t* cost_before = nullptr;  // [max_tiles + 1]
   WorkerStart* workers = nullptr;  // [work.num_workers + 1]
   Merge* merges = nullptr;         // [work.num_workers]
-  PageSize page_size{1};           // read by a fault alone, like the faults
+  int32_t* arrived = nullptr;      // [num_arrived]
+  int32_t num_arrived = 0;
+  PageSize page_size{1};  // read by a fault alone, like the faults
   Faults faults = {};
 };
 
@@ -499,6 +501,9 @@ QUIRE_HD void BuildSchedule(const SequencesBuild& seqs, const ScheduleBuild& bui
                             const OnFault& on_fault) {
   const SequenceReads lengths = ReadsOf(seqs, near);
   const ScheduleReads reads = ReadsOf(build, seqs.bounds, near);
+  for (int32_t i = block.thread(); i < build.num_arrived; i += block.threads()) {
+    build.arrived[i] = 0;
+  }
   const int64_t wanted = WriteFirstTiles(seqs, build, lengths, reads, block);
   const int32_t num_tiles = wanted <= build.max_tiles ? static_cast<int32_t>(wanted) : 0;
   block.Sync();  // tiles search where sequences begin

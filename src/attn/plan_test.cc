@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <numeric>
 #include <random>
@@ -11,6 +12,7 @@
 
 #include "attn/checks.h"
 #include "attn/plan_storage.h"
+#include "attn/work.h"
 #include "base/maths.h"
 #include "device/thread_pool.h"
 #include "testing/active_faults.h"
@@ -199,6 +201,53 @@ TEST(PlanTest, ALongSequenceIsSharedByAllWorkers) {
   loose_plan.CheckInvariants();
   ASSERT_EQ(loose_plan.merges.size(), 1u);
   EXPECT_EQ(loose_plan.merges[0].num_partials, 8);  // one of each worker
+}
+
+// Kernels count in the plan, and leave 0; what one that was stopped has left, the next plan does not have.
+TEST(PlanTest, NobodyHasArrivedWhenAPlanIsMade) {
+  SerialExecutor executor;
+  WorkShape work{.split = TokenCount(64), .num_workers = 5, .exact = false};
+  const std::vector<PageId> pages = Pages(1, 188);
+  const std::vector<SequenceStep> seqs = {
+      {.q_len = TokenCount(1), .kv_len = TokenCount(3000), .pages = pages}};
+  PlanStorage alone(kPlanCapacity, work);
+  EXPECT_TRUE(alone.Make(seqs, executor, ActiveFaults()).arrived.empty());
+  work.ctas = 8;
+  PlanStorage storage(kPlanCapacity, work);
+  const Plan& plan = storage.Make(seqs, executor, ActiveFaults());
+  plan.CheckInvariants();
+  ASSERT_EQ(plan.arrived.size(), 40u);
+  plan.arrived[39] = 3;
+  EXPECT_THROW(plan.CheckInvariants(), InternalError);
+  storage.Make(seqs, executor, ActiveFaults()).CheckInvariants();
+  EXPECT_EQ(plan.arrived[39], 0);
+}
+
+// 15 clusters of 8 CTAs, as many as a device runs at once that would have room for 16: each has an equal share of a long
+// sequence, to a split, and a short one is cut as far as it has splits.
+TEST(PlanTest, AnyNumberOfClustersSharesASequence) {
+  SerialExecutor executor;
+  const WorkShape work{
+      .split = TokenCount(256), .num_workers = 15, .exact = false, .cut_cost = 4, .ctas = 8};
+  for (const auto& [keys, busy] : {std::pair{150, 1}, {1024, 4}, {2900, 12}, {3000, 12}}) {
+    const std::vector<PageId> pages = Pages(1, 188);
+    const std::vector<SequenceStep> seqs = {
+        {.q_len = TokenCount(1), .kv_len = TokenCount(keys), .pages = pages}};
+    PlanStorage storage(kPlanCapacity, work);
+    const Plan& plan = storage.Make(seqs, executor, ActiveFaults());
+    plan.CheckInvariants();
+    EXPECT_EQ(plan.arrived.size(), 120u);
+    int32_t pieces = 0, most = 0;
+    for (int32_t worker = 0; worker < work.num_workers; ++worker) {
+      ForEachPiece(plan, worker, [&](const Piece& piece) {
+        ++pieces;
+        most = std::max(most, piece.last - piece.first);
+      });
+    }
+    EXPECT_EQ(pieces, busy) << keys << " keys";
+    EXPECT_EQ(plan.merges.size(), busy > 1 ? 1u : 0u);
+    EXPECT_LE(most, 1) << keys << " keys";
+  }
 }
 
 // Random batches: the schedule covers every split of every tile once, and is fair.
