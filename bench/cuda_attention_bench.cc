@@ -37,6 +37,7 @@ struct AttentionShape {
   bool exact = false;     // as with --deterministic
   bool is_mixed = false;  // lengths up to kv_len
   Drafts drafts = Drafts::kNone;
+  bool overlaps = false;  // layers begin while those before them end, as in steps of few tokens
 };
 
 constexpr KvFormat kBf16Rows = KvFormat::kLatentBf16, kFp8Rows = KvFormat::kLatentFp8;
@@ -81,6 +82,18 @@ constexpr AttentionShape kAttentionShapes[] = {
     {128, 1, 64, 131072, kBf16Rows, 64, Effort::kQuick, false, true},
     {16, 4, 4, 45118, kBf16Rows, 64, Effort::kQuick, false, false, Drafts::kChains},
     {16, 4, 4, 45118, kBf16Rows, 64, Effort::kQuick, false, false, Drafts::kTrees},
+    {8, 1, 1, 150},
+    {16, 1, 2, 1024},
+    {16, 1, 4, 1024},
+    {16, 1, 8, 1024},
+    {16, 1, 2, 8192},
+    {16, 1, 4, 8192},
+    {16, 1, 8, 8192},
+    {8, 1, 1, 150, kBf16Rows, 64, Effort::kFull, false, false, Drafts::kNone, true},
+    {16, 1, 1, 1024, kBf16Rows, 64, Effort::kQuick, false, false, Drafts::kNone, true},
+    {16, 1, 1, 8192, kBf16Rows, 64, Effort::kQuick, false, false, Drafts::kNone, true},
+    {16, 1, 1, 131072, kBf16Rows, 64, Effort::kQuick, false, false, Drafts::kNone, true},
+    {128, 1, 1, 8192, kBf16Rows, 64, Effort::kFull, false, false, Drafts::kNone, true},
 };
 
 SequenceShape SequencesOf(const AttentionShape& shape) {
@@ -99,6 +112,7 @@ std::string NameOf(const AttentionShape& shape) {
   if (shape.exact) of += "_exact";
   if (shape.is_mixed) of += "_mixed";
   if (shape.drafts != Drafts::kNone) of += shape.drafts == Drafts::kTrees ? "_trees" : "_chains";
+  if (shape.overlaps) of += "_ahead";
   return fmt::format("attention/{}h_q{}_b{}_s{}{}/p{}", shape.num_heads, shape.q_len,
                      shape.num_seqs, shape.kv_len, of, shape.page_size);
 }
@@ -120,11 +134,12 @@ Roofs MeasureRoofs(int num_sms) {
 // A step and the stores of as many layers as it takes to leave the cache behind.
 class AttentionStep {
  public:
-  AttentionStep(const AttentionShape& shape, int num_sms)
+  explicit AttentionStep(const AttentionShape& shape)
       : shape_{.num_heads = shape.num_heads},
         seqs_(SequencesOf(shape)),
-        work_(MlaWorkShape(shape_, num_sms, shape.q_len == 1 ? MlaStep::kDecode : MlaStep::kAny,
-                           shape.exact)),
+        work_(MlaWorkShape(shape_, QueryMlaRoom(),
+                           shape.q_len == 1 ? MlaStep::kDecode : MlaStep::kAny, shape.exact,
+                           TokenCount(shape.num_seqs * shape.q_len), shape.format)),
         plans_(seqs_.capacity(), work_),
         host_plan_(plans_.Make(seqs_.steps(), executor_)),
         plan_(host_plan_),
@@ -134,7 +149,9 @@ class AttentionStep {
         num_tokens_(host_plan_.num_query_tokens.raw()),
         q_(arrays_.Put(RandomBf16(num_tokens_ * shape_.num_heads * shape_.dims.values()))),
         out_(arrays_.Take<Bf16>(
-            static_cast<size_t>(num_tokens_ * shape_.num_heads * shape_.dims.latent_dim))) {}
+            static_cast<size_t>(num_tokens_ * shape_.num_heads * shape_.dims.latent_dim))) {
+    stream_.set_overlaps(shape.overlaps);
+  }
   AttentionStep(const AttentionStep&) = delete;
   AttentionStep& operator=(const AttentionStep&) = delete;
 
@@ -179,7 +196,7 @@ using LazyRoofs = std::shared_ptr<std::unique_ptr<Roofs>>;
 void RunAttention(const AttentionShape& shape, const LazyRoofs& roofs, benchmark::State& state) {
   const int num_sms = QueryDevice().num_sms;
   if (*roofs == nullptr) *roofs = std::make_unique<Roofs>(MeasureRoofs(num_sms));
-  AttentionStep step(shape, num_sms);
+  AttentionStep step(shape);
   const double seconds = SecondsOfLayers(state, step.stream(), step.num_layers(),
                                          [&](int64_t layer) { step.RunLayer(layer); });
   const auto rate = [&](double amount) { return amount / seconds; };

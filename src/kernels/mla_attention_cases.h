@@ -40,11 +40,21 @@ inline std::vector<SequenceCase> AroundAPage(int64_t page) {
   return seqs;
 }
 
+// More than a warp has lanes, of up to 150 keys each.
+inline std::vector<SequenceCase> ManySequences() {
+  std::vector<SequenceCase> seqs;
+  for (int64_t i = 0; i < 40; ++i) {
+    seqs.push_back({.q_len = 1, .kv_len = i * 37 % 151, .seed = static_cast<uint64_t>(100 + i)});
+  }
+  return seqs;
+}
+
 inline const AttentionCase kAttentionCases[] = {
     {"decode around page 64", AroundAPage(64), 16},
     {"decode around page 61", AroundAPage(61), 16},
     {"decode around page 128", AroundAPage(128), 8},
     {"one head", AroundAPage(16), 1},
+    {"decode of many sequences", ManySequences(), 4, {512, 64}, KvFormat::kLatentBf16, {1, 64}},
     {"twenty heads", AroundAPage(16), 20},
     {"128 heads", {{1, 130, {}, 3}, {1, 64, {}, 4}}, 128},
     {"MiniCPM3", {{1, 100, {}, 3}, {5, 77, {}, 4}}, 40, {256, 32}},

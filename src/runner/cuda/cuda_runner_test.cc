@@ -298,6 +298,8 @@ TEST_F(CudaRunnerTest, PromptsInMultiHeadFormSayWhatLatentFormSays) {
   }
 }
 
+constexpr MlaRoom kRoom = {.num_sms = 132, .num_clusters = 15};
+
 // One row of pages per sequence, however many buckets there are.
 TEST(CudaStepMemoryTest, AllBucketsShareOneTableOfPages) {
   ModelConfig config = ReadModelConfig(kTestData / "dummy" / "true_geometry");
@@ -308,7 +310,7 @@ TEST(CudaStepMemoryTest, AllBucketsShareOneTableOfPages) {
     const RunnerLimits limits = LimitsWithoutPool(config, options);
     Carver device, pinned;
     CudaStepParts parts;
-    return LayOutCudaSteps(config, limits, options, 132, parts, device, pinned).table_bytes;
+    return LayOutCudaSteps(config, limits, options, kRoom, parts, device, pinned).table_bytes;
   };
   const ByteOffset table = ByteOffset(sizeof(PageId)) * 512 * 131072;  // 0.25 GiB
   EXPECT_GT(table_bytes(1), table);
@@ -325,7 +327,7 @@ TEST(CudaStepMemoryTest, ChoosingKeysTakesAsMuchForEveryContext) {
     const RunnerLimits limits = LimitsWithoutPool(config, options);
     Carver device, pinned;
     CudaStepParts parts;
-    return LayOutCudaSteps(config, limits, options, 132, parts, device, pinned).selection_bytes;
+    return LayOutCudaSteps(config, limits, options, kRoom, parts, device, pinned).selection_bytes;
   };
   EXPECT_GT(selection(8 << 10), ByteOffset(0));
   EXPECT_EQ(selection(64 << 10), selection(8 << 10));
@@ -346,7 +348,7 @@ TEST(CudaStepMemoryTest, AHeadHasPlansOfItsOwnGeometry) {
   limits.pool_pages = PageCount(100);
   Carver device_bytes, pinned_bytes;
   CudaStepParts counted;
-  LayOutCudaSteps(config, limits, options, 132, counted, device_bytes, pinned_bytes);
+  LayOutCudaSteps(config, limits, options, kRoom, counted, device_bytes, pinned_bytes);
   std::vector<std::byte> device_memory(static_cast<size_t>(device_bytes.used().raw()) + 256);
   std::vector<std::byte> pinned_memory(static_cast<size_t>(pinned_bytes.used().raw()) + 256);
   const auto aligned = [](std::vector<std::byte>& memory, ByteOffset bytes) {
@@ -359,7 +361,7 @@ TEST(CudaStepMemoryTest, AHeadHasPlansOfItsOwnGeometry) {
   Carver device(aligned(device_memory, device_bytes.used()), MemorySide::kDevice);
   Carver pinned(aligned(pinned_memory, pinned_bytes.used()));
   CudaStepParts parts;
-  const StepMemory memory = LayOutCudaSteps(config, limits, options, 132, parts, device, pinned);
+  const StepMemory memory = LayOutCudaSteps(config, limits, options, kRoom, parts, device, pinned);
   EXPECT_EQ(device.used(), device_bytes.used());
   EXPECT_EQ(pinned.used(), pinned_bytes.used());
   EXPECT_EQ(std::ssize(parts.token_ids), head.config->draft_vocab_size);

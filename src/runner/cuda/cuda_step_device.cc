@@ -30,10 +30,10 @@ DeviceBuffer ZeroedArena(ByteOffset bytes) {
 }
 
 ByteOffset PinnedBytes(const ModelConfig& config, const RunnerLimits& limits,
-                       const RunnerOptions& options, int32_t num_sms) {
+                       const RunnerOptions& options, const MlaRoom& room) {
   Carver device, pinned;
   CudaStepParts parts;
-  LayOutCudaSteps(config, limits, options, num_sms, parts, device, pinned);
+  LayOutCudaSteps(config, limits, options, room, parts, device, pinned);
   return pinned.used();
 }
 
@@ -92,15 +92,14 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
       properties_(QueryDevice()),
       rank_(std::move(rank)),
       arena_(ZeroedArena(plan.arena())),
-      pinned_("steps, on their way",
-              PinnedBytes(config_, plan.limits, options, properties_.num_sms)),
+      pinned_("steps, on their way", PinnedBytes(config_, plan.limits, options, QueryMlaRoom())),
       carver_(DeviceCarver(arena_)),
       model_(LoadModel(config_, source, options, plan.limits.context, carver_, progress)),
       head_(LoadHead(options, plan, model_.weights().embedding, carver_, progress)),
       stores_(LayOutStores(config_, plan.limits, options, carver_)),
       memory_([&] {
         Carver pinned(pinned_.bytes());
-        return LayOutCudaSteps(config_, plan.limits, options, properties_.num_sms, parts_, carver_,
+        return LayOutCudaSteps(config_, plan.limits, options, QueryMlaRoom(), parts_, carver_,
                                pinned);
       }()),
       orders_(rank_.host.get(), memory_, config_.shard.tokens),

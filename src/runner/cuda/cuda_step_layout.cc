@@ -70,11 +70,11 @@ ByteOffset LargestGather(const ModelConfig& config, int64_t num_tokens, int64_t 
                              logit_rows * config.vocab_size * DTypeBytes(DType::kF32)));
 }
 
-WorkShape DenseWorkShape(const ModelConfig& config, const BucketSize& size, int32_t num_sms,
+WorkShape DenseWorkShape(const ModelConfig& config, const BucketSize& size, const MlaRoom& room,
                          const RunnerOptions& options) {
-  return MlaWorkShape(AttentionShape(config), num_sms,
+  return MlaWorkShape(AttentionShape(config), room,
                       size.is_decode ? MlaStep::kDecode : MlaStep::kAny, options.deterministic,
-                      size.num_tokens);
+                      size.num_tokens, options.kv_format);
 }
 
 // For what the passes of one step bring, most of which are small. A pass that brings more is waited for.
@@ -96,7 +96,7 @@ ModelConfig CudaConfigFor(const ModelConfig& model, const RunnerOptions& options
 }
 
 StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits,
-                           const RunnerOptions& options, int32_t num_sms, CudaStepParts& parts,
+                           const RunnerOptions& options, const MlaRoom& room, CudaStepParts& parts,
                            Carver& device, Carver& pinned) {
   ValidateForDevice(NextCapacity(limits));
   const auto bucket_parts = [&](size_t i) -> CudaStepParts::BucketParts& {
@@ -106,18 +106,19 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
   const int64_t logit_rows = std::max<int64_t>(kLogitBlock, MaxNextRows(limits));
   const auto work = [&](const BucketSize& size) {
     if (config.indexer) {
-      return SparseWorkShape(AttentionShape(config), config.indexer->top_k, num_sms,
+      return SparseWorkShape(AttentionShape(config), config.indexer->top_k, room.num_sms,
                              options.deterministic);
     }
-    return DenseWorkShape(config, size, num_sms, options);
+    return DenseWorkShape(config, size, room, options);
   };
   const auto head_work = [&](const BucketSize& size) {
-    return DenseWorkShape(options.head->config->layer, size, num_sms, options);
+    return DenseWorkShape(options.head->config->layer, size, room, options);
   };
   // A row that sees no more keys than it can choose gets them all, so one graph serves short rows and
   // long ones.
   const std::optional<WorkShape> choosing =
-      config.indexer ? std::optional(SelectWorkShape(IndexShapeOf(config), num_sms)) : std::nullopt;
+      config.indexer ? std::optional(SelectWorkShape(IndexShapeOf(config), room.num_sms))
+                     : std::nullopt;
   const auto attention = [](const OpLimits& ops) {
     return MlaAttentionWorkspace(ops.capacity, ops.work, ops.attention);
   };
@@ -149,11 +150,11 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
       parts.gathers = on_device.TakeBytes(LargestGather(config, most_tokens, logit_rows));
     }
     if (GrowsTrees(options)) {
-      const GrowthRoom room = GrowthRoomOf(limits, options);
-      parts.growths = LayOutTreeGrowths(room, on_device);
-      parts.kept = on_device.Take<KeptDraft>(room.growths);
-      parts.growing = on_device.Take<GrowingRows>(room.growths);
-      parts.trees = on_device.Take<GrownTree>(room.growths);
+      const GrowthRoom growth = GrowthRoomOf(limits, options);
+      parts.growths = LayOutTreeGrowths(growth, on_device);
+      parts.kept = on_device.Take<KeptDraft>(growth.growths);
+      parts.growing = on_device.Take<GrowingRows>(growth.growths);
+      parts.trees = on_device.Take<GrownTree>(growth.growths);
       if (options.head != nullptr) {
         parts.token_ids = on_device.Take<int32_t>(options.head->config->draft_vocab_size);
       }

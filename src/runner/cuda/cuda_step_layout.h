@@ -15,6 +15,7 @@
 #include "decode/tree_growth.h"
 #include "device/arena.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/mla_attention/mla_attention.h"
 #include "model/config.h"
 #include "runner/runner_options.h"
 #include "runner/step_memory.h"
@@ -52,9 +53,9 @@ struct CudaStepParts {
 // Whether drafts grow on the device: ranks would have to be told of it.
 bool GrowsTrees(const RunnerOptions& options);
 
-// Sizes, or takes, the memory of steps on a device of num_sms multiprocessors.
+// Sizes, or takes, the memory of steps on a device that runs so much at once.
 StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits,
-                           const RunnerOptions& options, int32_t num_sms, CudaStepParts& parts,
+                           const RunnerOptions& options, const MlaRoom& room, CudaStepParts& parts,
                            Carver& device, Carver& pinned);
 
 }  // namespace quire::cuda

@@ -15,6 +15,7 @@ MemoryPlan PlanOfRank(const ModelConfig& model, WeightSource& source,
                       const RunnerOptions& options) {
   const ModelConfig config = CudaConfigFor(model, options);
   const DeviceProperties properties = QueryDevice();
+  const MlaRoom room = QueryMlaRoom();
   SerialExecutor serial;
   const auto load = [&](Carver& carver, FunctionRef<void(WeightPacker&)> pack) {
     CudaWeightPacker packer(carver, serial);
@@ -23,7 +24,7 @@ MemoryPlan PlanOfRank(const ModelConfig& model, WeightSource& source,
   const auto steps = [&](const RunnerLimits& limits) {
     Carver device, pinned;
     CudaStepParts parts;
-    return LayOutCudaSteps(config, limits, options, properties.num_sms, parts, device, pinned);
+    return LayOutCudaSteps(config, limits, options, room, parts, device, pinned);
   };
   return PlanMemory(config, source, options,
                     {.load = load,

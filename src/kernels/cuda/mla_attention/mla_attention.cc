@@ -20,6 +20,12 @@ constexpr TokenCount kSplitKeys{64};
 // they have so few rows together: one behind the other, in a tile, they would take longer.
 constexpr TokenCount kMostFewTokens{8};
 constexpr int64_t kMostRowsApart = 32;
+// A step of so few tokens has workers that are clusters. Of a split each of their CTAs has 32 keys; where there are more
+// tokens than kFewestTokens, which keep the clusters busy by themselves, 64, so that fewer tiles are cut. What a cut costs
+// is a state that goes through memory, in which time a cluster has read as many tiles.
+constexpr TokenCount kFewestTokens{4};
+constexpr TokenCount kFewestSplitKeys{32 * kMlaFewCtas}, kClusterSplitKeys{64 * kMlaFewCtas};
+constexpr int32_t kClusterCutCost = 4;
 // What a cut costs of tiles with more rows than kMlaNarrowRows: a CTA leaves 128 KiB of sums there, which are
 // written, read and folded.
 constexpr int32_t kWideCutCost = 14;
@@ -61,6 +67,11 @@ const char* FewRowsProblem(const MlaAttentionArgs& args) {
   if (work.query_tile != TokenCount(1)) return "tiles of one token";
   if (args.q.dim(1) > kMlaFewRows) return "16 heads at most";
   if (args.plan.mask_words > 1) return "trees of 64 nodes at most";
+  if (work.ctas != 1 && work.ctas != kMlaFewCtas) return "workers of 1 or 8 CTAs";
+  // Where a row lies is a number of 32 bits there.
+  if (args.store.read_layout().page_size().TokensIn(args.store.num_pages()).raw() > INT32_MAX) {
+    return "a store of 2^31 rows at most";
+  }
   return nullptr;
 }
 
@@ -88,6 +99,7 @@ void Run(const MlaAttentionArgs& args, const KeyLists& lists, MlaKernel kernel,
   const char* problem = TensorCoreProblem(args);
   const bool has_few = kernel == MlaKernel::kFewRows;
   if (problem == nullptr && has_few) problem = FewRowsProblem(args);
+  if (lists.chosen != nullptr && args.plan.work.ctas > 1) problem = "workers of one CTA for lists";
   Require(problem == nullptr, "mla attention on tensor cores: expected {}", problem);
   const bool is_narrow = args.plan.work.query_tile.raw() * args.q.dim(1) <= kMlaNarrowRows;
   const bool has_codes = args.store.read_layout().format() == KvFormat::kLatentFp8;
@@ -95,13 +107,19 @@ void Run(const MlaAttentionArgs& args, const KeyLists& lists, MlaKernel kernel,
    : is_narrow && has_codes ? LaunchMlaCodes
    : is_narrow              ? LaunchMlaNarrow
                             : LaunchMlaWarpgroup)(args, lists, stream, status);
+  if (has_few && args.plan.work.ctas > 1) return;  // whoever is last has merged
   LaunchMlaMerge(args, MlaExponent::kBase2, stream, status);
 }
 
 }  // namespace
 
-WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, bool exact,
-                       TokenCount most_tokens) {
+MlaRoom QueryMlaRoom() {
+  return {.num_sms = QueryDevice().num_sms, .num_clusters = MostMlaClusters()};
+}
+
+WorkShape MlaWorkShape(const MlaShape& shape, const MlaRoom& room, MlaStep step, bool exact,
+                       TokenCount most_tokens, KvFormat format) {
+  const int32_t num_sms = room.num_sms;
   quire::Validate(shape);
   Require(num_sms >= 1, "num_sms: expected >= 1, got {}", num_sms);
   const bool decodes = step == MlaStep::kDecode;
@@ -112,13 +130,21 @@ WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, boo
   // A CTA fills a multiprocessor. A tile of more rows than it holds takes several, side by side so that
   // they read the same keys at about the same time.
   const int32_t ctas = CeilDiv(shape.num_heads, kMlaRows);
-  const bool are_apart = !exact && most_tokens <= kMostFewTokens &&
-                         shape.num_heads <= kMlaFewRows &&
-                         most_tokens.raw() * shape.num_heads <= kMostRowsApart;
+  const bool are_few = !exact && most_tokens <= kMostFewTokens && shape.num_heads <= kMlaFewRows;
+  const bool are_apart = are_few && most_tokens.raw() * shape.num_heads <= kMostRowsApart;
   if (!decodes && !are_apart) {
     work.query_tile = Min(TokenCount(std::max(1, kMlaRows / shape.num_heads)), most_tokens);
   }
   work.num_workers = std::max(1, num_sms / ctas);
+  // Clusters that leave a quarter of the device idle are not worth it.
+  const bool has_clusters = int64_t{room.num_clusters} * kMlaFewCtas * 4 >= int64_t{num_sms} * 3;
+  if (has_clusters && are_few && work.query_tile == TokenCount(1) &&
+      shape.dims == KvDims{512, 64} && format == KvFormat::kLatentBf16) {
+    work.ctas = kMlaFewCtas;
+    work.num_workers = room.num_clusters;
+    work.split = most_tokens <= kFewestTokens ? kFewestSplitKeys : kClusterSplitKeys;
+    work.cut_cost = kClusterCutCost;
+  }
   if (work.query_tile.raw() * shape.num_heads > kMlaNarrowRows) work.cut_cost = kWideCutCost;
   return work;
 }
@@ -151,7 +177,7 @@ void MlaAttention(const MlaAttentionArgs& args, MlaKernel kernel, const Stream& 
 }
 
 WorkShape SparseWorkShape(const MlaShape& shape, int32_t top_k, int32_t num_sms, bool exact) {
-  WorkShape work = MlaWorkShape(shape, num_sms, MlaStep::kDecode, exact);
+  WorkShape work = MlaWorkShape(shape, {.num_sms = num_sms}, MlaStep::kDecode, exact);
   work.most_keys = TokenCount(top_k);
   return work;
 }

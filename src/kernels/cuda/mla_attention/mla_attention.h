@@ -23,11 +23,20 @@ enum class MlaKernel { kPlain, kTensorCore, kFewRows };
 // What a step is like. kDecode: every sequence has one query token at most, so no two of them share keys.
 enum class MlaStep { kDecode, kAny };
 
-// How the kernels want their work cut on a device of num_sms multiprocessors: a worker for every CTA, or
-// CTAs of a tile, that runs at once. A step of another kind, or of more tokens than `most_tokens`, is computed
-// right as well, only more slowly.
-WorkShape MlaWorkShape(const MlaShape& shape, int32_t num_sms, MlaStep step, bool exact,
-                       TokenCount most_tokens = TokenCount(INT32_MAX));
+// What a device runs at once: multiprocessors, and clusters of CTAs each of which is a worker of few rows.
+struct MlaRoom {
+  int32_t num_sms = 1;
+  int32_t num_clusters = 0;
+};
+// Of the device at hand.
+MlaRoom QueryMlaRoom();
+
+// How the kernels want their work cut: a worker for every CTA, or CTAs of a tile, or cluster of CTAs, that runs at once.
+// A step of another kind, of more tokens than `most_tokens`, or over rows of another format, is computed right as well,
+// only more slowly.
+WorkShape MlaWorkShape(const MlaShape& shape, const MlaRoom& room, MlaStep step, bool exact,
+                       TokenCount most_tokens = TokenCount(INT32_MAX),
+                       KvFormat format = KvFormat::kLatentBf16);
 
 // Enough for any plan of this capacity.
 ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& work,
@@ -37,7 +46,7 @@ ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& 
 // (q and the store on 16 bytes, out on two elements), and of those for few rows where tokens are few.
 MlaKernel ChooseMlaKernel(const MlaAttentionArgs& args);
 
-// Launches and returns.
+// Launches and returns. In a stream that overlaps (device/cuda/launch.h), the kernel before has not written the plan.
 void MlaAttention(const MlaAttentionArgs& args, const Stream& stream, StatusWord status = {});
 // The same with a kernel of the caller's choice, for tests and benchmarks. Throws
 // Error(kInvalidArgument) if it cannot take these arguments.

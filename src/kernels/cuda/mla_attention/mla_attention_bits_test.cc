@@ -242,5 +242,54 @@ TEST_P(CudaMlaBitsTest, ATreeRowEqualsPlainDecodeOverItsPath) {
   ExpectTreeRowsEqualDecode(1000, wide, 61, 2);
 }
 
+// ---- Few rows ----
+
+// By workers that are so many CTAs each.
+class CudaMlaFewBitsTest : public ::testing::TestWithParam<int32_t> {
+ protected:
+  void SetUp() override {
+    if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  }
+  static AttentionResult Attend(const PagedBatch& batch, int32_t num_workers, int repeats = 1) {
+    return RunMlaOnDevice(batch, {.kernel = MlaKernel::kFewRows,
+                                  .num_workers = num_workers,
+                                  .ctas = GetParam(),
+                                  .repeats = repeats,
+                                  .exact = false,
+                                  .faults = testing::ActiveFaults()});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Ctas, CudaMlaFewBitsTest, ::testing::Values(1, kMlaFewCtas),
+                         [](const auto& test) { return std::to_string(test.param); });
+
+TEST_P(CudaMlaFewBitsTest, PageSizesChangeNoBit) {
+  for (const int32_t workers : {1, 3, 40}) {
+    const PagedBatch one(MixedSequences(), {.page_size = PageSize(1), .num_heads = 16});
+    const AttentionResult expected = Attend(one, workers);
+    for (int page_size : {2, 16, 48, 61, 64, 128}) {
+      const PagedBatch batch(MixedSequences(),
+                             {.page_size = PageSize(page_size), .num_heads = 16, .page_seed = 77});
+      EXPECT_EQ(BitMismatch(Attend(batch, workers), expected), "")
+          << "page size " << page_size << ", " << workers << " workers";
+    }
+  }
+}
+
+// What a run leaves in plan and workspace is what the next one needs, and who is last changes nothing.
+TEST_P(CudaMlaFewBitsTest, RepeatsChangeNoBit) {
+  for (const int32_t workers : {1, 2, 15, 40}) {
+    for (const std::vector<SequenceCase>& seqs :
+         {MixedSequences(), std::vector<SequenceCase>{{1, 9000, {}, 3}}}) {
+      const PagedBatch batch(seqs, {.num_heads = 16});
+      const AttentionResult expected = Attend(batch, workers);
+      for (int i = 0; i < 5; ++i) {
+        ASSERT_EQ(BitMismatch(Attend(batch, workers, /*repeats=*/4), expected), "")
+            << workers << " workers";
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quire::cuda

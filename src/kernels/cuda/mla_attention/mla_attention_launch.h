@@ -15,6 +15,8 @@ namespace quire::cuda {
 inline constexpr int32_t kMlaRows = 64;
 // And those that are made for fewer.
 inline constexpr int32_t kMlaNarrowRows = 16, kMlaFewRows = 16;
+// CTAs of a cluster that is a worker of few rows.
+inline constexpr int32_t kMlaFewCtas = 8;
 
 // A state of running softmax in the workspace: m [rows], l [rows], and sums in patches of 16 rows and 8
 // columns, row of patches by row of patches. In a patch sums lie as tensor cores leave them in a warp, four
@@ -48,9 +50,11 @@ void LaunchMlaNarrow(const MlaAttentionArgs& args, const KeyLists& lists, const 
 void LaunchMlaCodes(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
                     StatusWord status);
 // Tiles of a token, of kMlaFewRows rows at most, over bf16 rows, not in exact mode, and of trees that a word is
-// enough for.
+// enough for. A worker is a CTA or a cluster of kMlaFewCtas; clusters fold their partials, too.
 void LaunchMlaFew(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
                   StatusWord status);
+// How many such clusters the device at hand runs at once.
+int32_t MostMlaClusters();
 // Folds the partials of cut tiles and writes their rows.
 void LaunchMlaMerge(const MlaAttentionArgs& args, MlaExponent exponent, const Stream& stream,
                     StatusWord status);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/store.h"
@@ -31,7 +32,17 @@ using testing::PagedBatch;
 using testing::PagedBatchShape;
 using testing::ReferenceAttention;
 
-constexpr MlaKernel kKernels[] = {MlaKernel::kPlain, MlaKernel::kTensorCore, MlaKernel::kFewRows};
+// A kernel, and what its workers are.
+struct Way {
+  MlaKernel kernel;
+  int32_t ctas = 1;
+
+  operator MlaKernel() const { return kernel; }  // NOLINT(google-explicit-constructor)
+};
+constexpr Way kKernels[] = {{MlaKernel::kPlain},
+                            {MlaKernel::kTensorCore},
+                            {MlaKernel::kFewRows},
+                            {MlaKernel::kFewRows, kMlaFewCtas}};
 
 bool Takes(MlaKernel kernel, KvFormat format, KvDims dims, int32_t num_heads) {
   if (kernel == MlaKernel::kPlain) return true;
@@ -50,10 +61,11 @@ std::vector<bool> ModesOf(MlaKernel kernel) {
   return kernel == MlaKernel::kFewRows ? std::vector<bool>{false} : std::vector<bool>{true, false};
 }
 
-AttentionResult Attend(const PagedBatch& batch, MlaKernel kernel, int32_t num_workers = 3,
+AttentionResult Attend(const PagedBatch& batch, Way way, int32_t num_workers = 3,
                        bool exact = true) {
-  return RunMlaOnDevice(batch, {.kernel = kernel,
+  return RunMlaOnDevice(batch, {.kernel = way,
                                 .num_workers = num_workers,
+                                .ctas = way.ctas,
                                 .exact = exact,
                                 .faults = testing::ActiveFaults()});
 }
@@ -145,14 +157,16 @@ TEST(CudaMlaAttentionTest, IsNearTheReference) {
                                       .format = c.format,
                                       .dims = c.dims,
                                       .num_heads = c.num_heads});
-      for (MlaKernel kernel : kKernels) {
+      for (Way kernel : kKernels) {
         if (!Takes(kernel, c)) continue;
         SCOPED_TRACE(std::string(c.name) + ", page size " + std::to_string(page_size) +
-                     ", kernel " + std::to_string(static_cast<int>(kernel)));
+                     ", kernel " + std::to_string(static_cast<int>(kernel.kernel)) + ", " +
+                     std::to_string(kernel.ctas) + " CTAs");
         const ReferenceAttention reference = ReferenceOf(batch, kernel);
         for (const bool exact : ModesOf(kernel)) {
           for (const MlaStep step : {MlaStep::kAny, MlaStep::kDecode}) {
             ExpectNear(reference, RunMlaOnDevice(batch, {.kernel = kernel,
+                                                         .ctas = kernel.ctas,
                                                          .exact = exact,
                                                          .step = step,
                                                          .faults = testing::ActiveFaults()}));
@@ -192,7 +206,7 @@ TEST(CudaMlaAttentionTest, SizesOfFp8RowsAndQueriesDoNotMatter) {
 TEST(CudaMlaAttentionTest, WhereNothingIsVisibleThereAreZerosAndMinusInfinity) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{5, 3, {}, 3}, {2, 0, {}, 4}}, {.num_heads = 5});
-  for (MlaKernel kernel : kKernels) {
+  for (Way kernel : kKernels) {
     const AttentionResult result = Attend(batch, kernel, 3, ModesOf(kernel).front());
     for (int64_t token : {0, 1, 5, 6}) {
       const AttentionResult rows = Tokens(result, batch.shape(), token, 1);
@@ -256,7 +270,7 @@ void ExpectOnlyThoseWhoSeeIt(float poison, int32_t num_heads, KvFormat format,
 TEST(CudaMlaAttentionTest, AKeyThatIsNotFiniteReachesOnlyTheQueriesThatSeeIt) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (MlaKernel kernel : kKernels) {
+  for (Way kernel : kKernels) {
     for (KvFormat format : {KvFormat::kLatentF32, KvFormat::kLatentBf16, KvFormat::kLatentFp8}) {
       if (!Takes(kernel, format, {512, 64}, 16)) continue;
       for (float poison : {nan, std::numeric_limits<float>::infinity()}) {
@@ -279,7 +293,7 @@ TEST(CudaMlaAttentionTest, LargeScoresNeitherOverflowNorLoseTheMaximum) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{3, 150, {}, 3}}, {.num_heads = 4});
   for (int64_t p = 0; p < 150; ++p) OverwriteRow(batch, 0, p, p % 3 == 0 ? 2.0f : -300.0f);
-  for (MlaKernel kernel : kKernels) {
+  for (Way kernel : kKernels) {
     for (const bool exact : ModesOf(kernel)) {
       ExpectNear(ReferenceOf(batch, kernel), Attend(batch, kernel, 3, exact));
     }
@@ -291,10 +305,12 @@ TEST(CudaMlaAttentionTest, LargeScoresNeitherOverflowNorLoseTheMaximum) {
 TEST(CudaMlaAttentionTest, Bf16OutputsAreTheRoundedOnes) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{3, 150, {}, 3}, {1, 1500, {}, 4}}, {.num_heads = 4});
-  for (MlaKernel kernel : kKernels) {
+  for (Way kernel : kKernels) {
     const AttentionResult wide = Attend(batch, kernel, 3, ModesOf(kernel).front());
-    const AttentionResult narrow = RunMlaOnDevice(
-        batch, {.kernel = kernel, .exact = ModesOf(kernel).front(), .bf16_out = true});
+    const AttentionResult narrow = RunMlaOnDevice(batch, {.kernel = kernel,
+                                                          .ctas = kernel.ctas,
+                                                          .exact = ModesOf(kernel).front(),
+                                                          .bf16_out = true});
     EXPECT_EQ(testing::BitMismatch(narrow.out, RoundedToBf16(wide.out)), "");
   }
 }
@@ -303,10 +319,11 @@ TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) 
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{1, 10, {}, 2}, {1, 100, {}, 3}}, {.num_heads = 16});
   SerialExecutor executor;
-  for (MlaKernel kernel : kKernels) {
+  for (Way kernel : kKernels) {
     for (int32_t page : {-7, static_cast<int32_t>(batch.pool_pages().raw())}) {
-      const WorkShape work =
-          MlaWorkShape({.num_heads = 16}, 4, MlaStep::kDecode, ModesOf(kernel).front());
+      WorkShape work = MlaWorkShape({.num_heads = 16}, {.num_sms = 4}, MlaStep::kDecode,
+                                    ModesOf(kernel).front());
+      work.ctas = kernel.ctas;
       PlanStorage storage(batch.Capacity(), work);
       Plan plan = storage.Make(batch.seqs(), executor);
       std::vector<PageId> rows(plan.page_rows.begin(), plan.page_rows.end());
@@ -340,7 +357,8 @@ TEST(CudaMlaAttentionTest, APageOutsideThePoolIsReportedAndReadsTheScratchPage) 
 TEST(CudaMlaAttentionTest, TheKernelFollowsShapeTypesAndAlignment) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{3, 150, {}, 3}}, {.num_heads = 4});
-  PlanStorage storage(batch.Capacity(), MlaWorkShape({.num_heads = 4}, 4, MlaStep::kAny, true));
+  PlanStorage storage(batch.Capacity(),
+                      MlaWorkShape({.num_heads = 4}, {.num_sms = 4}, MlaStep::kAny, true));
   SerialExecutor executor;
   const Plan& plan = storage.Make(batch.seqs(), executor);
   DeviceArrays arrays;
@@ -360,8 +378,8 @@ TEST(CudaMlaAttentionTest, TheKernelFollowsShapeTypesAndAlignment) {
   args.out = {wide.data() + 1, {3, 4, 512}};
   EXPECT_EQ(ChooseMlaKernel(args), MlaKernel::kPlain);
 
-  PlanStorage few(batch.Capacity(),
-                  MlaWorkShape({.num_heads = 4}, 4, MlaStep::kAny, false, TokenCount(8)));
+  PlanStorage few(batch.Capacity(), MlaWorkShape({.num_heads = 4}, {.num_sms = 4}, MlaStep::kAny,
+                                                 false, TokenCount(8)));
   MlaAttentionArgs few_args{.plan = few.Make(batch.seqs(), executor),
                             .store = store,
                             .q = {q.data(), {3, 4, 576}},
@@ -376,20 +394,22 @@ TEST(CudaMlaAttentionTest, TheKernelFollowsShapeTypesAndAlignment) {
 TEST(CudaMlaAttentionTest, BadArgumentsAreNamed) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const PagedBatch batch({{3, 150, {}, 3}}, {.format = KvFormat::kLatentF32, .num_heads = 4});
-  EXPECT_EQ(ErrorMessage([&] { Attend(batch, MlaKernel::kTensorCore); }),
+  EXPECT_EQ(ErrorMessage([&] { Attend(batch, {MlaKernel::kTensorCore}); }),
             "mla attention on tensor cores: expected a bf16 or fp8 store");
   const PagedBatch narrow({{3, 150, {}, 3}}, {.num_heads = 4});
-  EXPECT_EQ(ErrorMessage([&] { Attend(narrow, MlaKernel::kFewRows, 3, /*exact=*/true); }),
+  EXPECT_EQ(ErrorMessage([&] { Attend(narrow, {MlaKernel::kFewRows}, 3, /*exact=*/true); }),
             "mla attention on tensor cores: expected a plan that is not exact");
-  EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 0}, 2, MlaStep::kAny, true); }),
+  EXPECT_EQ(ErrorMessage(
+                [] { (void)MlaWorkShape({.num_heads = 0}, {.num_sms = 2}, MlaStep::kAny, true); }),
             "shape.num_heads: expected >= 1, got 0");
-  EXPECT_EQ(ErrorMessage([] { (void)MlaWorkShape({.num_heads = 1}, 0, MlaStep::kAny, true); }),
+  EXPECT_EQ(ErrorMessage(
+                [] { (void)MlaWorkShape({.num_heads = 1}, {.num_sms = 0}, MlaStep::kAny, true); }),
             "num_sms: expected >= 1, got 0");
 }
 
 TEST(CudaMlaWorkShapeTest, TilesFillCtasAndWorkersTheDevice) {
   const auto shape = [](int32_t num_heads, MlaStep step) {
-    return MlaWorkShape({.num_heads = num_heads}, 132, step, true);
+    return MlaWorkShape({.num_heads = num_heads}, {.num_sms = 132}, step, true);
   };
   // 64 rows are a CTA's, of one multiprocessor.
   EXPECT_EQ(shape(16, MlaStep::kAny).query_tile, TokenCount(4));
@@ -403,7 +423,7 @@ TEST(CudaMlaWorkShapeTest, TilesFillCtasAndWorkersTheDevice) {
   EXPECT_EQ(shape(128, MlaStep::kDecode).num_workers, 66);
   // Few rows are apart, and never more tokens in a tile than there are.
   const auto tile_of = [](int32_t num_heads, int64_t most_tokens, bool exact) {
-    return MlaWorkShape({.num_heads = num_heads}, 132, MlaStep::kAny, exact,
+    return MlaWorkShape({.num_heads = num_heads}, {.num_sms = 132}, MlaStep::kAny, exact,
                         TokenCount(most_tokens))
         .query_tile;
   };
@@ -411,6 +431,42 @@ TEST(CudaMlaWorkShapeTest, TilesFillCtasAndWorkersTheDevice) {
   EXPECT_EQ(tile_of(8, 4, true), TokenCount(4));
   EXPECT_EQ(tile_of(8, 6, false), TokenCount(6));
   EXPECT_EQ(tile_of(16, 3, false), TokenCount(3));
+}
+
+TEST(CudaMlaWorkShapeTest, WorkersOfFewTokensAreClusters) {
+  const auto shape = [](int32_t num_heads, int64_t most_tokens, bool exact, KvFormat format,
+                        int32_t num_clusters) {
+    return MlaWorkShape({.num_heads = num_heads}, {.num_sms = 132, .num_clusters = num_clusters},
+                        MlaStep::kDecode, exact, TokenCount(most_tokens), format);
+  };
+  constexpr KvFormat kBf16 = KvFormat::kLatentBf16;
+  for (const int32_t fit : {15, 16, 13}) {
+    const WorkShape few = shape(16, 8, false, kBf16, fit);
+    EXPECT_EQ(few.ctas, kMlaFewCtas);
+    EXPECT_EQ(few.num_workers, fit);
+  }
+  // A short sequence is cut for more clusters than one where there are not tokens enough for them.
+  for (const auto& [tokens, split] : {std::pair{1, 256}, {4, 256}, {5, 512}, {8, 512}}) {
+    EXPECT_EQ(shape(16, tokens, false, kBf16, 15).split, TokenCount(split)) << tokens << " tokens";
+  }
+  // The kernels for all else have a CTA of their own for every worker, and so has this one where few clusters fit.
+  for (const WorkShape& other :
+       {shape(16, 9, false, kBf16, 15), shape(17, 8, false, kBf16, 15),
+        shape(16, 8, true, kBf16, 15), shape(16, 8, false, KvFormat::kLatentFp8, 15),
+        shape(16, 8, false, kBf16, 12), shape(16, 8, false, kBf16, 0)}) {
+    EXPECT_EQ(other.ctas, 1);
+    EXPECT_EQ(other.num_workers, 132);
+    EXPECT_EQ(other.split, other.exact ? TokenCount(1024) : TokenCount(64));
+  }
+}
+
+// What MlaWorkShape is told on this device, and what it makes of it.
+TEST(CudaMlaWorkShapeTest, ClustersThatTheDeviceRunsAtOnceFitIt) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const MlaRoom room = QueryMlaRoom();
+  EXPECT_EQ(room.num_sms, QueryDevice().num_sms);
+  EXPECT_GE(room.num_clusters, 0);
+  EXPECT_LE(room.num_clusters * kMlaFewCtas, room.num_sms);
 }
 
 }  // namespace

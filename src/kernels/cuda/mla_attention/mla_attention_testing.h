@@ -110,6 +110,7 @@ class PlanCopy {
     plan_.tiles = arrays_.Put(plan.tiles);
     plan_.workers = arrays_.Put(plan.workers);
     plan_.merges = arrays_.Put(plan.merges);
+    plan_.arrived = arrays_.Put(std::span<const int32_t>(plan.arrived));
   }
   const Plan& plan() const { return plan_; }
 
@@ -140,6 +141,8 @@ inline std::vector<float> RoundedToBf16(std::span<const float> values) {
 struct MlaDeviceRun {
   MlaKernel kernel = MlaKernel::kPlain;  // others read the queries as bf16
   int32_t num_workers = 3;
+  int32_t ctas = 1;  // of a worker
+  int repeats = 1;   // over the same plan and workspace
   bool exact = true;
   MlaStep step = MlaStep::kAny;
   TokenCount tile_tokens{0};  // where set, instead of the tiles that the step would have
@@ -155,12 +158,13 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
   const testing::PagedBatchShape& shape = batch.shape();
   const MlaShape mla{.num_heads = shape.num_heads, .dims = shape.dims};
   const StepCapacity capacity = run.capacity != nullptr ? *run.capacity : batch.Capacity();
-  WorkShape work = MlaWorkShape(mla, run.num_workers, run.step, run.exact);
+  WorkShape work = MlaWorkShape(mla, {.num_sms = run.num_workers}, run.step, run.exact);
   if (run.kernel == MlaKernel::kFewRows) {
     work.query_tile = TokenCount(1);
   }
   if (run.tile_tokens > TokenCount(0)) work.query_tile = run.tile_tokens;
   work.num_workers = run.num_workers;
+  work.ctas = run.ctas;
   SerialExecutor executor;
   PlanStorage storage(capacity, work);
   const PlanCopy plan(storage.Make(batch.seqs(), executor, run.faults));
@@ -186,7 +190,7 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
   } else {
     args.q = {arrays.Put(batch.q()).data(), {tokens, heads, shape.dims.values()}};
   }
-  MlaAttention(args, run.kernel, stream, run.status);
+  for (int i = 0; i < run.repeats; ++i) MlaAttention(args, run.kernel, stream, run.status);
   (void)workspace.Values(stream);  // its guards
   testing::AttentionResult result{.out = out.Values(stream), .lse = lse.Values(stream)};
   if (run.bf16_out) {

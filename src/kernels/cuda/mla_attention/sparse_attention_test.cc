@@ -180,7 +180,7 @@ TEST_F(CudaSparseAttentionTest, WorkThatIsCutForAllKeysIsRefused) {
   const PagedBatch batch({{1, 200, {}, 3}}, {.num_heads = 16});
   const MlaShape mla{.num_heads = 16, .dims = batch.shape().dims};
   EXPECT_EQ(SparseWorkShape(mla, 100, 132, true).most_keys, TokenCount(100));
-  const WorkShape work = MlaWorkShape(mla, 3, MlaStep::kDecode, true);
+  const WorkShape work = MlaWorkShape(mla, {.num_sms = 3}, MlaStep::kDecode, true);
   SerialExecutor executor;
   PlanStorage storage(batch.Capacity(), work);
   const PlanCopy plan(storage.Make(batch.seqs(), executor));

@@ -260,6 +260,24 @@ struct PhaseBarrier {
         : "memory");
     return ended != 0;
   }
+  // Arrives at the same barrier of CTA `rank` of the cluster, which has not ended: what this thread has read or
+  // written, or was told of, is before whatever waits there (WaitInCluster).
+  __device__ void ArriveAt(uint32_t rank) const {
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}\n" ::"r"(Address()),
+        "r"(rank)
+        : "memory");
+  }
+  // As Wait, where other CTAs of the cluster arrive or store.
+  __device__ void WaitInCluster(uint32_t parity) const {
+    asm volatile(
+        "{\n.reg .pred done;\nagain:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n}\n" ::"r"(Address()),
+        "r"(parity)
+        : "memory");
+  }
   // Until the phase of this parity (0, 1, 0, ...) has ended.
   __device__ void Wait(uint32_t parity) const {
     asm volatile(
@@ -284,6 +302,43 @@ struct RingPosition {
     parity ^= 1;
   }
 };
+
+// ---- Clusters ----
+
+__device__ inline uint32_t RankInCluster() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// All threads of all CTAs arrive, and each waits later: then every CTA has begun, and has the barriers that it
+// initialised (FenceBarrierInit) before. Nothing else that was written: a fence for that would take its time.
+__device__ inline void ArriveAtCluster() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
+__device__ inline void WaitForCluster() {
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// Stores at `to`, an address of this CTA's shared memory, in that of CTA `rank`; `barrier`, likewise, counts the bytes
+// there.
+__device__ inline void StoreAt(uint32_t rank, uint32_t to, float v, uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .b32 there, counts;\nmapa.shared::cluster.u32 there, %0, %3;\n"
+      "mapa.shared::cluster.u32 counts, %1, %3;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %2, [counts];\n"
+      "}\n" ::"r"(to),
+      "r"(barrier), "f"(v), "r"(rank)
+      : "memory");
+}
+__device__ inline void StoreAt(uint32_t rank, uint32_t to, float4 v, uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .b32 there, counts;\nmapa.shared::cluster.u32 there, %0, %6;\n"
+      "mapa.shared::cluster.u32 counts, %1, %6;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], "
+      "{%2, %3, %4, %5}, [counts];\n}\n" ::"r"(to),
+      "r"(barrier), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(rank)
+      : "memory");
+}
 
 // What a kernel is told of a tensor takes its time to come, too.
 __device__ inline void PrefetchTensorMap(const void* tensor_map) {
