@@ -46,7 +46,8 @@ ByteOffset MlaAttentionWorkspace(const StepCapacity& capacity, const WorkShape& 
 // (q and the store on 16 bytes, out on two elements), and of those for few rows where tokens are few.
 MlaKernel ChooseMlaKernel(const MlaAttentionArgs& args);
 
-// Launches and returns. In a stream that overlaps (device/cuda/launch.h), the kernel before has not written the plan.
+// Launches and returns. In a stream that overlaps (device/cuda/launch.h), the kernel before has written neither the plan
+// nor keys of earlier steps: those that come before the step's last num_tokens.
 void MlaAttention(const MlaAttentionArgs& args, const Stream& stream, StatusWord status = {});
 // The same with a kernel of the caller's choice, for tests and benchmarks. Throws
 // Error(kInvalidArgument) if it cannot take these arguments.

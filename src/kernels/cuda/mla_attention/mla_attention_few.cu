@@ -76,6 +76,7 @@ struct FewPiece {
   int32_t kv_end;  // the token sees the keys before it, but of a tree's nodes those of its path
   int32_t nodes_begin;  // INT32_MAX where there are none
   int32_t kv_len;
+  int32_t old_end;  // keys before it are of earlier steps
   int32_t page_row;
   int32_t begin, end;
   int32_t partial;  // that it becomes if others have splits of the token, too
@@ -166,12 +167,14 @@ class FewPieces {
                 .kv_len = __shfl_sync(kAllLanes, place_.kv_len, tile.seq),
                 .row = __shfl_sync(kAllLanes, place_.row, tile.seq)};
     if (tile.seq >= kWarp) place = PlaceAt(static_cast<size_t>(tile.seq));
-    FewPiece few{.seq = tile.seq,
-                 .token = tile.token,
-                 .kv_end = tile.kv_end,
-                 .nodes_begin = INT32_MAX,
-                 .kv_len = place.kv_len,
-                 .page_row = place.row};
+    FewPiece few{
+        .seq = tile.seq,
+        .token = tile.token,
+        .kv_end = tile.kv_end,
+        .nodes_begin = INT32_MAX,
+        .kv_len = place.kv_len,
+        .old_end = min(place.committed, place.kv_len) - static_cast<int32_t>(args_.num_tokens),
+        .page_row = place.row};
     // Bits depend on the step anyway: a tree's nodes are gone over together. A list is of the token's own keys.
     if (place.committed != place.kv_len && (kCtas > 1 || args_.lists.chosen == nullptr)) {
       few.nodes_begin = place.committed;
@@ -223,15 +226,16 @@ class FewProducer {
   static constexpr int32_t kRoundKeys = 4 * kStageKeys;
 
   // A key takes two steps to be found, each of which asks memory for what the next one needs: they are taken one and
-  // two rounds before it is copied. The plan is older than the kernel before this one; queries and keys are not.
+  // two rounds before it is copied. The plan is older than the kernel before this one, and so are keys of earlier
+  // steps: they are asked for before the turn, as far as there is room. Queries, and keys of this step, are not.
   __device__ void Copy(const FewPiece& few) {
     if (HasLists()) TakeTurn();  // which the kernel before may have written
     const uint64_t nodes = few.Nodes(args_);
     int32_t own = few.begin + lane_ / 8 * kStageKeys + warp_ * 8 + lane_ % 8;
     PagedKey paged = PageOf(few, ListedAt(few, nodes, own));
     int32_t listed = ListedAt(few, nodes, own += kRoundKeys);
-    TakeTurn();
-    CopyQueries(few);
+    const int32_t old_end = min(few.old_end, few.begin + kRoundKeys);
+    bool has_asked = false;
 #pragma unroll 1
     for (int32_t key = few.begin; key < few.end;) {
       const int32_t slot = SlotOf(few, paged);
@@ -239,13 +243,19 @@ class FewProducer {
       listed = ListedAt(few, nodes, own += kRoundKeys);
 #pragma unroll 1
       for (int32_t first = 0; first < kWarp && key < few.end; first += 8, key += kStageKeys) {
+        if (!has_asked && key + kStageKeys > old_end) {
+          CopyQueries(few);
+          has_asked = true;
+        }
         CopyStage(slot, first);
       }
     }
+    if (!has_asked) CopyQueries(few);
   }
 
   // Rows that there are not are the first one's.
   __device__ void CopyQueries(const FewPiece& few) {
+    TakeTurn();
     shared_.heard.Wait(asked_parity_ ^ 1);
     const int32_t to = warp_ * 4 + lane_ / 8, row = to < args_.num_heads ? to : 0;
     const Bf16* from = args_.q.Row<Bf16>(few.token, row);
