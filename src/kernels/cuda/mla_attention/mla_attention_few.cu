@@ -377,7 +377,7 @@ class FewWorker {
     for (uint32_t i = 0; i < kQuarterSteps; ++i) {
       LoadMatrices(from + i * 32, q_[i][0], q_[i][1], q_[i][2], q_[i][3]);
     }
-    Tell(shared_.heard);
+    shared_.heard.Arrive();
     asked_parity_ ^= 1;
   }
 
@@ -390,7 +390,7 @@ class FewWorker {
     Sync();  // weights are written, and scores are read
     Rescale();
     AddValues(keys);
-    Tell(shared_.empty[ring_.stage]);
+    shared_.empty[ring_.stage].Arrive();
     ring_.Advance();
   }
 
@@ -814,11 +814,6 @@ class FewWorker {
   __device__ int32_t OwnRow() const { return static_cast<int32_t>(warp_ * 2 + lane_ / kRowLanes); }
 
   __device__ void Sync() const { SyncThreads<kWorkers * kWarp>(1); }
-  // Of the whole warp: what it read, it has.
-  __device__ void Tell(PhaseBarrier& barrier) const {
-    __syncwarp();
-    if (lane_ == 0) barrier.Arrive();
-  }
 
   const FewArgs& args_;
   SharedFew<kCtas>& shared_;
@@ -847,10 +842,10 @@ __global__ void __launch_bounds__((kWorkers + kProducers) * kWarp, 1)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Shared::kStages; ++stage) {
       shared.full[stage].Init(kProducers * kWarp);
-      shared.empty[stage].Init(kWorkers);
+      shared.empty[stage].Init(kWorkers * kWarp);
     }
     shared.asked.Init(kProducers * kWarp);
-    shared.heard.Init(kWorkers);
+    shared.heard.Init(kWorkers * kWarp);
     if constexpr (kCtas > 1) {
       shared.parts.there.Init(1);
       shared.parts.read.Init(kCtas);
