@@ -43,7 +43,7 @@ struct WorkShape {
   // Tiles that are alike and fewer than workers are cut into equal parts, a worker for each, if that leaves
   // few workers idle: for a kernel that is slow to begin with another tile.
   bool even = false;
-  // CTAs that a worker is, if the kernel has them share its pieces. They change nothing of the plan.
+  // CTAs that a worker is, if the kernel has them share its pieces. They change nothing of how work is cut.
   int32_t ctas = 1;
   // Of a kernel that does not read all keys that queries see: none of tiles that see no more than
   // `unread`, and of the others so many at most.

@@ -228,6 +228,8 @@ TileChoice ChooseTile(const TileParams& p, const QuantisedRows& x_codes, const W
   if (!is_aligned) {
     return {.math = math, .size = TileSize::kMedium, .loads = TileLoads::kUnaligned};
   }
+  // Boxes are of pairs of codes: the last of an odd number would not be in one.
+  if (math == TileMath::kFp8 && p.inputs % 2 != 0) size = TileSize::kMedium;
   return {
       .math = math, .size = size.value_or(SmallestThatHolds(rows)), .loads = TileLoads::kAligned};
 }

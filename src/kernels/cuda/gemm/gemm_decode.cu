@@ -325,6 +325,7 @@ bool DecodeCodesTake(const TileParams& p) {
 void LaunchDecodeCodes(const TileParams& p, TileSize size, const Stream& stream) {
   QUIRE_CHECK(DecodeCodesTake(p), "{} inputs and {} experts by decode tiles of codes", p.inputs,
               p.num_experts);
+  QUIRE_CHECK(!p.gated || p.offsets != nullptr, "gate and up of a dense product");
   if (size == TileSize::kDecode) return LaunchCodesOf<ExtentOf(TileSize::kDecode).rows>(p, stream);
   LaunchCodesOf<ExtentOf(TileSize::kMedium).rows>(p, stream);
 }

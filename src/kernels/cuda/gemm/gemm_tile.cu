@@ -113,10 +113,8 @@ void LaunchSize(const TileParams& p, const TileChoice& tile, const Stream& strea
 void LaunchCodes(const TileParams& p, const TileChoice& tile, const Stream& stream) {
   using Medium = Tile<TileMath::kFp8, TileSize::kMedium>;
   if (tile.loads == TileLoads::kUnaligned) return Launch<Medium, TileLoads::kUnaligned>(p, stream);
-  // Boxes are of pairs of codes: the last of an odd number would not be in one.
-  const bool is_in_boxes = p.inputs % 2 == 0;
-  if (is_in_boxes && tile.size == TileSize::kPrefill) return LaunchWarpgroupCodes(p, stream);
-  if (is_in_boxes && DecodeCodesTake(p)) return LaunchDecodeCodes(p, tile.size, stream);
+  if (tile.size == TileSize::kPrefill) return LaunchWarpgroupCodes(p, stream);
+  if (DecodeCodesTake(p)) return LaunchDecodeCodes(p, tile.size, stream);
   Launch<Medium, TileLoads::kAligned>(p, stream);
 }
 

@@ -3,9 +3,10 @@
 // Spans and views hold device pointers, and so does the plan (attn/cuda). The kernels:
 //   kTensorCore  bf16 queries, 512 + 64 values, bf16 or fp8 rows: tensor cores, f32 sums, weights
 //                rounded to bf16 (f16 for fp8 rows) before they meet the values (docs/numerics.md)
+//   kFewRows     the same for a step of few tokens, soon done
 //   kPlain       anything else, in f32 throughout: right for any shape, not fast
-// The order of summation is the plan's in both, so a row's bits depend on its own sequence and
-// position, the split and the kernel, and on nothing else. A page outside the pool is reported
+// The order of summation is the plan's, so with an exact plan, which kFewRows does not take, a row's bits depend on its
+// own sequence and position, the split and the kernel, and on nothing else. A page outside the pool is reported
 // (DeviceFault::kPage, index: the sequence) and read as the scratch page; a partial past the
 // workspace is reported (kCapacity, index: its number) and dropped.
 #ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_H_
@@ -32,8 +33,8 @@ struct MlaRoom {
 MlaRoom QueryMlaRoom();
 
 // How the kernels want their work cut: a worker for every CTA, or CTAs of a tile, or cluster of CTAs, that runs at once.
-// A step of another kind, of more tokens than `most_tokens`, or over rows of another format, is computed right as well,
-// only more slowly.
+// A step of another kind, of more tokens than `most_tokens`, of trees of more than 64 nodes, or over rows of another
+// format, is computed right as well, only more slowly.
 WorkShape MlaWorkShape(const MlaShape& shape, const MlaRoom& room, MlaStep step, bool exact,
                        TokenCount most_tokens = TokenCount(INT32_MAX),
                        KvFormat format = KvFormat::kLatentBf16);

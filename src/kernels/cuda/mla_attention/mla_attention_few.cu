@@ -32,7 +32,7 @@ constexpr int kRows = kMlaFewRows;
 
 // What the CTAs of a cluster have of a piece: of all of them, the columns that this one folds.
 template <int kCtas>
-struct SharedParts {
+struct ClusterParts {
   static constexpr int kPatches = 512 / kPatchColumns / kCtas;
   static constexpr int kOfAWarp = kPatches < kWorkers ? 1 : kPatches / kWorkers;
 
@@ -44,7 +44,7 @@ struct SharedParts {
   static constexpr uint32_t kBytes = sizeof(sums) + sizeof(m) + sizeof(l);
 };
 template <>
-struct SharedParts<1> {
+struct ClusterParts<1> {
   static constexpr int kOfAWarp = 1;
 };
 
@@ -60,7 +60,7 @@ struct SharedFew {
   float2 stats[kRows];                         // m and l, when a piece ends
   PhaseBarrier full[kStages], empty[kStages];  // keys have come; nobody reads them any more
   PhaseBarrier asked, heard;                   // queries have come; everybody has them
-  SharedParts<kCtas> parts;
+  ClusterParts<kCtas> parts;
 };
 static_assert(sizeof(SharedFew<1>) <= 232448 && sizeof(SharedFew<kMlaFewCtas>) <= 232448,
               "227 KiB a CTA");
@@ -83,9 +83,11 @@ struct FewPiece {
   bool is_partial;
 
   __device__ bool HasNodes() const { return nodes_begin != INT32_MAX; }
-  // The nodes that the token sees.
+  // The nodes that the token sees. Asked for before the turn, as the plan is.
   __device__ uint64_t Nodes(const FewArgs& args) const {
-    return HasNodes() ? *args.plan.TreeMask(TokenCount(token)) : 0;
+    if (!HasNodes()) return 0;
+    const auto* mask = reinterpret_cast<const std::byte*>(args.plan.TreeMask(TokenCount(token)));
+    return LoadHere<uint32_t>(mask) | uint64_t{LoadHere<uint32_t>(mask + 4)} << 32;
   }
   // Stages rank * n / ctas and on, of n.
   __device__ void TakeShare(uint32_t rank, uint32_t ctas) {
@@ -336,7 +338,7 @@ class FewProducer {
 // Of weights a warp makes those of two rows, a lane those of two keys of one row.
 template <int kCtas>
 class FewWorker {
-  using Parts = SharedParts<kCtas>;
+  using Parts = ClusterParts<kCtas>;
 
  public:
   __device__ FewWorker(const FewArgs& args, SharedFew<kCtas>& shared)

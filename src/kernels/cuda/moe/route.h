@@ -58,8 +58,8 @@ void SortByExpert(const SortByExpertArgs& args, const Stream& stream);
 // padding of its own.
 void DropPadding(std::span<int32_t> experts, int32_t top_k, LiveRows live, const Stream& stream);
 
-// One launch routes and sorts up to so many choices among so many experts. More of either is faster with
-// more CTAs, or has no room in one.
+// One launch routes and sorts up to so many choices among so many experts: more have no room in the CTA that
+// sorts, or are sorted faster by several.
 inline constexpr int64_t kMaxChoicesRouted = 512;
 inline constexpr int32_t kMaxExpertsRouted = 384;
 bool RoutesAtOnce(const RouteShape& shape, int64_t num_tokens);
