@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kernels/cuda/gemm/gemm_tile.h"
 #include "kernels/cuda/gemm/gemv.h"
 
 namespace quire::cuda {
@@ -120,6 +121,7 @@ GemmKernel ChooseGemm(GemmBackend backend, const GemmArgs& args) {
   if (GemvTakes(args)) return GemmKernel::kGemv;
   if (args.w.format != WeightFormat::kBf16 || args.bias != nullptr) return GemmKernel::kTiles;
   const GemmShape s = ShapeOf(args);
+  if (s.rows <= ExtentOf(TileSize::kDecode).rows) return GemmKernel::kTiles;
   const int64_t y_align = 16 / DTypeBytes(s.y);
   const bool is_aligned = s.inputs % 8 == 0 && s.x_stride % 8 == 0 && s.w_stride % 8 == 0 &&
                           s.x_step % 8 == 0 && s.w_step % 8 == 0 && s.y_stride % y_align == 0 &&

@@ -47,9 +47,9 @@ enum class GemmLane { kMain, kSide };
 // What computes a product.
 enum class GemmKernel {
   kGemv,      // where GemvTakes the product
-  kCublasLt,  // otherwise, with bf16 weights, no bias, and every row of x, w and y on a multiple of 16
-              // bytes; the tile kernel, if cuBLASLt turns out to have no algorithm for the shape
-  kTiles,     // all others, and all with GemmBackend::kTiles
+  kCublasLt,  // otherwise, of more rows than a decode tile has, with bf16 weights, no bias, and every row of x, w and y
+  // on a multiple of 16 bytes; the tile kernel, if cuBLASLt turns out to have no algorithm for the shape
+  kTiles,  // all others, and all with GemmBackend::kTiles
 };
 // Looks at shapes, types and addresses alone, never at memory.
 GemmKernel ChooseGemm(GemmBackend backend, const GemmArgs& args);

@@ -55,7 +55,7 @@ TEST_F(CudaGemmPlannerTest, ProductsEqualTheReferenceWithinTheBound) {
   GemmPlanner planner = Make(GemmBackend::kCublasLt);
   for (const MatrixShape shape :
        {MatrixShape{128, 256}, MatrixShape{576, 2048}, MatrixShape{96, 72}, MatrixShape{33, 131}}) {
-    for (int64_t rows : {1, 2, 16, 65}) {
+    for (int64_t rows : {1, 2, 16, 17, 65}) {
       for (DType dtype : {DType::kBf16, DType::kF32}) {
         SCOPED_TRACE(fmt::format("{} x {}, {} rows, {}", shape.outputs, shape.inputs, rows,
                                  DTypeName(dtype)));
@@ -70,7 +70,7 @@ TEST_F(CudaGemmPlannerTest, ProductsEqualTheReferenceWithinTheBound) {
   }
 }
 
-// Of one row by Gemv, in one step and in several; of more by cuBLASLt.
+// Of one row by Gemv, in one step and in several; of two by tiles, of more by cuBLASLt.
 TEST_F(CudaGemmPlannerTest, HeadsEqualProductsOfTheirOwnWithinTheBound) {
   GemmPlanner planner = Make(GemmBackend::kCublasLt);
   for (const MatrixShape shape : {MatrixShape{512, 128}, MatrixShape{40, 2072}}) {
@@ -88,7 +88,9 @@ TEST_F(CudaGemmPlannerTest, HeadsEqualProductsOfTheirOwnWithinTheBound) {
                           .y = y.view().Columns(0, outputs),
                           .x_step = x_step,
                           .y_step = y_step};
-      EXPECT_EQ(planner.Choose(args), rows == 1 ? GemmKernel::kGemv : GemmKernel::kCublasLt);
+      EXPECT_EQ(planner.Choose(args), rows == 1   ? GemmKernel::kGemv
+                                      : rows == 2 ? GemmKernel::kTiles
+                                                  : GemmKernel::kCublasLt);
       planner.Plan(ShapeOf(args));
       planner.Gemm(args, *stream_);
       const std::vector<float> all = y.Values(*stream_);
@@ -114,7 +116,7 @@ TEST_F(CudaGemmPlannerTest, HeadsEqualProductsOfTheirOwnWithinTheBound) {
 
 TEST_F(CudaGemmPlannerTest, AGraphHasTheBitsOfAnEagerStep) {
   GemmPlanner planner = Make(GemmBackend::kCublasLt);
-  for (int64_t rows : {1, 16, 300}) {
+  for (int64_t rows : {1, 16, 17, 300}) {
     const PlannedProduct eager({576, 2048}, rows, DType::kBf16),
         recorded({576, 2048}, rows, DType::kBf16);
     planner.Plan(ShapeOf(eager.args()));
@@ -130,13 +132,13 @@ TEST_F(CudaGemmPlannerTest, LanesSideBySideHaveTheBitsOfOneAfterTheOther) {
   const DeviceBuffer side("workspace", GemmPlanner::kWorkspaceBytes);
   GemmPlanner planner(GemmBackend::kCublasLt, memory_->bytes(), side.bytes());
   const MatrixShape shape{64, 8192};
-  const PlannedProduct alone(shape, 16, DType::kBf16);
+  const PlannedProduct alone(shape, 17, DType::kBf16);
   planner.Plan(ShapeOf(alone.args()));
   planner.Gemm(alone.args(), *stream_);
   const std::vector<float> expected = alone.y.Values(*stream_);
   Branch branch;
   for (int round = 0; round < 20; ++round) {
-    const PlannedProduct main(shape, 16, DType::kBf16), beside(shape, 16, DType::kBf16);
+    const PlannedProduct main(shape, 17, DType::kBf16), beside(shape, 17, DType::kBf16);
     branch.Fork(*stream_);
     for (int i = 0; i < 10; ++i) {
       planner.Gemm(beside.args(), branch.stream(), GemmLane::kSide);
@@ -154,7 +156,7 @@ TEST_F(CudaGemmPlannerTest, LanesSideBySideHaveTheBitsOfOneAfterTheOther) {
 
 TEST_F(CudaGemmPlannerTest, AShapeIsPlannedOnceAndAnUnplannedOneIsOurFault) {
   GemmPlanner planner = Make(GemmBackend::kCublasLt);
-  const PlannedProduct product({128, 256}, 8, DType::kBf16), other({128, 256}, 9, DType::kBf16);
+  const PlannedProduct product({128, 256}, 17, DType::kBf16), other({128, 256}, 18, DType::kBf16);
   planner.Plan(ShapeOf(product.args()));
   planner.Plan(ShapeOf(product.args()));
   EXPECT_EQ(planner.num_plans(), 1);
@@ -170,7 +172,7 @@ TEST_F(CudaGemmPlannerTest, WhatCublasLtDoesNotTakeGoesToTheTiles) {
   Gemm(same.args(), *stream_);
   EXPECT_EQ(BitMismatch(odd.y.Values(*stream_), same.y.Values(*stream_)), "");
   // A bias too.
-  const PlannedProduct biased({128, 256}, 16, DType::kBf16);
+  const PlannedProduct biased({128, 256}, 17, DType::kBf16);
   const DeviceVector<float> bias(MadeUpValues(1, 128));
   GemmArgs args = biased.args();
   EXPECT_EQ(planner.Choose(args), GemmKernel::kCublasLt);
@@ -284,7 +286,7 @@ TEST_F(CudaGemmPlannerTest, WhatIsNotFewOrNotAlignedIsNotForGemv) {
 
 // Without a device: what is looked at are shapes, types and addresses.
 TEST(GemmKernelTest, ShapesTypesAndAddressesChooseTheKernel) {
-  alignas(16) Bf16 x[9 * 64 + 1] = {}, w[64 * 64] = {}, y[9 * 64 + 1] = {};
+  alignas(16) Bf16 x[17 * 64 + 1] = {}, w[64 * 64] = {}, y[17 * 64 + 1] = {};
   const float bias[64] = {};
   const auto choose = [&](int64_t rows, auto change, GemmBackend backend = GemmBackend::kCublasLt) {
     GemmArgs args{.x = {x, {rows, 64}}, .w = DenseWeights(w, {64, 64}), .y = {y, {rows, 64}}};
@@ -293,20 +295,22 @@ TEST(GemmKernelTest, ShapesTypesAndAddressesChooseTheKernel) {
   };
   const auto nothing = [](GemmArgs&) {};
   EXPECT_EQ(choose(8, nothing), GemmKernel::kGemv);
-  EXPECT_EQ(choose(9, nothing), GemmKernel::kCublasLt);
+  EXPECT_EQ(choose(9, nothing), GemmKernel::kTiles);
+  EXPECT_EQ(choose(16, nothing), GemmKernel::kTiles);
+  EXPECT_EQ(choose(17, nothing), GemmKernel::kCublasLt);
   EXPECT_EQ(choose(8, nothing, GemmBackend::kTiles), GemmKernel::kTiles);
-  EXPECT_EQ(choose(9, nothing, GemmBackend::kTiles), GemmKernel::kTiles);
+  EXPECT_EQ(choose(17, nothing, GemmBackend::kTiles), GemmKernel::kTiles);
   // A bias is added by Gemv and by the tiles, but not by cuBLASLt.
   const auto biased = [&](GemmArgs& a) { a.bias = bias; };
   EXPECT_EQ(choose(8, biased), GemmKernel::kGemv);
-  EXPECT_EQ(choose(9, biased), GemmKernel::kTiles);
+  EXPECT_EQ(choose(17, biased), GemmKernel::kTiles);
   const auto e4m3 = [&](GemmArgs& a) { a.w.format = WeightFormat::kFp8Block, a.w.scales = bias; };
   EXPECT_EQ(choose(8, e4m3), GemmKernel::kTiles);
-  EXPECT_EQ(choose(9, e4m3), GemmKernel::kTiles);
+  EXPECT_EQ(choose(17, e4m3), GemmKernel::kTiles);
   // Gemv writes y anywhere; cuBLASLt does not.
   const auto odd_y = [&](GemmArgs& a) { a.y = {y + 1, {a.x.dim(0), 64}}; };
   EXPECT_EQ(choose(7, odd_y), GemmKernel::kGemv);
-  EXPECT_EQ(choose(9, odd_y), GemmKernel::kTiles);
+  EXPECT_EQ(choose(17, odd_y), GemmKernel::kTiles);
   const auto odd_x = [&](GemmArgs& a) { a.x = {x + 1, {a.x.dim(0), 64}}; };
   EXPECT_EQ(choose(7, odd_x), GemmKernel::kTiles);
 }
