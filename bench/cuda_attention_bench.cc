@@ -70,6 +70,8 @@ constexpr AttentionShape kAttentionShapes[] = {
     {16, 1, 128, 4096, kFp8Rows, 64, Effort::kFull, true},
     {16, 1, 128, 4096, kBf16Rows, 64, Effort::kQuick, true},
     {128, 1, 128, 4096, kBf16Rows, 64, Effort::kQuick, true},
+    {16, 1, 1, 1024, kBf16Rows, 64, Effort::kQuick, true},
+    {16, 1, 1, 131072, kBf16Rows, 64, Effort::kQuick, true},
     {16, 1, 1, 1024, kBf16Rows, 64, Effort::kQuick},
     {16, 1, 128, 4096, kBf16Rows, 61},
     {20, 1, 128, 4096, kBf16Rows, 64, Effort::kQuick},
