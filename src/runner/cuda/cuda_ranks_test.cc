@@ -1,6 +1,5 @@
 // One model on several ranks that share a GPU: with `deterministic` the bits are those of one rank, in eager
-// steps and in graphs; without it the results are close. Of ranks with tokens of their own, what
-// group_runners_test does not have.
+// steps and in graphs; without it the results are close.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -22,10 +21,10 @@
 #include "model/config.h"
 #include "model/weight_source.h"
 #include "runner/cuda/cuda_runner.h"
-#include "runner/cuda/group_runners.h"
 #include "runner/cuda/local_ranks_device.h"
 #include "runner/cuda/memory_plan.h"
 #include "runner/cuda/test_call_count.h"
+#include "runner/cuda/test_ranks.h"
 #include "runner/draft_cases.h"
 #include "runner/layer_drafter.h"
 #include "runner/model_runner.h"
@@ -38,19 +37,6 @@ namespace quire::cuda {
 namespace {
 
 using testing::JobReport;
-
-RunnerOptions ExactOptions(int32_t tp_size, int32_t ep_size, StepMode mode) {
-  RunnerOptions options = OptionsOfRanks(tp_size, ep_size);
-  options.mode = mode;
-  options.deterministic = true;
-  return options;
-}
-
-std::unique_ptr<ModelRunner> RunnerOf(const ModelConfig& config, WeightSource& source,
-                                      const RunnerOptions& options) {
-  return std::make_unique<CudaRunner>(config, source, options,
-                                      cuda::MakeMemoryPlan(config, source, options));
-}
 
 std::string Of(const RunnerOptions& options) {
   return fmt::format("tp {}, ep {}, {}{}", options.tp_size, options.ep_size,
@@ -107,26 +93,6 @@ TEST_P(CudaRanksTest, ChangeNoBitOfAFixture) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, CudaRanksTest, ::testing::ValuesIn(FixtureNames()),
                          [](const auto& name) { return name.param; });
-
-class CudaRanks : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
-  }
-};
-
-// Matrices so large that sums are cut, as many times as the whole matrix says and not a rank's part of it.
-ModelConfig WideConfig() {
-  ModelConfig config = ReadModelConfig(kTrueGeometry);
-  config.hidden_size = 2048;
-  config.num_heads = 16;
-  config.q_lora_rank = 1536;
-  config.dense_width = 4096;
-  config.moe.expert_width = 1024;
-  config.moe.shared_width = 1024;
-  config.vocab_size = 16384;
-  return config;
-}
 
 TEST_F(CudaRanks, ChangeNoBitOfMatricesWhoseSumsAreCut) {
   const ModelConfig config = WideConfig();
@@ -494,108 +460,6 @@ TEST_F(CudaRanks, OfNcclChangeNoBit) {
     for (const int32_t ep_size : {1, size}) {
       const RunnerOptions options = ExactOptions(size, ep_size, StepMode::kGraph);
       ExpectSame(RunTwo(*RunnerOf(config, *source, options)), alone, Of(options));
-    }
-  }
-}
-
-// ---- Tokens of their own ----
-
-std::vector<std::unique_ptr<ModelRunner>> GroupsOf(const ModelConfig& config, WeightSource& source,
-                                                   const RunnerOptions& options,
-                                                   const std::vector<CudaRank>& ranks) {
-  return MakeGroupRunners(config, source, options, cuda::MakeMemoryPlan(config, source, options),
-                          LoadProgress(), ranks);
-}
-
-RunnerOptions ExactGroups(int32_t dp_size, StepMode mode) {
-  RunnerOptions options = ExactOptions(1, 1, mode);
-  options.dp_size = dp_size;
-  return options;
-}
-
-TEST_F(CudaRanks, GroupsChangeNoBitOfMatricesWhoseSumsAreCutNorOfE4m3Weights) {
-  for (const bool is_e4m3 : {false, true}) {
-    ModelConfig config = WideConfig();
-    if (is_e4m3) config.fp8_blocks.emplace();
-    const auto source = MakeDummyWeights(config);
-    const std::vector<JobReport> alone =
-        RunTwo(*RunnerOf(config, *source, ExactOptions(1, 1, StepMode::kEager)));
-    for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
-      const auto groups =
-          GroupsOf(config, *source, ExactGroups(4, mode), ShareDevice(MakeHostRanks(4)));
-      for (const Others others : {Others::kNothing, Others::kTheSame}) {
-        OneOfGroups one(PointersTo(groups), 3, others);
-        ExpectSame(RunTwo(one), alone, is_e4m3 ? "e4m3" : "bf16");
-      }
-    }
-  }
-}
-
-// More choices than one CTA sorts.
-TEST_F(CudaRanks, GroupsChangeNoBitOfLongPrompts) {
-  const ModelConfig config = ReadModelConfig(kTrueGeometry);
-  const auto source = MakeDummyWeights(config);
-  const auto options = [](int32_t dp_size) {
-    RunnerOptions each = ExactGroups(dp_size, StepMode::kGraph);
-    each.page_size = PageSize(64);
-    each.context = TokenCount(4096);
-    each.max_step_tokens = TokenCount(4096);
-    return each;
-  };
-  const auto run = [](Runner& runner) {
-    std::vector<testing::Job> jobs = {MakeJob(runner, 1, 3000, kWholePrompt)};
-    return testing::RunJobs(runner, jobs, 3);
-  };
-  const std::vector<JobReport> alone = run(*RunnerOf(config, *source, options(1)));
-  const auto groups = GroupsOf(config, *source, options(2), ShareDevice(MakeHostRanks(2)));
-  for (const Others others : {Others::kNothing, Others::kTheSame}) {
-    OneOfGroups one(PointersTo(groups), 1, others);
-    ExpectSame(run(one), alone, "2 groups");
-  }
-}
-
-TEST_F(CudaRanks, GroupsReadMasksInCollect) {
-  const ModelConfig config = ReadModelConfig(kHfFixtures / "v3_groups");
-  const auto source = OpenWeightFiles(kHfFixtures / "v3_groups", config);
-  RunnerOptions options = ExactGroups(2, StepMode::kGraph);
-  options.max_seqs = 4;
-  options.page_size = PageSize(16);
-  options.max_step_tokens = TokenCount(64);
-  const auto groups = GroupsOf(config, *source, options, ShareDevice(MakeHostRanks(2)));
-  OneOfGroups one(PointersTo(groups), 1, Others::kNothing);
-  ExpectMasksAreReadByCollect(one);
-}
-
-// Which experts are chosen may differ there, and so may what is drawn.
-TEST_F(CudaRanks, GroupsRunInDefaultMode) {
-  const ModelConfig config = WideConfig();
-  const auto source = MakeDummyWeights(config);
-  for (const StepMode mode : {StepMode::kEager, StepMode::kGraph}) {
-    RunnerOptions options = ExactGroups(4, mode);
-    options.deterministic = false;
-    const auto groups = GroupsOf(config, *source, options, ShareDevice(MakeHostRanks(4)));
-    OneOfGroups one(PointersTo(groups), 2, Others::kTheSame);
-    for (const JobReport& report : RunTwo(one)) {
-      for (const auto& token : report.tokens) EXPECT_TRUE(std::isfinite(token.chosen.logprob));
-    }
-  }
-}
-
-// Where there are as many GPUs.
-TEST_F(CudaRanks, GroupsOfNcclChangeNoBit) {
-  if (!NcclProblem().empty()) GTEST_SKIP() << NcclProblem();
-  if (NumDevices() < 2) GTEST_SKIP() << "one GPU: several groups of NCCL were not run";
-  const ModelConfig config = WideConfig();
-  const auto source = MakeDummyWeights(config);
-  const std::vector<JobReport> alone =
-      RunTwo(*RunnerOf(config, *source, ExactOptions(1, 1, StepMode::kGraph)));
-  for (const int32_t size : {2, 4, 8}) {
-    if (size > NumDevices() || config.moe.route.num_experts % size != 0) break;
-    const auto groups = GroupsOf(config, *source, ExactGroups(size, StepMode::kGraph),
-                                 JoinByNccl(MakeHostRanks(size)));
-    for (const Others others : {Others::kNothing, Others::kTheSame}) {
-      OneOfGroups one(PointersTo(groups), 1, others);
-      ExpectSame(RunTwo(one), alone, fmt::format("{} groups", size));
     }
   }
 }
