@@ -49,7 +49,9 @@ void AddWork(const MeteredRunner& runner, const ModelConfig& config, const StepB
     num_tokens += q_len;
   }
   sum.flops += runner.last_step().logit_rows * HeadFlopsPerRow(config);
-  sum.weight_bytes += static_cast<double>(runner.WeightBytesPerStep(num_tokens).raw());
+  const ByteOffset weights =
+      runner.WeightBytesPerStep(num_tokens, runner.last_step().experts_with_rows);
+  sum.weight_bytes += static_cast<double>(weights.raw());
   sum.tokens += num_tokens;
   const int32_t experts = runner.last_step().fewest_experts;
   sum.fewest_experts = sum.steps == 0 ? experts : std::min(sum.fewest_experts, experts);

@@ -73,8 +73,9 @@ double AttentionFlopsPerToken(const ModelConfig& config, TokenCount visible) {
 }
 
 ByteOffset WeightBytesPerStep(const ModelConfig& config, const ModelWeights& weights,
-                              int64_t num_tokens) {
-  ByteOffset bytes = weights.head.bytes;
+                              int64_t num_tokens, int64_t experts_with_rows) {
+  ByteOffset bytes = weights.head.bytes, experts{0};
+  int64_t most_experts = 0;
   for (const LayerWeights& layer : weights.layers) {
     bytes += Bytes(layer.attention) + Bytes(layer.mlp) + layer.router.bytes;
     if (layer.experts.gate.empty()) continue;
@@ -82,10 +83,14 @@ ByteOffset WeightBytesPerStep(const ModelConfig& config, const ModelWeights& wei
         std::min<int64_t>(num_tokens * config.moe.route.top_k, config.moe.route.num_experts);
     // A rank that has some of the experts has as large a part of those chosen.
     const int64_t count = layer.experts.gate.count;
-    bytes += ByteOffset(Bytes(layer.experts).raw() / count) *
-             (chosen * count / config.moe.route.num_experts);
+    experts += ByteOffset(Bytes(layer.experts).raw() / count) *
+               (chosen * count / config.moe.route.num_experts);
+    most_experts += chosen;
   }
-  return bytes;
+  if (experts_with_rows > 0 && most_experts > 0) {
+    experts = ByteOffset(experts.raw() / most_experts) * experts_with_rows;
+  }
+  return bytes + experts;
 }
 
 }  // namespace quire

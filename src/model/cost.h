@@ -18,10 +18,11 @@ double HeadFlopsPerRow(const ModelConfig& config);
 // The same of attention, for one token that sees `visible` keys.
 double AttentionFlopsPerToken(const ModelConfig& config, TokenCount visible);
 
-// Packed weights that a step of `num_tokens` tokens reads at most: everything dense, and as many
-// experts as that many tokens can choose. One row of the embedding per token.
+// Packed weights that a step of `num_tokens` tokens reads: everything dense, and the experts that have rows, of which all
+// layers together have `experts_with_rows`; if that is 0, as many as that many tokens can choose. One row of the embedding
+// per token.
 ByteOffset WeightBytesPerStep(const ModelConfig& config, const ModelWeights& weights,
-                              int64_t num_tokens);
+                              int64_t num_tokens, int64_t experts_with_rows);
 
 }  // namespace quire
 

@@ -308,6 +308,28 @@ TEST(CpuRunnerTest, PagesThatHeldNaNAreAsGoodAsOthers) {
   EXPECT_EQ(run({1, 2, 3}, 0), expected);
 }
 
+// ---- What is read ----
+
+// One token has all the experts that it can choose; of several tokens some choose the same.
+TEST(CpuRunnerTest, ExpertsWithRowsAreReadAndNoOthers) {
+  const auto runner = Make(kOptions);
+  const std::vector<PageId> pages = FirstPages(8);
+  const auto step = [&](int64_t num_tokens) {
+    const std::vector<int32_t> tokens = RandomTokens(num_tokens, runner->limits().vocab_size, 1);
+    const StepSequence seq{.tokens = tokens, .pages = pages, .want = Want::kNextToken};
+    runner->Step({.sequences = {&seq, 1}});
+    return runner->last_step().experts_with_rows;
+  };
+  const int64_t of_one = step(1);
+  ASSERT_GT(of_one, 0);
+  EXPECT_EQ(runner->WeightBytesPerStep(1, of_one), runner->WeightBytesPerStep(1, 0));
+  const int64_t of_many = step(60);
+  EXPECT_GT(of_many, of_one);
+  EXPECT_EQ(runner->WeightBytesPerStep(60, of_many), runner->WeightBytesPerStep(1, of_many));
+  EXPECT_LT(runner->WeightBytesPerStep(60, of_many - 1), runner->WeightBytesPerStep(60, of_many));
+  EXPECT_LE(runner->WeightBytesPerStep(60, of_many), runner->WeightBytesPerStep(60, 0));
+}
+
 // ---- What is kept ----
 
 TEST(CpuRunnerTest, ASteadyStepLooksAtNewPagesOnly) {

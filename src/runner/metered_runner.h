@@ -26,8 +26,10 @@ struct StepStats {
   int32_t logit_rows = 0;
   int32_t copied_pages = 0;
   PageCount pages_looked_at{0};  // of sequences, on the host: those that were not kept
-  int32_t fewest_experts =
-      0;  // that had rows, of any layer with experts; 0 where nobody counts them
+  // Experts that had rows: of the layer with the fewest of all that have experts, and of all layers together; 0 where
+  // nobody counts them.
+  int32_t fewest_experts = 0;
+  int64_t experts_with_rows = 0;
 };
 
 // Where the time of steps goes.
@@ -60,8 +62,9 @@ class StepTimes {
 class MeteredRunner : public Runner {
  public:
   virtual const MemoryPlan& memory_plan() const = 0;
-  // Weights that a step of `num_tokens` tokens reads at most, as they lie in memory.
-  virtual ByteOffset WeightBytesPerStep(int64_t num_tokens) const = 0;
+  // Weights that a step of `num_tokens` tokens reads, as they lie in memory, if so many experts of all layers together
+  // have rows; of 0 as many as the tokens can choose.
+  virtual ByteOffset WeightBytesPerStep(int64_t num_tokens, int64_t experts_with_rows) const = 0;
 
   // Between Collect and the next Submit:
   virtual const StepStats& last_step() const = 0;
@@ -81,8 +84,8 @@ class RunnerOver : public MeteredRunner {
   explicit RunnerOver(std::unique_ptr<MeteredRunner> target) : target_(std::move(target)) {}
 
   const MemoryPlan& memory_plan() const override { return target_->memory_plan(); }
-  ByteOffset WeightBytesPerStep(int64_t num_tokens) const override {
-    return target_->WeightBytesPerStep(num_tokens);
+  ByteOffset WeightBytesPerStep(int64_t num_tokens, int64_t experts_with_rows) const override {
+    return target_->WeightBytesPerStep(num_tokens, experts_with_rows);
   }
   const StepStats& last_step() const override { return target_->last_step(); }
   const StepTimes& times() const override { return target_->times(); }

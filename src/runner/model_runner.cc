@@ -87,9 +87,10 @@ void ModelRunner::PrepareBuckets() {
   }
 }
 
-ByteOffset ModelRunner::WeightBytesPerStep(int64_t num_tokens) const {
+ByteOffset ModelRunner::WeightBytesPerStep(int64_t num_tokens, int64_t experts_with_rows) const {
   // Every rank reads its own, much alike.
-  return quire::WeightBytesPerStep(model().config(), model().weights(), num_tokens) *
+  return quire::WeightBytesPerStep(model().config(), model().weights(), num_tokens,
+                                   experts_with_rows) *
          plan_.num_ranks;
 }
 
@@ -479,10 +480,12 @@ const StepResult& ModelRunner::Collect() {
 // Layers without experts have none.
 void ModelRunner::CountExperts() {
   stats_.fewest_experts = 0;
+  stats_.experts_with_rows = 0;
   for (const int32_t used : memory_.host_outputs.experts_used) {
     if (used == 0) continue;
     const int32_t fewest = stats_.fewest_experts;
     stats_.fewest_experts = fewest == 0 ? used : std::min(fewest, used);
+    stats_.experts_with_rows += used;
   }
 }
 

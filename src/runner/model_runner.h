@@ -45,7 +45,7 @@ class ModelRunner : public MeteredRunner, private DraftRunner, private TreeGrowe
   const StepResult& Collect() override;
 
   const MemoryPlan& memory_plan() const override { return plan_; }
-  ByteOffset WeightBytesPerStep(int64_t num_tokens) const override;
+  ByteOffset WeightBytesPerStep(int64_t num_tokens, int64_t experts_with_rows) const override;
   const Model& model() const { return device_->model(); }
 
   // Between Collect and the next Submit:

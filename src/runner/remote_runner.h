@@ -34,7 +34,7 @@ class RemoteRunner final : public MeteredRunner {
   const StepResult& Collect() override;
 
   const MemoryPlan& memory_plan() const override { return plan_; }
-  ByteOffset WeightBytesPerStep(int64_t) const override { return plan_.weights; }
+  ByteOffset WeightBytesPerStep(int64_t, int64_t) const override { return plan_.weights; }
   const StepStats& last_step() const override { return stats_; }
   const StepTimes& times() const override { return times_; }
   void TakeTimes(bool) override {}
