@@ -45,7 +45,8 @@ SUITES = (
           "CudaExpertGemmTest.EqualsALoop*:CudaGemmTest.CodesAre*:CudaGemmPlannerTest.FewRowsKeep*", 2),
     Suite("attention", "kernels/cuda_kernels_test", "*CudaMla*:CudaMhaPrefill*", 8,
           "*/CudaMlaBitsTest.ATreeRow*/TensorCore:CudaMlaAttentionTest.WhereNothing*:"
-          "CudaMlaAttentionTest.AKeyThat*:CudaMhaPrefillTest.AKeyThat*", 4),
+          "CudaMlaAttentionTest.AKeyThat*:CudaMhaPrefillTest.AKeyThat*:"
+          "CudaMlaAttentionTest.KeysOfSmall*:*/CudaMlaFewBitsTest.Repeats*/8", 6),
     Suite("choosing keys", "kernels/cuda_kernels_test", "CudaSelectKeys*:*CudaSparse*", 4,
           "CudaSelectKeysTest.KeysBehind*:CudaSelectKeysTest.ByCodesKeysBehind*:"
           "CudaSelectKeysTest.ByCodesALongRow*", 3),
