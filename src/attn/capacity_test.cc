@@ -51,6 +51,8 @@ TEST(CapacityTest, AFactorThatCannotBeIsNamed) {
             "work.split: expected a positive multiple of 64, got 100");
   EXPECT_EQ(ErrorMessage([] { Validate(WorkShape{.cut_cost = -1}); }),
             "work.cut_cost: expected >= 0, got -1");
+  EXPECT_EQ(ErrorMessage([] { Validate(WorkShape{.ctas = 0}); }),
+            "work.ctas: expected >= 1, got 0");
 }
 
 TEST(CapacityTest, ASizeThatOverflowsIsRefusedAndNotWrapped) {

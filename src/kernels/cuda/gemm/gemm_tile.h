@@ -35,8 +35,8 @@ enum class TileMath {
 };
 
 enum class TileSize {
-  // 16 x 64: a row of w is read once for up to 16 rows of x; 16 x 128 by the copy engine
-  // (kernels/cuda/gemm/gemm_decode.h), where that takes the product.
+  // 16 x 64: a row of w is read once for up to 16 rows of x; of kFp8 16 x 128 too, by the copy engine
+  // (kernels/cuda/gemm/gemm_decode.h).
   kDecode,
   kMedium,  // 64 x 64; of kFp8 64 x 128 too, by the copy engine
   // 128 x 128; of bf16 128 x 256. Of that and kFp8 by warpgroups (kernels/cuda/gemm/gemm_warpgroup.h).
@@ -119,8 +119,8 @@ inline constexpr int32_t kMaxSplits = 8;
 
 // How many ranges the inputs are cut into: as many as it takes that one row's product (tiles of 64
 // outputs) has a CTA for each of the 132 multiprocessors, while a range keeps 512 inputs, which is
-// as long as it takes to fill and drain the stages. 96 CTAs whose codes the copy engine brings have as
-// much under way as memory can give. A function of the matrix alone, never of rows.
+// as long as it takes to fill and drain the stages. 96 CTAs whose codes the copy engine brings should
+// have as much under way as memory can give. A function of the matrix alone, never of rows.
 constexpr int32_t GemmSplits(int64_t outputs, int64_t inputs, TileMath math) {
   const int64_t ctas = math == TileMath::kFp8 ? 96 : 132;
   int32_t splits = 1;

@@ -99,7 +99,9 @@ void Run(const MlaAttentionArgs& args, const KeyLists& lists, MlaKernel kernel,
   const char* problem = TensorCoreProblem(args);
   const bool has_few = kernel == MlaKernel::kFewRows;
   if (problem == nullptr && has_few) problem = FewRowsProblem(args);
-  if (lists.chosen != nullptr && args.plan.work.ctas > 1) problem = "workers of one CTA for lists";
+  if (problem == nullptr && lists.chosen != nullptr && args.plan.work.ctas > 1) {
+    problem = "workers of one CTA for lists";
+  }
   Require(problem == nullptr, "mla attention on tensor cores: expected {}", problem);
   const bool is_narrow = args.plan.work.query_tile.raw() * args.q.dim(1) <= kMlaNarrowRows;
   const bool has_codes = args.store.read_layout().format() == KvFormat::kLatentFp8;

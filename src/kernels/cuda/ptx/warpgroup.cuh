@@ -108,7 +108,6 @@ QUIRE_MULTIPLY(MultiplyPanels, "m64n64k16.f32.bf16.bf16", 32, "%32, %33", "%34",
 QUIRE_MULTIPLY(MultiplyPanels, "m64n128k16.f32.bf16.bf16", 64, "%64, %65", "%66", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanels, "m64n256k16.f32.bf16.bf16", 128, "%128, %129", "%130", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanelsF16, "m64n8k16.f32.f16.f16", 4, "%4, %5", "%6", ", 0, 0")
-QUIRE_MULTIPLY(MultiplyPanelsF16, "m64n16k16.f32.f16.f16", 8, "%8, %9", "%10", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanelsF16, "m64n64k16.f32.f16.f16", 32, "%32, %33", "%34", ", 0, 0")
 // The same of e4m3, which is never transposed: a is 64 x 32 and b is n x 32.
 QUIRE_MULTIPLY(MultiplyCodes, "m64n8k32.f32.e4m3.e4m3", 4, "%4, %5", "%6", "")
