@@ -93,6 +93,31 @@ TEST_P(CudaMlaBitsTest, WorkersChangeNoBit) {
   }
 }
 
+// One worker folds splits as it goes; many leave one partial a split, up to 141 of them here, for the merge. Queries
+// of the last two sequences reach different splits.
+TEST_P(CudaMlaBitsTest, ManyPartialsChangeNoBit) {
+  const std::vector<SequenceCase> seqs = {
+      {1, 9000, {}, 3}, {1, 1000, {}, 4}, {2, 2500, {}, 5}, {5, 4162, {}, 6}, {6, 1604, kTree, 7}};
+  const KvDims dims = GetParam() == MlaKernel::kPlain ? KvDims{21, 5} : KvDims{512, 64};
+  for (const int32_t num_heads : {3, 16, 20}) {
+    const PagedBatch batch(seqs, {.dims = dims, .num_heads = num_heads});
+    for (const bool bf16_out : {false, true}) {
+      const auto attend = [&](int32_t num_workers) {
+        return RunMlaOnDevice(batch, {.kernel = GetParam(),
+                                      .num_workers = num_workers,
+                                      .split = TokenCount(64),
+                                      .bf16_out = bf16_out,
+                                      .faults = testing::ActiveFaults()});
+      };
+      const AttentionResult expected = attend(1);
+      for (const int32_t workers : {5, 40, 132}) {
+        EXPECT_EQ(BitMismatch(attend(workers), expected), "")
+            << num_heads << " heads, " << workers << " workers" << (bf16_out ? ", bf16" : "");
+      }
+    }
+  }
+}
+
 // Queries alone in their tiles, or with others: the same sums.
 TEST_P(CudaMlaBitsTest, WorkForDecodingChangesNoBit) {
   for (KvFormat format : {KvFormat::kLatentBf16, KvFormat::kLatentFp8}) {

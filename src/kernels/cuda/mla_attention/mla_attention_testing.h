@@ -146,6 +146,7 @@ struct MlaDeviceRun {
   bool exact = true;
   MlaStep step = MlaStep::kAny;
   TokenCount tile_tokens{0};  // where set, instead of the tiles that the step would have
+  TokenCount split{0};        // likewise
   const StepCapacity* capacity = nullptr;  // where set, instead of the batch's own
   bool bf16_out = false;
   Faults faults = {};
@@ -163,6 +164,7 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
     work.query_tile = TokenCount(1);
   }
   if (run.tile_tokens > TokenCount(0)) work.query_tile = run.tile_tokens;
+  if (run.split > TokenCount(0)) work.split = run.split;
   work.num_workers = run.num_workers;
   work.ctas = run.ctas;
   SerialExecutor executor;
