@@ -38,7 +38,7 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
         for (int i = 0; i < kSums; ++i) o_[i / kHalfSums][i % kHalfSums] = 0.0f;
         for (bool ends = !has_keys; !ends;) ends = RunTurn();
         TakeStats();
-        FinishSplit(split, end);
+        FinishSplit<Keys::kAreF16 ? 2 : 6>(split, end);
       });
     });
   }

@@ -29,7 +29,7 @@ class CodeAdder : RowSums<8, 4, CodeColumns> {
         for (bool ends = !has_keys; !ends;) ends = RunTurn();
         TurnSums();
         TakeStats();
-        FinishSplit(split, end);
+        FinishSplit<kPatches>(split, end);
       });
     });
   }

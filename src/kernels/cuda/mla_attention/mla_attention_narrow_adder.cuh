@@ -29,7 +29,7 @@ class NarrowAdder : RowSums<8, 8, NarrowColumns> {
         for (bool ends = !has_keys; !ends;) ends = RunTurn();
         TurnSums();
         TakeStats();
-        FinishSplit(split, end);
+        FinishSplit<kPatches>(split, end);
       });
     });
   }

@@ -51,13 +51,12 @@ class RowSums : protected Participant {
     for (int n = 0; n < kPatches; ++n) per_patch(sums[Columns::Of(n) / 8 * 32], Patch(n));
   }
   __device__ __forceinline__ void StoreSums(const StateView& to) {
-    ForEachPatch(to, [](float4& sums, const float* now) {
-      sums = make_float4(now[0], now[1], now[2], now[3]);
-    });
+    ForEachPatch(to, [](float4& sums, const float* now) { StorePatch(now, sums); });
   }
 
   // What was summed since the split began: splits [split, end), more than one only if they are all of
-  // the piece.
+  // the piece. kAhead patches of the state before it are on their way at once: as many as there are registers for.
+  template <int kAhead>
   __device__ __forceinline__ void FinishSplit(int32_t split, int32_t end) {
     const Piece& piece = ThisPiece();
     if (piece.first > 0) {
@@ -65,9 +64,13 @@ class RowSums : protected Participant {
       return;
     }
     const StateView folded = StateAt(args_, args_.folded, worker_);
-    if (split > 0) FoldWith(folded, split * SplitKeys());
-    if (end < piece.last) {
+    const bool goes_on = end < piece.last;
+    if (split > 0) {
+      FoldWith<kAhead>(folded, split * SplitKeys(), goes_on);
+    } else if (goes_on) {
       StoreSums(folded);
+    }
+    if (goes_on) {
 #pragma unroll
       for (int which = 0; which < 2; ++which) {
         folded_m_[which] = m_[which];
@@ -85,6 +88,9 @@ class RowSums : protected Participant {
   float o_[kProducts][kFloats];
 
  private:
+  static __device__ __forceinline__ void StorePatch(const float* now, float4& sums) {
+    sums = make_float4(now[0], now[1], now[2], now[3]);
+  }
   __device__ __forceinline__ float* Patch(int n) { return o_[n * 4 / kFloats] + n * 4 % kFloats; }
 
   // Calls per_row(row, m, l), in one thread of all that have the row.
@@ -114,8 +120,10 @@ class RowSums : protected Participant {
   }
 
   // The state at hand becomes `earlier` and itself folded; rows that do not reach the split, which
-  // begins at `begin`, keep the earlier one as it is. Every thread reads the sums that it wrote.
-  __device__ __forceinline__ void FoldWith(const StateView& earlier, int32_t begin) {
+  // begins at `begin`, keep the earlier one as it is. If it `goes_on`, it takes the place of the earlier one. Every
+  // thread reads the sums that it wrote: some are on their way while those before them are folded and stored.
+  template <int kAhead>
+  __device__ __forceinline__ void FoldWith(const StateView& earlier, int32_t begin, bool goes_on) {
     Fold folds[2];
     bool reaches[2];
 #pragma unroll
@@ -126,12 +134,30 @@ class RowSums : protected Participant {
       m_[which] = reaches[which] ? folds[which].m : folded_m_[which];
       l_[which] = reaches[which] ? folds[which].l : folded_l_[which];
     }
-    ForEachPatch(earlier, [&](const float4& before, float* now) {
-      now[0] = Select(reaches[0], folds[0].Sum(before.x, now[0]), before.x);
-      now[1] = Select(reaches[0], folds[0].Sum(before.y, now[1]), before.y);
-      now[2] = Select(reaches[1], folds[1].Sum(before.z, now[2]), before.z);
-      now[3] = Select(reaches[1], folds[1].Sum(before.w, now[3]), before.w);
-    });
+    if (RowOf(0) >= Block().num_rows) return;
+    float4* sums = &earlier.Sums(Block().row_begin + RowOf(0), part_.column, thread_ % 32);
+    float4 before[kAhead];
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) before[n] = LoadPatch(sums, n);
+#pragma unroll
+    for (int n = 0; n < kPatches; ++n) {
+      FoldPatch(folds, reaches, before[n % kAhead], Patch(n));
+      if (goes_on) StorePatch(Patch(n), sums[Columns::Of(n) / 8 * 32]);
+      if (n + kAhead < kPatches) before[n % kAhead] = LoadPatch(sums, n + kAhead);
+    }
+  }
+  static __device__ __forceinline__ float4 LoadPatch(const float4* sums, int n) {
+    const uint4 bits =
+        LoadHere16(reinterpret_cast<const std::byte*>(sums + Columns::Of(n) / 8 * 32));
+    return make_float4(__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
+                       __uint_as_float(bits.w));
+  }
+  static __device__ __forceinline__ void FoldPatch(const Fold (&folds)[2], const bool (&reaches)[2],
+                                                   const float4& before, float* now) {
+    now[0] = Select(reaches[0], folds[0].Sum(before.x, now[0]), before.x);
+    now[1] = Select(reaches[0], folds[0].Sum(before.y, now[1]), before.y);
+    now[2] = Select(reaches[1], folds[1].Sum(before.z, now[2]), before.z);
+    now[3] = Select(reaches[1], folds[1].Sum(before.w, now[3]), before.w);
   }
 
   template <class T, class Store>
