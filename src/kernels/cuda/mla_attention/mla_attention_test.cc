@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <string>
@@ -149,31 +151,42 @@ void ExpectNear(const ReferenceAttention& reference, const AttentionResult& resu
   EXPECT_EQ(testing::Mismatch(result.lse, reference.lse, reference.lse_bound), "");
 }
 
-TEST(CudaMlaAttentionTest, IsNearTheReference) {
+// A test for each case, so that tools that make them slow have many small ones.
+class CudaMlaCasesTest : public ::testing::TestWithParam<size_t> {};
+
+std::string CaseName(const ::testing::TestParamInfo<size_t>& test) {
+  std::string name = kAttentionCases[test.param].name;
+  std::ranges::replace_if(
+      name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Cases, CudaMlaCasesTest,
+                         ::testing::Range(size_t{0}, std::size(kAttentionCases)), CaseName);
+
+TEST_P(CudaMlaCasesTest, IsNearTheReference) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
-  for (const AttentionCase& c : kAttentionCases) {
-    for (int page_size : c.page_sizes) {
-      const PagedBatch batch(c.seqs, {.page_size = PageSize(page_size),
-                                      .format = c.format,
-                                      .dims = c.dims,
-                                      .num_heads = c.num_heads});
-      for (Way kernel : kKernels) {
-        if (!Takes(kernel, c)) continue;
-        SCOPED_TRACE(std::string(c.name) + ", page size " + std::to_string(page_size) +
-                     ", kernel " + std::to_string(static_cast<int>(kernel.kernel)) + ", " +
-                     std::to_string(kernel.ctas) + " CTAs");
-        const ReferenceAttention reference = ReferenceOf(batch, kernel);
-        for (const bool exact : ModesOf(kernel)) {
-          for (const MlaStep step : {MlaStep::kAny, MlaStep::kDecode}) {
-            ExpectNear(reference, RunMlaOnDevice(batch, {.kernel = kernel,
-                                                         .ctas = kernel.ctas,
-                                                         .exact = exact,
-                                                         .step = step,
-                                                         .faults = testing::ActiveFaults()}));
-          }
+  const AttentionCase& c = kAttentionCases[GetParam()];
+  for (int page_size : c.page_sizes) {
+    const PagedBatch batch(c.seqs, {.page_size = PageSize(page_size),
+                                    .format = c.format,
+                                    .dims = c.dims,
+                                    .num_heads = c.num_heads});
+    for (Way kernel : kKernels) {
+      if (!Takes(kernel, c)) continue;
+      SCOPED_TRACE("page size " + std::to_string(page_size) + ", kernel " +
+                   std::to_string(static_cast<int>(kernel.kernel)) + ", " +
+                   std::to_string(kernel.ctas) + " CTAs");
+      const ReferenceAttention reference = ReferenceOf(batch, kernel);
+      for (const bool exact : ModesOf(kernel)) {
+        for (const MlaStep step : {MlaStep::kAny, MlaStep::kDecode}) {
+          ExpectNear(reference, RunMlaOnDevice(batch, {.kernel = kernel,
+                                                       .ctas = kernel.ctas,
+                                                       .exact = exact,
+                                                       .step = step,
+                                                       .faults = testing::ActiveFaults()}));
         }
-        ExpectNear(reference, Attend(batch, kernel, 132, /*exact=*/false));
       }
+      ExpectNear(reference, Attend(batch, kernel, 132, /*exact=*/false));
     }
   }
 }
