@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/mla_attention/mla_attention_pair.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_sums.cuh"
 
 namespace quire::cuda::mla {
@@ -155,7 +156,7 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
       if (!Keys::kAreF16 && half == 0) FenceForProducts();
       WaitForProducts<0>();
       if (half == 0) {
-        shared_.empty[stage][0].Arrive();
+        GiveBack(stage, 0);
         if (!ends_split) WaitForNextScores();
         BeginProducts();
       }
@@ -165,7 +166,16 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
     weights.Hold();
     // Ended before there were weights; but no phase ends without somebody who waits for it.
     shared_.asked[stage].Wait(ring_.parity);
-    shared_.empty[stage][1].Arrive();
+    GiveBack(stage, 1);
+  }
+  // Half of a tile's panels, to those who have keys come there. Its products have ended in the whole warp.
+  __device__ __forceinline__ void GiveBack(int stage, uint32_t half) {
+    PhaseBarrier& empty = shared_.empty[stage][half];
+    empty.Arrive();
+    if constexpr (Keys::kCtas > 1) {
+      __syncwarp();  // no arrival of this warp is behind the peer's next one here
+      if (thread_ % kWarp == 0) empty.ArriveLooselyAt(PeerRank());
+    }
   }
   // Values of the second half are added while weights of the next tile are made, when nobody else has products:
   // scores that compete with them would come later, and leave tensor cores idle then.

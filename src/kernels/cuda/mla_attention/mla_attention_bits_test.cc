@@ -145,6 +145,32 @@ TEST_P(CudaMlaBitsTest, SizesOfFp8RowsAreTheSameInTilesOfAnySize) {
   }
 }
 
+// Tiles of one token have CTAs that convert keys for each other, tiles of two have none: 200 heads are four CTAs, and
+// rows of 2^-20 have small scales.
+TEST(CudaMlaPairsTest, CtasThatConvertForEachOtherChangeNoBit) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const auto expect_same = [](int page_size, int32_t num_heads, float row_size, int32_t workers) {
+    const PagedBatch batch(MixedSequences(), {.page_size = PageSize(page_size),
+                                              .format = KvFormat::kLatentFp8,
+                                              .num_heads = num_heads,
+                                              .q_size = 1 / row_size,
+                                              .row_size = row_size});
+    const auto attend = [&](int64_t tokens) {
+      return RunMlaOnDevice(batch, {.kernel = MlaKernel::kTensorCore,
+                                    .num_workers = workers,
+                                    .repeats = 2,
+                                    .tile_tokens = TokenCount(tokens),
+                                    .faults = testing::ActiveFaults()});
+    };
+    EXPECT_EQ(BitMismatch(attend(1), attend(2)), "")
+        << num_heads << " heads, pages of " << page_size << ", rows of " << row_size;
+  };
+  expect_same(64, 128, 1.0f, 3);
+  expect_same(61, 128, 0x1p-20f, 40);
+  expect_same(1, 65, 1.0f, 2);
+  expect_same(16, 200, 1.0f, 7);
+}
+
 TEST_P(CudaMlaBitsTest, RepeatsChangeNoBit) {
   const PagedBatch batch(MixedSequences(), {.num_heads = 8});
   const AttentionResult expected = Attend(batch, 5);

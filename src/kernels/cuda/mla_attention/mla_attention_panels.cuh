@@ -240,6 +240,7 @@ __device__ __forceinline__ void CopyRows(int thread, Source source, Panel panel_
 
 // A store's rows in bf16, copied as they are: by the copy engine where it can, and without waiting.
 struct Bf16Keys {
+  static constexpr uint32_t kCtas = 1;  // that have keys come for each other
   static constexpr bool kAreCopied = true;
   static constexpr bool kAreF16 = false;  // latent values, queries and weights are bf16
   static constexpr uint32_t kRowBytes = kPanels * 128;
@@ -407,11 +408,20 @@ class Fp8Block {
 
 // A store's rows in fp8, converted by the warpgroup that has them come.
 struct Fp8Keys {
+  static constexpr uint32_t kCtas = 1;
   static constexpr uint32_t kRowBytes = 656, kRope = 528, kBlocks = 4;
+  static constexpr uint32_t kRowThreads = 4;    // of whole tiles
+  static constexpr bool kReadersFence = false;  // or the producer does, where tiles are whole
   // Of a thread, under way at once: four would be a tile, and leave no registers.
   static constexpr uint32_t kBlocksAhead = 2;
   static constexpr bool kAreCopied = false;
   static constexpr bool kAreF16 = true;
+
+  static __device__ uint32_t FirstRow() { return 0; }
+  template <class Parts>
+  static constexpr __device__ uint32_t PeerBytes(uint32_t) {
+    return 0;
+  }
 
   // Calls copied(part, end) behind the parts [part, end) that are whole. There is room for all of them.
   template <class Source, class Place, class Begin, class Copied>
@@ -435,6 +445,9 @@ struct Fp8Keys {
   // Tile behind tile: kBlocksAhead blocks are always under way, at a tile's end those of the next one.
   class Run {
    public:
+    template <class Place>
+    __device__ explicit Run(const Place&) {}
+
     // Begins with the tile whose rows `source` says.
     template <class Source>
     __device__ __forceinline__ void Begin(int thread, Source source) {
@@ -444,11 +457,12 @@ struct Fp8Keys {
         blocks_[block].Load(thread, from, block);
       }
     }
-    // Converts it, and begins with the next one. Calls copied(part, end) behind the parts [part, end) that
-    // are whole.
-    template <class Source, class Next, class Place, class Copied>
+    // Converts it, and begins with the next one. Calls begin(part) for all parts, then copied(part, end) behind the
+    // parts [part, end) that are whole.
+    template <class Source, class Next, class Place, class Begins, class Copied>
     __device__ __forceinline__ void Copy(const Place& place, int thread, Source source, Next next,
-                                         Copied copied) {
+                                         Begins begin, Copied copied) {
+      for (uint32_t part = 0; part < Place::Parts::kParts; ++part) begin(part);
       const auto look = [](const uint32_t(&)[4]) {};
       Fp8Rows from = Fp8Rows::Of(thread, source);
       CopyRope(place, thread, from);

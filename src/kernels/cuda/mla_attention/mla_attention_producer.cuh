@@ -224,7 +224,7 @@ class Producer : Participant {
     run_begin_ = key;
     ListRows(key, end);
     PrefetchRows(key + kTileKeys, end);
-    typename Keys::Run run;
+    typename Keys::Run run(place_);
     run.Begin(thread_, RowsOf(key));
     while (key < end) {
       // Here and not in the loop over tiles, which would wait before a branch for all that is under way.
@@ -235,13 +235,19 @@ class Producer : Participant {
         PrefetchRows(key + 2 * kTileKeys, end);
         const Turn turn{.pass = {.key = key, .token = kAllTokens},
                         .is_seen_by_all = true,
-                        .ends_split = EndsSplit(key + kTileKeys)};
-        WaitForRoom();
-        for (uint32_t part = 0; part < Parts::kParts; ++part) Announce(turn, part);
+                        .ends_split = EndsSplit(key + kTileKeys),
+                        .needs_fence = Keys::kReadersFence};
+        const auto begin = [&](uint32_t part) {
+          place_.WaitForNextRoom(part);
+          Announce(turn, part, Keys::template PeerBytes<Parts>(part));
+        };
+        const auto copied = [&](uint32_t part, uint32_t end) {
+          if constexpr (!Keys::kReadersFence) FenceForProducts();
+          Arrive(part, end);
+        };
         // Behind the last tile it is loaded again, and not used.
         const int32_t next = min(key + kTileKeys, end - kTileKeys);
-        run.Copy(place_, thread_, RowsOf(key), RowsOf(next),
-                 [&](uint32_t part, uint32_t end) { Tell(part, end); });
+        run.Copy(place_, thread_, RowsOf(key), RowsOf(next), begin, copied);
         place_.Advance();
       }
     }
@@ -252,11 +258,15 @@ class Producer : Participant {
   __device__ auto RowsOf(int32_t key) const {
     return [rows = place_.Listed(ListOf(key))](int row) { return SourceRow{rows[row], true}; };
   }
-  // A warp loads this many rows of a tile, and so many lanes look up or prefetch them: 8, and 8 more 32 below.
-  static constexpr int32_t kWarpRows = kTileKeys * kWarp / kWarpgroup;
+  // A warp loads this many rows of a tile, and so many lanes look up or prefetch them: kRowsAtOnce, and as many where
+  // the warpgroup's next ones begin.
+  static constexpr int32_t kRowsAtOnce = kWarp / static_cast<int32_t>(Keys::kRowThreads);
+  static constexpr int32_t kWarpRows = 2 * kRowsAtOnce;
   static constexpr int32_t kGroups = kWarp / kWarpRows;
   __device__ int32_t LaneRow() const {
-    return thread_ / kWarp * 8 + thread_ % 8 + thread_ % kWarpRows / 8 * 32;
+    return static_cast<int32_t>(Keys::FirstRow()) + thread_ / kWarp * kRowsAtOnce +
+           thread_ % kRowsAtOnce +
+           thread_ % kWarpRows / kRowsAtOnce * (kWarpgroup / kWarp * kRowsAtOnce);
   }
   __device__ int32_t LaneGroup() const { return thread_ % kWarp / kWarpRows; }
   // Lists the warp's rows of kTilesAtOnce tiles.
@@ -323,15 +333,23 @@ class Producer : Participant {
     for (uint32_t part = 0; part < Parts::kParts; ++part) place_.WaitForNextRoom(part);
   }
 
-  // The others are told, with the tile's first part. There is room for this one.
-  __device__ void Announce(const Turn& turn, uint32_t part) {
+  // The others are told, with the tile's first part. There is room for this one, of which another CTA stores some
+  // bytes.
+  __device__ void Announce(const Turn& turn, uint32_t part, uint32_t peer_bytes = 0) {
     if (thread_ != 0) return;
     if (part == 0) place_.ThisTurn() = turn;
-    place_.Full(part).Arrive();
+    if (peer_bytes > 0) {
+      place_.Full(part).ArriveExpecting(peer_bytes);
+    } else {
+      place_.Full(part).Arrive();
+    }
   }
   // Parts [part, end) are written.
   __device__ void Tell(uint32_t part, uint32_t end) {
     FenceForProducts();
+    Arrive(part, end);
+  }
+  __device__ void Arrive(uint32_t part, uint32_t end) {
 #pragma unroll
     for (; part < end; ++part) place_.Full(part).Arrive();
   }

@@ -33,11 +33,14 @@ struct Registers {
 
 // Every thread arrives: one for its warp would be as fast, but racecheck does not see that __syncwarp
 // before it speaks for the others.
+template <class Keys>
 __device__ void InitBarriers(SharedTiles& shared) {
+  // A warp of a peer's adders arrives once.
+  constexpr uint32_t kPeerAdders = (Keys::kCtas - 1) * 2 * kWarpgroup / kWarp;
   for (int stage = 0; stage < kStages; ++stage) {
     for (PhaseBarrier& full : shared.full[stage]) full.Init(kWarpgroup + 1);
     for (PhaseBarrier& weighted : shared.weighted[stage]) weighted.Init(kWarpgroup);
-    for (PhaseBarrier& empty : shared.empty[stage]) empty.Init(2 * kWarpgroup);
+    for (PhaseBarrier& empty : shared.empty[stage]) empty.Init(2 * kWarpgroup + kPeerAdders);
     shared.asked[stage].Init(kWarpgroup);
   }
   shared.ended.Init(kWarpgroup);
@@ -54,10 +57,12 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
                  int32_t ctas_per_worker) {
   extern __shared__ __align__(1024) std::byte memory[];
   SharedTiles& shared = *reinterpret_cast<SharedTiles*>(memory);
-  if (threadIdx.x == 0) InitBarriers(shared);
+  if (threadIdx.x == 0) InitBarriers<Keys>(shared);
+  if constexpr (Keys::kCtas > 1) ArriveAtCluster();  // with barriers that the peer uses
   PrefetchKeyBoxes(boxes);
   TakeTurn();
   __syncthreads();
+  if constexpr (Keys::kCtas > 1) WaitForCluster();
   const int32_t worker = static_cast<int32_t>(blockIdx.x) / ctas_per_worker;
   const int32_t row_begin = static_cast<int32_t>(blockIdx.x) % ctas_per_worker * kMlaRows;
   const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
@@ -71,6 +76,14 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     TakeRegisters<Registers<Keys>::kAdder>();
     Adder<Keys>(args, shared, worker, role, role - kAdders).Run();
   }
+  // Nobody leaves while its peer may still store or arrive here.
+  if constexpr (Keys::kCtas > 1) SyncCluster();
+}
+
+// Whether CTAs beside each other run all pieces together: every tile has rows for all CTAs of a worker.
+bool HasPairs(const MlaKernelArgs& args) {
+  return args.plan.work.query_tile == TokenCount(1) &&
+         CeilDiv(args.tile_rows, kMlaRows) % static_cast<int32_t>(kPair) == 0;
 }
 
 template <class Keys>
@@ -81,8 +94,10 @@ void Launch(const MlaKernelArgs& args, const KeyBoxes& boxes, const Stream& stre
       cudaFuncSetAttribute(MlaWarpgroup<Keys>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
       "MlaWarpgroup: shared memory");
   LaunchAhead("MlaWarpgroup", MlaWarpgroup<Keys>,
-              {static_cast<unsigned>(args.plan.work.num_workers * ctas), kRoles * kWarpgroup,
-               static_cast<size_t>(kBytes)},
+              {.grid = dim3(static_cast<unsigned>(args.plan.work.num_workers * ctas)),
+               .block = dim3(kRoles * kWarpgroup),
+               .shared_bytes = static_cast<size_t>(kBytes),
+               .cluster = Keys::kCtas},
               stream, args, boxes, ctas);
 }
 
@@ -93,7 +108,8 @@ void LaunchMlaWarpgroup(const MlaAttentionArgs& args, const KeyLists& lists, con
                         StatusWord status) {
   const MlaKernelArgs kernel_args = KernelArgsOf(args, lists, status);
   if (kernel_args.store.format == KvFormat::kLatentFp8) {
-    mla::Launch<mla::Fp8Keys>(kernel_args, {}, stream);
+    (mla::HasPairs(kernel_args) ? mla::Launch<mla::PairedFp8Keys>
+                                : mla::Launch<mla::Fp8Keys>)(kernel_args, {}, stream);
   } else {
     mla::Launch<mla::Bf16Keys>(kernel_args, mla::KeyBoxesOf<mla::TileParts>(kernel_args, lists),
                                stream);

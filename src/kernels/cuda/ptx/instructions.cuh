@@ -56,12 +56,20 @@ __device__ inline void CopyAsync4(uint32_t to, const std::byte* from, int bytes)
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
-// 16 or 4 bytes of memory, loaded where it stands: the compiler moves other loads to where they are used, behind
+// 16, 8 or 4 bytes of memory, loaded where it stands: the compiler moves other loads to where they are used, behind
 // whatever is waited for before that.
 __device__ inline uint4 LoadHere16(const std::byte* from) {
   uint4 v;
   asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+__device__ inline uint2 LoadHere8(const std::byte* from) {
+  uint2 v;
+  asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
                : "l"(from)
                : "memory");
   return v;

@@ -268,6 +268,15 @@ struct PhaseBarrier {
         "r"(rank)
         : "memory");
   }
+  // The same without an order of memory, which would wait for all that is under way: enough where what was read has
+  // come, such as operands of products that have ended.
+  __device__ void ArriveLooselyAt(uint32_t rank) const {
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [there];\n}\n" ::"r"(Address()),
+        "r"(rank)
+        : "memory");
+  }
   // As Wait, where other CTAs of the cluster arrive or store.
   __device__ void WaitInCluster(uint32_t parity) const {
     asm volatile(
@@ -316,6 +325,27 @@ __device__ inline void ArriveAtCluster() {
 }
 __device__ inline void WaitForCluster() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// All threads of all CTAs wait for each other: whatever one has sent to another's shared memory is there.
+__device__ inline void SyncCluster() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// How far behind an address of this CTA's shared memory the same place in that of CTA `rank` is.
+__device__ inline uint32_t WayTo(uint32_t rank, uint32_t address) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there - address;
+}
+// Stores at `there`, an address of another CTA's shared memory; `counts`, a barrier there, counts the bytes. Products see
+// them after a fence (FenceForProducts) of those who waited.
+__device__ inline void StoreThere16(uint32_t there, const uint32_t (&words)[4], uint32_t counts) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(there),
+      "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(counts)
+      : "memory");
 }
 
 // Stores at `to`, an address of this CTA's shared memory, in that of CTA `rank`; `barrier`, likewise, counts the bytes
