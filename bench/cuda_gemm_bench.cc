@@ -16,7 +16,9 @@
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/gemm/gemm_planner.h"
 #include "kernels/cuda/moe/expert_gemm.h"
+#include "kernels/cuda/moe/route.h"
 #include "kernels/cuda/roof.h"
+#include "kernels/cuda/row_ops/row_ops.h"
 #include "testing/splitmix64.h"
 
 namespace quire::bench {
@@ -89,6 +91,23 @@ constexpr ExpertShape kExpertShapes[] = {
     {"v3/experts_gate_up", {2048, 7168}, 256, 8, true},
     {"v3/experts_down", {7168, 2048}, 256, 8, false},
 };
+
+struct RouterShape {
+  const char* name;
+  RouteShape route;
+  int64_t inputs;
+};
+
+constexpr RouteShape kV3Route = {.num_experts = 256,
+                                 .top_k = 8,
+                                 .num_groups = 8,
+                                 .top_groups = 4,
+                                 .score = ScoreFunction::kSigmoid,
+                                 .selection = ExpertSelection::kGroupTopTwo,
+                                 .normalize = true,
+                                 .scale = 2.5f};
+constexpr RouterShape kRouterShapes[] = {{"v2_lite", {.num_experts = 64, .top_k = 6}, 2048},
+                                         {"v3", kV3Route, 7168}};
 
 // The device's memory, filled with numbers that are neither huge nor NaN as bf16 or as e4m3: the
 // upper byte is 0x3f or 0xbf, and no lower one has all of its bits. Zeros would be faster.
@@ -203,6 +222,45 @@ class GemmBench {
     return job;
   }
 
+  // A norm, as a layer has it there, the router's product with it, choosing and sorting.
+  Job Router(const RouterShape& shape, int64_t rows) {
+    const int32_t experts = shape.route.num_experts;
+    GemmArgs product{.w = Weights({experts, shape.inputs}, 1, Kind::kCublasLt, 0)};
+    Carver carver = DeviceCarver(pools_.codes);
+    const TensorView normed = carver.TakeTensor(DType::kBf16, {rows, shape.inputs});
+    product.x = normed;
+    product.y = carver.TakeTensor(DType::kF32, {rows, experts});
+    planner_.Plan(ShapeOf(product));
+    const int64_t choices = rows * shape.route.top_k;
+    const RouteArgs route{.shape = shape.route,
+                          .logits = product.y,
+                          .experts = carver.Take<int32_t>(choices),
+                          .weights = carver.Take<float>(choices)};
+    const SortByExpertArgs sort{.num_experts = experts,
+                                .top_k = shape.route.top_k,
+                                .experts = route.experts,
+                                .offsets = carver.Take<int32_t>(experts + 1),
+                                .row_of = carver.Take<int32_t>(choices),
+                                .token_of = carver.Take<int32_t>(choices)};
+    const RmsNormArgs norm{
+        .x = ConstTensorView(reinterpret_cast<const float*>(pools_.x.data()), {rows, shape.inputs}),
+        .weight = {reinterpret_cast<const float*>(pools_.scales.data()),
+                   static_cast<size_t>(shape.inputs)},
+        .y = normed};
+    Job job;
+    job.layers = kMaxLayers;
+    job.bytes = static_cast<double>(GemmBytes(product).raw());
+    job.flops = GemmFlops(product);
+    job.launch = [this, product, route, sort, norm](int64_t layer, const Stream& stream) {
+      GemmArgs at = product;
+      at.w.data += layer * at.w.matrix_stride * WeightBytes(at.w.format);
+      RmsNorm(norm, stream);
+      planner_.Gemm(at, stream);
+      RouteAndSort(route, sort, stream);
+    };
+    return job;
+  }
+
   void Run(const Job& job, benchmark::State& state) {
     const Graph graph = Record(job);
     Seconds(graph, 2);
@@ -310,6 +368,12 @@ void RegisterCudaGemm(Effort effort) {
           return bench.Experts(shape, kind, rows);
         });
       }
+    }
+  }
+  for (const RouterShape& shape : kRouterShapes) {
+    for (int64_t rows : {1, 16, 64, 256}) {
+      Register(lazy, fmt::format("router/{}/r{}", shape.name, rows),
+               [shape, rows](GemmBench& bench) { return bench.Router(shape, rows); });
     }
   }
 }

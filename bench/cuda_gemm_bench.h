@@ -8,6 +8,7 @@
 namespace quire::bench {
 
 //   gemm/<model>/<product>/<lt|tiles|fp8|fp8_keep_x>/r<rows>   rows of experts are tokens
+//   router/<model>/r<rows>   a norm, the router's product with it, the choice of experts and the sort
 //
 // lt is cuBLASLt, the others are the tile kernel: bf16, e4m3 both, and e4m3 weights with bf16 rows.
 // Weights are visited layer after layer, so that none is still in the L2 cache when its turn comes
