@@ -164,15 +164,7 @@ __global__ void __launch_bounds__(kRoutedWarps * 32, 1)
   }
 
   choices.experts = chosen;
-  const int64_t num_segments = CeilDiv(num_choices, int64_t{32});
-  const int64_t begin = int64_t{warp} * 32;
-  const int64_t end = begin + 32 < num_choices ? begin + 32 : num_choices;
-  int32_t* const mine = counts + warp * n;
-  if (warp < num_segments) CountSegment(choices, begin, end, mine);
-  __syncthreads();  // all segments are counted before experts are summed
-  ScanCounts(counts, num_segments, n, offsets, used);
-  __syncthreads();  // every segment's rows are known before any is placed
-  if (warp < num_segments) PlaceSegment(choices, begin, end, mine, row_of, token_of);
+  SortInCta<kRoutedWarps>(choices, counts, offsets, row_of, token_of, used);
 }
 
 template <int kSlots>

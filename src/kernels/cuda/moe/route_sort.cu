@@ -24,18 +24,7 @@ __global__ void __launch_bounds__(kSortWarps * 32)
                      int32_t* used) {
   TakeTurn();
   extern __shared__ int32_t counts[];  // [kSortWarps, num_experts]
-  const int64_t num_choices = choices.Count();
-  // Whole warps' worth of choices, so that a segment's 32 are never another's too.
-  const int64_t length = RoundUp(CeilDiv(num_choices, int64_t{kSortWarps}), int64_t{32});
-  const int64_t warp = threadIdx.x / 32;
-  const int64_t begin = warp * length;
-  const int64_t end = begin + length < num_choices ? begin + length : num_choices;
-  int32_t* const mine = counts + warp * choices.num_experts;
-  CountSegment(choices, begin, end, mine);
-  __syncthreads();  // all segments are counted before experts are summed
-  ScanCounts(counts, kSortWarps, choices.num_experts, offsets, used);
-  __syncthreads();  // every segment's rows are known before any is placed
-  PlaceSegment(choices, begin, end, mine, row_of, token_of);
+  SortInCta<kSortWarps>(choices, counts, offsets, row_of, token_of, used);
 }
 
 // ---- Many: the counts in global memory ----

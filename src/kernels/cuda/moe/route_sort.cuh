@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/maths.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/moe/route.h"
 #include "kernels/cuda/row_ops/row_ops.h"
@@ -38,6 +39,7 @@ struct Choices {
 template <class Fn>
 __device__ void ForChoices(const Choices& choices, int64_t begin, int64_t end, Fn fn) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1  // as in route_token.cuh
   for (int64_t i = begin; i < end; i += 32) {
     const int64_t choice = i + lane;
     const int32_t expert = choice < end ? choices.ExpertOf(choice) : kNoExpert;
@@ -50,6 +52,7 @@ __device__ void ForChoices(const Choices& choices, int64_t begin, int64_t end, F
 // counts[e] = how many of [begin, end) chose e. `counts` is this warp's own.
 __device__ inline void CountSegment(const Choices& choices, int64_t begin, int64_t end,
                                     int32_t* counts) {
+#pragma unroll 1
   for (int e = static_cast<int>(threadIdx.x) % 32; e < choices.num_experts; e += 32) counts[e] = 0;
   __syncwarp();
   ForChoices(choices, begin, end, [&](int64_t, int32_t expert, int, int count, bool first) {
@@ -88,23 +91,34 @@ __device__ inline int32_t SumBefore(int32_t value, int32_t& total) {
   }
   if (lane == 31) warps[warp] = sum;
   __syncthreads();  // every warp's sum is there before any thread reads them
-  int32_t before_warp = 0;
-  total = 0;
-#pragma unroll 1
-  for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w) {
-    if (w < warp) before_warp += warps[w];
-    total += warps[w];
+  const int32_t of_warp = lane < static_cast<int>(blockDim.x) / 32 ? warps[lane] : 0;
+  total = __reduce_add_sync(~0u, of_warp);
+  return __reduce_add_sync(~0u, lane < warp ? of_warp : 0) + sum - value;
+}
+
+// An expert's counts, of segments `first` and those after it, loaded at once; 0 past the last.
+constexpr int kHeldSegments = 16;
+__device__ inline void HoldCounts(const int32_t* counts, int64_t first, int64_t num_segments,
+                                  int32_t num_experts, int32_t (&held)[kHeldSegments]) {
+#pragma unroll
+  for (int i = 0; i < kHeldSegments; ++i) {
+    held[i] = first + i < num_segments ? counts[(first + i) * num_experts] : 0;
   }
-  return before_warp + sum - value;
 }
 
 // From counts per segment to where the choices of each segment begin: thread e does expert e.
 __device__ inline void ScanCounts(int32_t* counts, int64_t num_segments, int32_t num_experts,
                                   int32_t* offsets, int32_t* used) {
   const int e = static_cast<int>(threadIdx.x);
+  int32_t held[kHeldSegments];
   int32_t mine = 0;
   if (e < num_experts) {
-    for (int64_t s = 0; s < num_segments; ++s) mine += counts[s * num_experts + e];
+#pragma unroll 1
+    for (int64_t s = 0; s < num_segments; s += kHeldSegments) {
+      HoldCounts(counts + e, s, num_segments, num_experts, held);
+#pragma unroll
+      for (int i = 0; i < kHeldSegments; ++i) mine += held[i];
+    }
   }
   int32_t total;
   int32_t next = SumBefore(mine, total);
@@ -113,11 +127,34 @@ __device__ inline void ScanCounts(int32_t* counts, int64_t num_segments, int32_t
   if (e == 0 && used != nullptr) *used = num_used;
   if (e >= num_experts) return;
   offsets[e] = next;
-  for (int64_t s = 0; s < num_segments; ++s) {
-    const int32_t count = counts[s * num_experts + e];
-    counts[s * num_experts + e] = next;
-    next += count;
+#pragma unroll 1
+  for (int64_t s = 0; s < num_segments; s += kHeldSegments) {
+    HoldCounts(counts + e, s, num_segments, num_experts, held);
+#pragma unroll
+    for (int i = 0; i < kHeldSegments; ++i) {
+      if (s + i < num_segments) counts[(s + i) * num_experts + e] = next;
+      next += held[i];
+    }
   }
+}
+
+// Sorts by one CTA of kWarps warps, a thread or more for each expert: a warp has a segment. `counts` are
+// [kWarps, num_experts] of its shared memory. The choices were written before a barrier of the CTA.
+template <int kWarps>
+__device__ void SortInCta(const Choices& choices, int32_t* counts, int32_t* offsets,
+                          int32_t* row_of, int32_t* token_of, int32_t* used) {
+  const int64_t num_choices = choices.Count();
+  // Whole warps' worth of choices, so that a segment's 32 are never another's too.
+  const int64_t length = RoundUp(CeilDiv(num_choices, int64_t{kWarps}), int64_t{32});
+  const int64_t warp = threadIdx.x / 32;
+  const int64_t begin = warp * length;
+  const int64_t end = begin + length < num_choices ? begin + length : num_choices;
+  int32_t* const mine = counts + warp * choices.num_experts;
+  CountSegment(choices, begin, end, mine);
+  __syncthreads();  // all segments are counted before experts are summed
+  ScanCounts(counts, kWarps, choices.num_experts, offsets, used);
+  __syncthreads();  // every segment's rows are known before any is placed
+  PlaceSegment(choices, begin, end, mine, row_of, token_of);
 }
 
 }  // namespace quire::cuda
