@@ -17,6 +17,7 @@
 #include "kernels/cuda/gemm/gemm_planner.h"
 #include "kernels/cuda/moe/expert_gemm.h"
 #include "kernels/cuda/moe/route.h"
+#include "kernels/cuda/moe/router.h"
 #include "kernels/cuda/roof.h"
 #include "kernels/cuda/row_ops/row_ops.h"
 #include "testing/splitmix64.h"
@@ -230,7 +231,6 @@ class GemmBench {
     const TensorView normed = carver.TakeTensor(DType::kBf16, {rows, shape.inputs});
     product.x = normed;
     product.y = carver.TakeTensor(DType::kF32, {rows, experts});
-    planner_.Plan(ShapeOf(product));
     const int64_t choices = rows * shape.route.top_k;
     const RouteArgs route{.shape = shape.route,
                           .logits = product.y,
@@ -251,12 +251,19 @@ class GemmBench {
     job.layers = kMaxLayers;
     job.bytes = static_cast<double>(GemmBytes(product).raw());
     job.flops = GemmFlops(product);
-    job.launch = [this, product, route, sort, norm](int64_t layer, const Stream& stream) {
-      GemmArgs at = product;
+    const RouterArgs router{
+        .x = product.x,
+        .w = product.w,
+        .route = route,
+        .sort = sort,
+        .logits = carver.Take<float>(RouterWorkspace(rows, experts, shape.inputs)),
+        .arrived = carver.Take<int32_t>(kRouterCounts)};
+    Check(cudaMemset(router.arrived.data(), 0, router.arrived.size_bytes()), "counts of arrivals");
+    job.launch = [router, norm](int64_t layer, const Stream& stream) {
+      RouterArgs at = router;
       at.w.data += layer * at.w.matrix_stride * WeightBytes(at.w.format);
       RmsNorm(norm, stream);
-      planner_.Gemm(at, stream);
-      RouteAndSort(route, sort, stream);
+      RouteTokens(at, stream);
     };
     return job;
   }

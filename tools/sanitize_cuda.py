@@ -39,7 +39,7 @@ SUITES = (
           "CudaStoreTest.WritesTheBytes*:CudaStoreTest.MovesRead*:CudaRopeStoreTest.NormAnd*:"
           "CudaRowOpsTest.*Rms*:CudaRowOpsTest.Combine*:CudaRowOpsTest.Silu*:CudaRowOpsTest.*Rope*:"
           "CudaRowOpsTest.Embed*:CudaRouteTest.RowsLie*:CudaRoute*Test.*BitForBit:"
-          "CudaRouteAndSort*:CudaCombine*", 8),
+          "CudaRouteAndSort*:CudaRouterTest.Only*:CudaCombine*", 8),
     Suite("products, experts", "kernels/cuda_kernels_test", "CudaGemm*:CudaExpert*", 5,
           "CudaGemmTest.HeadsAre*:CudaGemmTest.RowsAreQuantised*:CudaGemmTest.RepeatsHave*:"
           "CudaExpertGemmTest.EqualsALoop*:CudaGemmTest.CodesAre*:CudaGemmPlannerTest.FewRowsKeep*", 2),

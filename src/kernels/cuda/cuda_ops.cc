@@ -1,11 +1,13 @@
 #include "kernels/cuda/cuda_ops.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "base/error.h"
 #include "kernels/cuda/mla_attention/mla_attention.h"
 #include "kernels/cuda/moe/expert_gemm.h"
 #include "kernels/cuda/moe/route.h"
+#include "kernels/cuda/moe/router.h"
 #include "kernels/cuda/row_ops/pick_rows.h"
 #include "kernels/cuda/row_ops/row_ops.h"
 #include "kernels/cuda/select_keys/select_keys.h"
@@ -94,6 +96,8 @@ OpScratch LayOutOps(const OpLimits& limits, Carver& carver) {
   const int32_t experts = limits.num_experts();
   OpScratch scratch;
   scratch.route_logits = carver.TakeTensor(DType::kF32, {tokens, experts});
+  scratch.router_parts = carver.Take<float>(
+      RouterWorkspace(std::min(tokens, kMaxRouterTokens), experts, limits.hidden_size));
   scratch.route_weights = carver.Take<float>(limits.num_choices());
   // All ranks are at the same bucket.
   const int64_t choices = limits.num_choices() * limits.expert_ranks;
@@ -275,16 +279,24 @@ TensorView CudaOps::ExpertOut(const ExpertsArgs& args, int64_t num_choices) cons
 }
 
 ExpertRows CudaOps::Experts(const ExpertsArgs& args) {
-  const ProductArgs router = RouterOf(args, scratch_);
   const auto own = static_cast<size_t>(args.x.dim(0) * args.shape.top_k);
   const size_t first = has_own_tokens() ? own * static_cast<size_t>(device_.ranks->rank()) : 0;
   const size_t all = has_own_tokens() ? own * static_cast<size_t>(device_.ranks->size()) : own;
-  Matmul(router);
   const RouteArgs route{.shape = args.shape,
-                        .logits = router.y,
+                        .logits = scratch_.route_logits.FirstRows(args.x.dim(0)),
                         .bias = args.router_bias,
                         .experts = scratch_.route_experts.subspan(first, own),
                         .weights = scratch_.route_weights.first(own)};
+  ExpertsArgs of_all = args;
+  of_all.x = Choose(args, route, all);
+  const auto num_choices = static_cast<int64_t>(all);
+  RunExperts(of_all, num_choices);
+  return {.rows = ExpertOut(args, num_choices),
+          .row_of = scratch_.route_rows.subspan(first, own),
+          .weights = scratch_.route_weights.first(own)};
+}
+
+ConstTensorView CudaOps::Choose(const ExpertsArgs& args, const RouteArgs& route, size_t all) {
   SortByExpertArgs sort{.num_experts = args.shape.num_experts,
                         .top_k = args.shape.top_k,
                         .experts = scratch_.route_experts.first(all),
@@ -295,20 +307,28 @@ ExpertRows CudaOps::Experts(const ExpertsArgs& args) {
                         .workspace = scratch_.route_sort,
                         .live = device_.live,
                         .status = device_.status};
-  ExpertsArgs of_all = args;
-  if (has_own_tokens()) {
-    Route(route, device_.live, *lane_.stream);
-    of_all.x = BringTokens(args.x, route.experts);
-    sort.live = {};  // padding of all ranks has no experts by now
-    SortByExpert(sort, *lane_.stream);
-  } else {
-    RouteAndSort(route, sort, *lane_.stream);
+  const WeightView router = ViewOf(args.router);
+  if (!has_own_tokens() && !device_.gemms.is_exact() && RouterTakes(args.x, router) &&
+      RouterPays(args.x.dim(0), router.shape.outputs, router.shape.inputs)) {
+    RouteTokens({.x = args.x,
+                 .w = router,
+                 .route = route,
+                 .sort = sort,
+                 .logits = scratch_.router_parts,
+                 .arrived = device_.router_arrived},
+                *lane_.stream);
+    return args.x;
   }
-  const auto num_choices = static_cast<int64_t>(all);
-  RunExperts(of_all, num_choices);
-  return {.rows = ExpertOut(args, num_choices),
-          .row_of = scratch_.route_rows.subspan(first, own),
-          .weights = scratch_.route_weights.first(own)};
+  Matmul(RouterOf(args, scratch_));
+  if (!has_own_tokens()) {
+    RouteAndSort(route, sort, *lane_.stream);
+    return args.x;
+  }
+  Route(route, device_.live, *lane_.stream);
+  const ConstTensorView x = BringTokens(args.x, route.experts);
+  sort.live = {};  // padding of all ranks has no experts by now
+  SortByExpert(sort, *lane_.stream);
+  return x;
 }
 
 // Every rank gets all tokens, padding among them, and what was chosen for each: which ranks want a row is known

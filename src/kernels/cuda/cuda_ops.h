@@ -25,6 +25,7 @@ namespace quire::cuda {
 // What the ops of a step need besides their arguments, in device memory.
 struct OpScratch {
   TensorView route_logits = {};         // [tokens, experts] f32
+  std::span<float> router_parts = {};   // of such logits, where they are computed in parts
   std::span<float> route_weights = {};  // [tokens, top_k]
   // From here on, of ranks with tokens of their own: those of all of them.
   std::span<int32_t> route_experts = {};   // [tokens, top_k]
@@ -55,6 +56,8 @@ struct OpDevice {
   // How many of the step's tokens are no padding: experts do not compute the others, whose rows hold
   // anything from then on.
   LiveRows live = {};
+  // kRouterCounts zeros, which every op leaves as it finds them; no other layout has them.
+  std::span<int32_t> router_arrived = {};
   DeviceRank* ranks = nullptr;  // this rank's end of the group, where there is one
   // With kOwn all ranks have as many tokens, padding among them.
   RankTokens tokens = RankTokens::kSame;
@@ -108,6 +111,9 @@ class CudaOps final : public Ops {
   RowLaunch Launch() const { return {.status = device_.status}; }
   // Of ops whose rows are the step's tokens.
   RowLaunch LiveLaunch() const { return {.live = device_.live, .status = device_.status}; }
+  // Which experts every token has, and where their rows lie: of `all` choices, of which this rank's own tokens' are those of
+  // `route`. Returns the tokens' rows.
+  ConstTensorView Choose(const ExpertsArgs& args, const RouteArgs& route, size_t all);
   // All ranks' tokens where each has its own, of which this rank has chosen `experts`, a part of route_experts.
   ConstTensorView BringTokens(ConstTensorView x, std::span<int32_t> experts);
   void RunExperts(const ExpertsArgs& args, int64_t num_choices);

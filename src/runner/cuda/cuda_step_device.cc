@@ -116,6 +116,8 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
     work_[i].head_ops = MakeOps(i, parts_.buckets[work_.size() + i].scratch);
   }
   UploadTokenIds();
+  Check(cudaMemset(parts_.router_arrived.data(), 0, parts_.router_arrived.size_bytes()),
+        "counts of arrivals");
   // The default stream may still copy what was given to it, and ours does not wait for it.
   Check(cudaStreamSynchronize(nullptr), "loading the model");
   if (rank_.device != nullptr) rank_.device->TakeStaging(parts_.gathers);
@@ -137,6 +139,7 @@ std::unique_ptr<CudaOps> CudaStepDevice::MakeOps(size_t bucket, const OpScratch&
                         .gemms = gemms_,
                         .status = status_.word(),
                         .live = {.count = memory_.buckets[bucket].device.live_tokens.data()},
+                        .router_arrived = parts_.router_arrived,
                         .ranks = rank_.device.get(),
                         .tokens = config_.shard.tokens});
 }

@@ -7,6 +7,7 @@
 #include "kernels/cuda/gemm/gemm_planner.h"
 #include "kernels/cuda/mha_prefill/mha_prefill.h"
 #include "kernels/cuda/mla_attention/mla_attention.h"
+#include "kernels/cuda/moe/router.h"
 #include "kernels/cuda/select_keys/select_keys.h"
 #include "kernels/weight.h"
 #include "model/eagle.h"
@@ -146,6 +147,7 @@ StepMemory LayOutCudaSteps(const ModelConfig& config, const RunnerLimits& limits
     SampleCapacity sampled = NextCapacity(limits);
     sampled.rows = static_cast<int32_t>(logit_rows);  // those of a block of scores fit too
     parts.sampling = LayOutSampleScratch(sampled, on_device);
+    parts.router_arrived = on_device.Take<int32_t>(kRouterCounts);
     if (config.shard.is_cut()) {
       parts.gathers = on_device.TakeBytes(LargestGather(config, most_tokens, logit_rows));
     }

@@ -39,8 +39,9 @@ struct CudaStepParts {
   std::vector<BucketParts> buckets;  // and StepMemory's heads behind them
   SampleScratch sampling = {};
   std::span<std::byte> gemm = {};
-  std::span<std::byte> side_gemm = {};  // of products beside others
-  std::span<std::byte> gathers = {};    // of several ranks: DeviceRank::TakeStaging
+  std::span<std::byte> side_gemm = {};     // of products beside others
+  std::span<int32_t> router_arrived = {};  // zeros: OpDevice::router_arrived
+  std::span<std::byte> gathers = {};       // of several ranks: DeviceRank::TakeStaging
   // Where trees grow:
   TreeGrowths growths = {};
   std::span<KeptDraft> kept = {};       // [growths] of the pass at hand

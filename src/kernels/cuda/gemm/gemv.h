@@ -1,5 +1,4 @@
-// Products of few rows: a layer's router in a decode step, and all of its products with one sequence or
-// two.
+// Products of few rows: all of a layer with one sequence or two, and of up to eight those with few outputs.
 //
 // There a tile kernel has a few CTAs, each of which reads its part of the matrix step by step. Here few outputs
 // are one of a CTA each (up to four): their rows of w are read by 256 threads at once. Many are one of a warp at a

@@ -49,8 +49,9 @@ __global__ void __launch_bounds__(kRouteWarps * 32)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t token = int64_t{blockIdx.x} * kRouteWarps + warp;
   if (token >= rows.num_tokens || !IsLive(live, token)) return;  // the whole warp
-  RouteToken<kSlots>(shape, rows.logits[token], rows.bias, all_scores[warp], all_biased[warp],
-                     rows.experts + token * shape.top_k, rows.weights + token * shape.top_k);
+  RouteToken<kSlots>(shape, WholeLogits{rows.logits[token]}, rows.bias, all_scores[warp],
+                     all_biased[warp], rows.experts + token * shape.top_k,
+                     rows.weights + token * shape.top_k);
 }
 
 // ---- With the sort, for a warp's choices ----
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kFewWarps * 32, 1)
   // On its way while tokens are routed, whether they are there or not.
   const int num_live = live.count == nullptr ? INT32_MAX : *live.count;
   if (token < rows.num_tokens) {
-    RouteToken<kSlots>(shape, rows.logits[token], rows.bias, scores + token * 2 * n,
+    RouteToken<kSlots>(shape, WholeLogits{rows.logits[token]}, rows.bias, scores + token * 2 * n,
                        scores + token * 2 * n + n, chosen + token * shape.top_k,
                        weights + token * shape.top_k);
   }
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kRoutedWarps * 32, 1)
 #pragma unroll 1
   for (int64_t token = cluster.block_rank() + kRouteCtas * warp; token < num_tokens;
        token += kRouteCtas * kRoutedWarps) {
-    RouteToken<kSlots>(shape, rows.logits[token], rows.bias, scores, scores + n,
+    RouteToken<kSlots>(shape, WholeLogits{rows.logits[token]}, rows.bias, scores, scores + n,
                        all_chosen + token * shape.top_k, rows.weights + token * shape.top_k);
     __syncwarp();  // all lanes have read their scores before the next token's are written
   }

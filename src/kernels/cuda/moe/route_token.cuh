@@ -32,16 +32,27 @@ __device__ inline float SumRow(const float* values, int n) {
   return __shfl_sync(kAllLanes, sum, 0);
 }
 
-// Copies logits to scores, a lane those of experts 32 s + lane, which it alone touches until they are scores: all
-// loads are under way before one is used. Returns the highest of them all; fmaxf skips NaN.
-template <int kSlots>
-__device__ float CopyLogits(const float* logits, int n, float* scores) {
-  float mine[kSlots];
+// A token's logits as they lie in memory.
+struct WholeLogits {
+  const float* row;
+
+  // This lane's, which are of experts 32 s + lane: all loads are under way before one is used.
+  template <int kSlots>
+  __device__ void Load(int n, float (&mine)[kSlots]) const {
 #pragma unroll
-  for (int s = 0; s < kSlots; ++s) {
-    const int i = 32 * s + LaneId();
-    mine[s] = i < n ? logits[i] : -INFINITY;
+    for (int s = 0; s < kSlots; ++s) {
+      const int i = 32 * s + LaneId();
+      mine[s] = i < n ? row[i] : -INFINITY;
+    }
   }
+};
+
+// Copies logits to scores, a lane its own, which it alone touches until they are scores. Returns the highest of
+// them all; fmaxf skips NaN.
+template <int kSlots, class Logits>
+__device__ float CopyLogits(const Logits& logits, int n, float* scores) {
+  float mine[kSlots];
+  logits.Load(n, mine);
   float top = -INFINITY;
 #pragma unroll
   for (int s = 0; s < kSlots; ++s) {
@@ -140,8 +151,8 @@ __device__ inline uint64_t KeptGroups(const RouteShape& shape, const float* bias
 
 // The experts and weights of the token with these logits, by the calling warp. kSlots * 32 >=
 // num_experts; `scores` and `biased` are this warp's own, num_experts each; `bias` may be null.
-template <int kSlots>
-__device__ void RouteToken(const RouteShape& shape, const float* logits, const float* bias,
+template <int kSlots, class Logits>
+__device__ void RouteToken(const RouteShape& shape, const Logits& logits, const float* bias,
                            float* scores, float* biased, int32_t* experts, float* weights) {
   const int n = shape.num_experts;
   const float top = CopyLogits<kSlots>(logits, n, scores);

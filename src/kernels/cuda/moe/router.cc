@@ -1,0 +1,55 @@
+#include "kernels/cuda/moe/router.h"
+
+#include <iterator>
+
+#include "base/error.h"
+#include "base/maths.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int64_t kGroupInputs = 8;  // 16 bytes
+constexpr int64_t kMostTokensBySteps = 8;
+constexpr int64_t kMostCtas = 132;
+
+bool InWholeGroups(const std::byte* data, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % kGroupInputs == 0;
+}
+
+}  // namespace
+
+int64_t RouterWorkspace(int64_t num_tokens, int64_t num_experts, int64_t inputs) {
+  return CeilDiv(inputs, int64_t{kRouterPart}) * num_tokens * num_experts;
+}
+
+bool RouterPays(int64_t num_tokens, int64_t num_experts, int64_t inputs) {
+  const int64_t ctas = CeilDiv(num_tokens, int64_t{kRouterTile}) *
+                       CeilDiv(num_experts, int64_t{kRouterTile}) *
+                       CeilDiv(inputs, int64_t{kRouterPart});
+  return num_tokens > kMostTokensBySteps && ctas <= kMostCtas;
+}
+
+bool RouterTakes(const ConstTensorView& x, const WeightView& w) {
+  return x.dim(0) >= 1 && x.dim(0) <= kMaxRouterTokens && w.shape.outputs <= kMaxExpertsRouted &&
+         w.format == WeightFormat::kBf16 && w.count == 1 && w.shape.inputs % kGroupInputs == 0 &&
+         InWholeGroups(FirstByte(x), x.stride(0)) && InWholeGroups(w.data, w.row_stride);
+}
+
+void Validate(const RouterArgs& args) {
+  Validate(args.route, args.sort);
+  RequireWeights("router.w", args.w);
+  RequireX(args.x, {}, args.route.logits.dim(0), args.w);
+  Require(args.w.shape.outputs == args.route.shape.num_experts,
+          "router.w: expected {} experts, got {}", args.route.shape.num_experts,
+          args.w.shape.outputs);
+  Require(RouterTakes(args.x, args.w),
+          "router: expected 1..{} aligned rows and 1..{} experts of a bf16 matrix, got {} and {}",
+          kMaxRouterTokens, kMaxExpertsRouted, args.x.dim(0), args.w.shape.outputs);
+  const int64_t needed = RouterWorkspace(args.x.dim(0), args.w.shape.outputs, args.w.shape.inputs);
+  Require(std::ssize(args.logits) >= needed, "router.logits: expected {} values or more, got {}",
+          needed, args.logits.size());
+  Require(std::ssize(args.arrived) == kRouterCounts, "router.arrived: expected {} values, got {}",
+          kRouterCounts, args.arrived.size());
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,261 @@
+#include "kernels/cuda/moe/router.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cuda/atomic>
+
+#include "base/maths.h"
+#include "device/cuda/check.h"
+#include "device/cuda/launch.h"
+#include "kernels/cuda/moe/route_sort.cuh"
+#include "kernels/cuda/moe/route_token.cuh"
+#include "kernels/cuda/ptx/instructions.cuh"
+#include "kernels/cuda/row_ops/row_ops_math.cuh"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kTile = kRouterTile;
+constexpr int kWarps = kTile;  // a warp chooses for a token
+constexpr int kThreads = kWarps * 32;
+static_assert(kThreads >= kMaxExpertsRouted);
+
+struct RouterParams {
+  RouteShape shape;
+  Rows<const Bf16> x, w;
+  int32_t num_tokens, inputs;
+  float* logits;      // [parts, num_tokens, num_experts]
+  int32_t* arrived;   // [0]: tiles of tokens; [1 + tile]: CTAs that have stored logits of the tile
+  const float* bias;  // or null
+  float* weights;     // [num_tokens, top_k]
+  int32_t* experts;   // likewise; those of `choices`
+  Choices choices;
+  int32_t *offsets, *row_of, *token_of, *used;
+};
+
+// ---- Product ----
+
+constexpr int kBlocks = kRouterPart / kWarps / 32;  // of 32 inputs, that a warp has
+
+// 16 rows of the product and a warp's inputs of them, as registers: a lane has rows lane / 4 and 8 more, and of each
+// block of 32 inputs those from 8 (lane % 4) on. Tensor cores are told that these are others, of both operands
+// alike: which inputs are added first is all that this changes.
+struct Operand {
+  uint4 chunks[2][kBlocks];
+
+  // Rows from `first` on, the last one for those past it, and inputs from `begin` on, 0 past the last.
+  template <class Load>
+  __device__ Operand(Rows<const Bf16> rows, int first, int num_rows, int begin, int inputs,
+                     Load load) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Bf16* const row = rows[min(first + 8 * half + LaneId() / 4, num_rows - 1)];
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        const int k = begin + 32 * b + 8 * (LaneId() % 4);
+        chunks[half][b] = k < inputs ? load(row + k) : make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+  // Two inputs of a row, of the four pairs that the lane has of each block.
+  __device__ uint32_t Pair(int half, int block, int pair) const {
+    const uint4& chunk = chunks[half][block];
+    return pair == 0 ? chunk.x : pair == 1 ? chunk.y : pair == 2 ? chunk.z : chunk.w;
+  }
+};
+
+// sums[half] are of 16 experts and tokens 8 half to 8 half + 7, as MultiplyBf16 has them.
+__device__ void MultiplyOperands(const Operand& w, const Operand& x, float (&sums)[2][4]) {
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int pair = 0; pair < 4; pair += 2) {
+      const uint32_t a[4] = {w.Pair(0, b, pair), w.Pair(1, b, pair), w.Pair(0, b, pair + 1),
+                             w.Pair(1, b, pair + 1)};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        MultiplyBf16(sums[half], a, x.Pair(half, b, pair), x.Pair(half, b, pair + 1));
+      }
+    }
+  }
+}
+
+// Sums of every warp, [warp][expert][token]. Rows are padded so that the lanes that add them up read 32 banks.
+constexpr int kSumStride = kTile + 2;
+constexpr int kWarpSums = kTile * kSumStride;
+constexpr int kSumBytes = kWarps * kWarpSums * static_cast<int>(sizeof(float));
+
+__device__ void StoreSums(const float (&sums)[2][4], float* to) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int more = 0; more < 2; ++more) {
+      const int expert = LaneId() / 4 + 8 * more, token = 8 * half + 2 * (LaneId() % 4);
+      *reinterpret_cast<float2*>(to + expert * kSumStride + token) =
+          make_float2(sums[half][2 * more], sums[half][2 * more + 1]);
+    }
+  }
+}
+
+// The warps' sums, ascending, to the logits of this part of the inputs.
+__device__ void AddSums(const RouterParams& p, const float* sums, int part, int first_expert,
+                        int first_token) {
+  const int place = static_cast<int>(threadIdx.x);
+  if (place >= kTile * kTile) return;
+  const int expert = place % kTile, token = place / kTile;
+  const float* const mine = sums + expert * kSumStride + token;
+  float sum = mine[0];
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) sum = __fadd_rn(sum, mine[w * kWarpSums]);
+  if (first_expert + expert >= p.shape.num_experts || first_token + token >= p.num_tokens) return;
+  const int64_t row = int64_t{part} * p.num_tokens + first_token + token;
+  p.logits[row * p.shape.num_experts + first_expert + expert] = sum;
+}
+
+// ---- Choice ----
+
+// Whether this CTA is the last of `count` that arrive; then all that they have stored is there for its threads. The
+// count is 0 again behind the last. Called by all threads.
+__device__ bool IsLast(int32_t& arrived, int32_t count) {
+  __shared__ bool is_last;
+  __syncthreads();  // all threads have stored, and have read what was here before
+  if (count == 1) return true;
+  if (threadIdx.x == 0) {
+    // What all threads stored is before it, and what others stored is before what is loaded next.
+    is_last = ::cuda::atomic_ref<int32_t, ::cuda::thread_scope_device>(arrived).fetch_add(
+                  1, ::cuda::memory_order_acq_rel) == count - 1;
+    if (is_last) arrived = 0;
+  }
+  __syncthreads();
+  return is_last;
+}
+
+// A token's logits, whose parts are to be added, ascending.
+struct PartLogits {
+  const float* first;
+  int64_t step;  // to the next part's
+  int32_t count;
+
+  // As that of WholeLogits.
+  template <int kSlots>
+  __device__ void Load(int n, float (&mine)[kSlots]) const {
+    WholeLogits{first}.Load(n, mine);
+    const float* part = first;
+#pragma unroll 3  // three parts are under way at once
+    for (int i = 1; i < count; ++i) {
+      part += step;
+#pragma unroll
+      for (int s = 0; s < kSlots; ++s) {
+        const int e = 32 * s + LaneId();
+        if (e < n) mine[s] = __fadd_rn(mine[s], part[e]);
+      }
+    }
+  }
+};
+
+// For this warp's token of a tile. `scores` are [kWarps, 2, num_experts].
+template <int kSlots>
+__device__ void ChooseForTile(const RouterParams& p, int tile, int num_choices, float* scores) {
+  const int n = p.shape.num_experts, warp = static_cast<int>(threadIdx.x) / 32;
+  const int token = tile * kTile + warp, choice = token * p.shape.top_k;
+  if (choice >= num_choices) return;
+  const PartLogits logits = {.first = p.logits + int64_t{token} * n,
+                             .step = int64_t{p.num_tokens} * n,
+                             .count = CeilDiv(p.inputs, kRouterPart)};
+  float* const mine = scores + warp * 2 * n;
+  RouteToken<kSlots>(p.shape, logits, p.bias, mine, mine + n, p.experts + choice,
+                     p.weights + choice);
+}
+
+// ---- Kernel ----
+
+// Shared memory is the warps' sums, then scores, then counts: never two of them at once.
+int SharedBytes(int num_experts) {
+  const int scores = kWarps * 2 * num_experts * static_cast<int>(sizeof(float));
+  return std::max(kSumBytes, scores);
+}
+
+// A CTA for each (part of the inputs, tile of experts), of each tile of tokens. kSlots * 32 >= num_experts.
+template <int kSlots>
+__global__ void __launch_bounds__(kThreads, 2) RouterKernel(const RouterParams p) {
+  extern __shared__ float room[];  // the warps' sums, then scores, then counts
+  const int warp = static_cast<int>(threadIdx.x) / 32, tile = static_cast<int>(blockIdx.y);
+  const int tiles = CeilDiv(p.shape.num_experts, kTile);
+  const int part = static_cast<int>(blockIdx.x) / tiles;
+  const int first_expert = static_cast<int>(blockIdx.x) % tiles * kTile, first_token = tile * kTile;
+  const int begin = part * kRouterPart + warp * kBlocks * 32;
+  const Operand w(p.w, first_expert, p.shape.num_experts, begin, p.inputs, [](const Bf16* from) {
+    return LoadHere16(reinterpret_cast<const std::byte*>(from));
+  });
+  if (p.bias != nullptr && threadIdx.x * 32 < p.shape.num_experts) {
+    PrefetchLine(reinterpret_cast<const std::byte*>(p.bias + threadIdx.x * 32));
+  }
+  TakeTurn();  // nobody writes weights, nor the bias
+  const Operand x(p.x, first_token, p.num_tokens, begin, p.inputs,
+                  [](const Bf16* from) { return *reinterpret_cast<const uint4*>(from); });
+  const auto num_choices = static_cast<int>(p.choices.Count());  // on its way beside x
+  float sums[2][4] = {};
+  MultiplyOperands(w, x, sums);
+  StoreSums(sums, room + warp * kWarpSums);
+  __syncthreads();  // every warp's sums are there before one is added
+  AddSums(p, room, part, first_expert, first_token);
+
+  if (!IsLast(p.arrived[1 + tile], static_cast<int32_t>(gridDim.x))) return;
+  ChooseForTile<kSlots>(p, tile, num_choices, room);
+  if (!IsLast(p.arrived[0], static_cast<int32_t>(gridDim.y))) return;
+  Choices choices = p.choices;
+  choices.capacity = num_choices;
+  choices.live = {};
+  SortInCta<kWarps>(choices, reinterpret_cast<int32_t*>(room), p.offsets, p.row_of, p.token_of,
+                    p.used);
+}
+
+template <int kSlots>
+void LaunchRouter(const RouterParams& p, const Stream& stream) {
+  const auto kernel = RouterKernel<kSlots>;
+  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             SharedBytes(kSlots * 32)),
+        "router: shared memory");
+  const int ctas = CeilDiv(p.inputs, kRouterPart) * CeilDiv(p.shape.num_experts, kTile);
+  LaunchAhead("router", kernel,
+              {.grid = dim3(static_cast<unsigned>(ctas),
+                            static_cast<unsigned>(CeilDiv(p.num_tokens, kTile))),
+               .block = kThreads,
+               .shared_bytes = static_cast<size_t>(SharedBytes(p.shape.num_experts)),
+               .overlaps = true},
+              stream, p);
+}
+
+}  // namespace
+
+void RouteTokens(const RouterArgs& args, const Stream& stream) {
+  Validate(args);
+  const SortByExpertArgs& sort = args.sort;
+  const RouterParams p = {
+      .shape = args.route.shape,
+      .x = RowsOf<const Bf16>(args.x),
+      .w = {.data = reinterpret_cast<const Bf16*>(args.w.data), .stride = args.w.row_stride},
+      .num_tokens = static_cast<int32_t>(args.x.dim(0)),
+      .inputs = static_cast<int32_t>(args.w.shape.inputs),
+      .logits = args.logits.data(),
+      .arrived = args.arrived.data(),
+      .bias = args.route.bias.data(),
+      .weights = args.route.weights.data(),
+      .experts = args.route.experts.data(),
+      .choices = {.experts = args.route.experts.data(),
+                  .num_experts = sort.num_experts,
+                  .top_k = sort.top_k,
+                  .capacity = std::ssize(sort.experts),
+                  .live = sort.live,
+                  .status = sort.status},
+      .offsets = sort.offsets.data(),
+      .row_of = sort.row_of.data(),
+      .token_of = sort.token_of.data(),
+      .used = sort.used};
+  if (p.shape.num_experts <= 2 * 32) return LaunchRouter<2>(p, stream);
+  if (p.shape.num_experts <= 8 * 32) return LaunchRouter<8>(p, stream);
+  LaunchRouter<kMaxExpertsRouted / 32>(p, stream);
+}
+
+}  // namespace quire::cuda

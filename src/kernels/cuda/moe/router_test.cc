@@ -1,0 +1,237 @@
+#include "kernels/cuda/moe/router.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cuda/gemm/gemm_testing.h"
+#include "kernels/cuda/test_rows.h"
+#include "testing/compare.h"
+#include "testing/error_message.h"
+
+namespace quire::cuda {
+namespace {
+
+using testing::BitMismatch;
+using testing::ErrorMessage;
+using testing::Mismatch;
+
+// All that a router writes, with one value more than there is in each array.
+struct Routed {
+  std::vector<float> logits, weights;
+  std::vector<int32_t> experts, offsets, row_of, token_of, used, arrived;
+};
+
+// What is written before it is.
+constexpr int32_t kUnwritten = -7;
+
+// The device's memory for routing some tokens, and what is left there.
+class RoutingMemory {
+ public:
+  RoutingMemory(const RouteShape& shape, int64_t num_tokens, int64_t inputs)
+      : shape_(shape),
+        num_tokens_(num_tokens),
+        choices_(static_cast<size_t>(num_tokens * shape.top_k)),
+        num_offsets_(static_cast<size_t>(shape.num_experts) + 1),
+        num_logits_(static_cast<size_t>(RouterWorkspace(num_tokens, shape.num_experts, inputs))) {}
+
+  RouterArgs Args(const DeviceRows& x, const DeviceWeights& w, std::span<const float> bias,
+                  LiveRows live, StatusWord status) const {
+    RouterArgs args{.x = x.view(), .w = w.view()};
+    args.route = Route(bias);
+    args.sort = Sort(live, status);
+    args.logits = logits_.span().first(num_logits_);
+    args.arrived = arrived_.span();
+    return args;
+  }
+  RouteArgs Route(std::span<const float> bias) const {
+    return {.shape = shape_,
+            .logits = ConstTensorView(logits_.span().data(), {num_tokens_, shape_.num_experts}),
+            .bias = bias,
+            .experts = experts_.span().first(choices_),
+            .weights = weights_.span().first(choices_)};
+  }
+  SortByExpertArgs Sort(LiveRows live, StatusWord status) const {
+    return {.num_experts = shape_.num_experts,
+            .top_k = shape_.top_k,
+            .experts = experts_.span().first(choices_),
+            .offsets = offsets_.span().first(num_offsets_),
+            .row_of = row_of_.span().first(choices_),
+            .token_of = token_of_.span().first(choices_),
+            .used = used_.span().data(),
+            .workspace = workspace_.span(),
+            .live = live,
+            .status = status};
+  }
+  Routed Values(const Stream& stream) const {
+    return {.logits = logits_.Values(stream),
+            .weights = weights_.Values(stream),
+            .experts = experts_.Values(stream),
+            .offsets = offsets_.Values(stream),
+            .row_of = row_of_.Values(stream),
+            .token_of = token_of_.Values(stream),
+            .used = used_.Values(stream),
+            .arrived = arrived_.Values(stream)};
+  }
+  // In the place of the first part of the logits.
+  void SetLogits(const std::vector<float>& logits) const {
+    CopyAndWait(logits_.span().data(), logits.data(), logits.size() * sizeof(float), "logits");
+  }
+
+ private:
+  static std::vector<int32_t> Unwritten(size_t count) {
+    return std::vector<int32_t>(count + 1, kUnwritten);
+  }
+
+  RouteShape shape_;
+  int64_t num_tokens_;
+  size_t choices_, num_offsets_, num_logits_;
+  DeviceVector<float> logits_{std::vector<float>(num_logits_ + 1, kUnwritten)},
+      weights_{std::vector<float>(choices_ + 1, kUnwritten)};
+  DeviceVector<int32_t> experts_{Unwritten(choices_)}, offsets_{Unwritten(num_offsets_)},
+      row_of_{Unwritten(choices_)}, token_of_{Unwritten(choices_)}, used_{Unwritten(1)},
+      arrived_{std::vector<int32_t>(kRouterCounts, 0)},
+      workspace_{Unwritten(
+          static_cast<size_t>(SortWorkspace(static_cast<int64_t>(choices_), shape_.num_experts)))};
+};
+
+// The parts, ascending.
+std::vector<float> SumOfParts(const std::vector<float>& parts, size_t size) {
+  std::vector<float> sums(parts.begin(), parts.begin() + static_cast<int64_t>(size));
+  for (size_t i = size; i + 1 < parts.size(); ++i) sums[i % size] += parts[i];
+  return sums;
+}
+
+class CudaRouterTest : public StreamTest {
+ protected:
+  // Logits are near the reference, and all that follows from them has the bits of Route and SortByExpert. Twice,
+  // since the counts of arrivals are used again.
+  void Expect(const RouteShape& shape, int64_t num_tokens, int64_t inputs, LiveRows live = {}) {
+    const MatrixShape matrix_shape = {shape.num_experts, inputs};
+    const MadeUpMatrix matrix({.format = WeightFormat::kBf16, .shape = matrix_shape});
+    const std::vector<float> values = MadeUpX(9, num_tokens * inputs);
+    const GemmReference reference = ReferenceGemm(matrix, matrix_shape, values, {}, DType::kF32);
+    const DeviceRows x(values, inputs, Spread::kAligned);
+    const DeviceWeights w(matrix, Spread::kAligned);
+    const DeviceVector<float> bias(MadeUpValues(10, shape.num_experts));
+    const RoutingMemory memory(shape, num_tokens, inputs), expected(shape, num_tokens, inputs);
+    const RouterArgs args = memory.Args(x, w, bias.span(), live, status());
+    for (int turn = 0; turn < 2; ++turn) RouteTokens(args, stream());
+    const Routed actual = memory.Values(stream());
+    const std::vector<float> logits = SumOfParts(actual.logits, reference.y.size());
+    EXPECT_EQ(Mismatch(logits, reference.y, reference.bounds), "");
+    EXPECT_EQ(actual.logits.back(), kUnwritten);
+    EXPECT_EQ(actual.arrived, std::vector<int32_t>(kRouterCounts, 0));
+
+    expected.SetLogits(logits);
+    Route(expected.Route(bias.span()), live, stream());
+    SortByExpert(expected.Sort(live, status()), stream());
+    const Routed sorted = expected.Values(stream());
+    EXPECT_EQ(actual.experts, sorted.experts);
+    EXPECT_EQ(actual.offsets, sorted.offsets);
+    EXPECT_EQ(actual.row_of, sorted.row_of);
+    EXPECT_EQ(actual.token_of, sorted.token_of);
+    EXPECT_EQ(actual.used, sorted.used);
+    EXPECT_EQ(BitMismatch(actual.weights, sorted.weights), "");
+    EXPECT_EQ(Reported(), kNothing);
+  }
+};
+
+constexpr RouteShape kGreedy = {.num_experts = 64, .top_k = 6};
+constexpr RouteShape kGrouped = {.num_experts = 256,
+                                 .top_k = 8,
+                                 .num_groups = 8,
+                                 .top_groups = 4,
+                                 .score = ScoreFunction::kSigmoid,
+                                 .selection = ExpertSelection::kGroupTopTwo,
+                                 .normalize = true,
+                                 .scale = 2.5f};
+
+TEST_F(CudaRouterTest, EveryNumberOfTokensIsRoutedAsByThreeOps) {
+  for (const int64_t num_tokens : {1, 8, 16, 17, 64, 100, 256}) {
+    SCOPED_TRACE(fmt::format("{} tokens", num_tokens));
+    Expect(kGreedy, num_tokens, 2048);
+  }
+  for (const int64_t num_tokens : {1, 17, 100}) {
+    SCOPED_TRACE(fmt::format("{} tokens of V3", num_tokens));
+    Expect(kGrouped, num_tokens, 7168);
+  }
+}
+
+// Tiles that are not full, inputs that end in a part, and the most experts.
+TEST_F(CudaRouterTest, OddShapesAreRoutedAsByThreeOps) {
+  struct Case {
+    int32_t num_experts, top_k;
+    int64_t num_tokens, inputs;
+  };
+  for (const Case& c : {Case{1, 1, 1, 8}, Case{7, 3, 5, 24}, Case{65, 4, 33, 1000},
+                        Case{160, 6, 40, 5120}, Case{384, 8, 64, 1032}, Case{33, 33, 256, 64}}) {
+    SCOPED_TRACE(
+        fmt::format("{} experts, {} tokens, {} inputs", c.num_experts, c.num_tokens, c.inputs));
+    Expect({.num_experts = c.num_experts,
+            .top_k = c.top_k,
+            .score = ScoreFunction::kSigmoid,
+            .normalize = true},
+           c.num_tokens, c.inputs);
+  }
+}
+
+TEST_F(CudaRouterTest, OnlyLiveTokensAreChosenFor) {
+  for (const int32_t live : {-1, 0, 1, 16, 39, 40, 100}) {
+    SCOPED_TRACE(live);
+    const DeviceVector<int32_t> count({live});
+    Expect(kGreedy, 40, 512, {.count = count.span().data()});
+  }
+}
+
+// Of a row beside others.
+TEST_F(CudaRouterTest, TheNumberOfTokensChangesNoBit) {
+  constexpr int64_t kInputs = 2048, kTokens = 100;
+  const MadeUpMatrix matrix({.format = WeightFormat::kBf16, .shape = {64, kInputs}});
+  const DeviceWeights w(matrix, Spread::kAligned);
+  const std::vector<float> values = MadeUpX(9, kTokens * kInputs);
+  const auto logits = [&](int64_t num_tokens) {
+    const DeviceRows x({values.begin(), values.begin() + num_tokens * kInputs}, kInputs,
+                       Spread::kAligned);
+    const RoutingMemory memory(kGreedy, num_tokens, kInputs);
+    RouteTokens(memory.Args(x, w, {}, {}, status()), stream());
+    return SumOfParts(memory.Values(stream()).logits, static_cast<size_t>(num_tokens * 64));
+  };
+  const std::vector<float> all = logits(kTokens);
+  for (const int64_t num_tokens : {1, 16, 31}) {
+    const std::vector<float> few = logits(num_tokens);
+    EXPECT_EQ(BitMismatch(few, std::span(all).first(few.size())), "") << num_tokens;
+  }
+}
+
+TEST(CudaRouterArgsTest, WhatItDoesNotTakeIsSaid) {
+  std::vector<Bf16> memory(1 << 16);
+  Bf16* const first = memory.data() + 8 - reinterpret_cast<uintptr_t>(memory.data()) / 2 % 8;
+  const auto takes = [&](int64_t tokens, MatrixShape shape, int64_t lead = 0, int64_t more = 0) {
+    WeightView w = DenseWeights(first, shape);
+    w.row_stride += more;
+    return RouterTakes(ConstTensorView(first + lead, {tokens, shape.inputs}), w);
+  };
+  EXPECT_TRUE(takes(1, {64, 64}));
+  EXPECT_TRUE(takes(256, {384, 64}));
+  EXPECT_FALSE(takes(257, {64, 64}));
+  EXPECT_FALSE(takes(1, {385, 64}));
+  EXPECT_FALSE(takes(1, {64, 60}));        // no whole groups
+  EXPECT_FALSE(takes(1, {64, 64}, 1));     // rows at an odd address
+  EXPECT_FALSE(takes(1, {64, 64}, 0, 4));  // weights at odd distances
+  EXPECT_EQ(RouterWorkspace(64, 64, 2048), 2 * 64 * 64);
+  EXPECT_EQ(RouterWorkspace(64, 256, 7169), 8 * 64 * 256);
+}
+
+TEST(CudaRouterArgsTest, ItIsForMoreThanEightTokensAndOneWaveOfCtas) {
+  EXPECT_FALSE(RouterPays(8, 64, 2048));
+  EXPECT_TRUE(RouterPays(9, 64, 2048));
+  EXPECT_TRUE(RouterPays(256, 64, 2048));
+  EXPECT_TRUE(RouterPays(16, 256, 7168));
+  EXPECT_FALSE(RouterPays(64, 256, 7168));
+}
+
+}  // namespace
+}  // namespace quire::cuda
