@@ -256,6 +256,35 @@ WeightBoxes BoxesOf(const TileParams& p) {
   return boxes;
 }
 
+// By one thread: asks for the weights of a tile's inputs [input, end), as many panels as a stage has, and arrives once at
+// `full`, which counts their bytes.
+template <class P>
+__device__ __forceinline__ void AskForWeights(const TileParams& p, const WeightBoxes& boxes,
+                                              const TilePlace& at, int input, int end,
+                                              BoxStage<P>& stage, PhaseBarrier& full) {
+  using Stage = BoxStage<P>;
+  constexpr int kPanelInputs = kRowBytes / P::kInputBytes;
+  const auto ask_for_box = [&](uint32_t to, int matrix, int column) {
+    const void* map = &boxes.map[matrix];
+    if constexpr (P::kReadsOnce) {
+      CopyBox(to, map, column, at.first_output, at.batch, full.Address(), ReadOncePolicy());
+    } else {
+      CopyBox(to, map, column, at.first_output, at.batch, full.Address());
+    }
+  };
+  const int panels = min(Stage::kPanels, (end - input + kPanelInputs - 1) / kPanelInputs);
+  full.ArriveExpecting(static_cast<uint32_t>(panels) * Stage::kWPanelBytes);
+#pragma unroll
+  for (int panel = 0; panel < Stage::kPanels; ++panel) {
+    if (panel >= panels) break;
+    // Boxes are of 16-bit elements.
+    const int column = (input + panel * kPanelInputs) * P::kInputBytes / 2;
+    const uint32_t to = SharedAddress(stage.w) + panel * Stage::kWPanelBytes;
+    ask_for_box(to, 0, column);
+    if (p.gated) ask_for_box(to + Stage::kWPanelBytes / 2, 1, column);
+  }
+}
+
 // Copies rows of x one by one, as the index says, and rows of w in boxes. Shared has stages, and `full` and `empty` of
 // each, `scales` where they are brought: every thread arrives at `full` when its copies have ended, and one more time for
 // the boxes, which bring bytes.
@@ -277,7 +306,7 @@ class BoxProducer {
     const InputRange<P::kStepInputs> range(p_, at.split);
     const int steps = min(Shared::kStages, range.num_steps());
     for (; asked_ < steps; ++asked_) {
-      AskForWeights(at, asked_, range.begin + asked_ * P::kStepInputs, range.end);
+      AskFor(at, asked_, range.begin + asked_ * P::kStepInputs, range.end);
     }
   }
 
@@ -306,6 +335,11 @@ class BoxProducer {
   static constexpr int kRowStep = P::kProducerThreads / 8, kRows = P::kTileRows / kRowStep;
   static constexpr int kPanelInputs = kRowBytes / P::kInputBytes;
 
+  __device__ __forceinline__ void AskFor(const TilePlace& at, int stage, int input, int end) {
+    if (thread_ != 0) return;
+    AskForWeights<P>(p_, boxes_, at, input, end, shared_.stages[stage], shared_.full[stage]);
+  }
+
   // from: this thread's 16 bytes of the first inputs of its rows, or null without a row.
   __device__ __forceinline__ void CopyStep(const TilePlace& at,
                                            const std::byte* const (&from)[kRows],
@@ -314,7 +348,7 @@ class BoxProducer {
       --asked_;
     } else {
       shared_.empty[ring_.stage].Wait(ring_.parity ^ 1);
-      AskForWeights(at, ring_.stage, input, end);
+      AskFor(at, ring_.stage, input, end);
     }
     const uint32_t to = SharedAddress(shared_.stages[ring_.stage].x);
 #pragma unroll
@@ -334,34 +368,6 @@ class BoxProducer {
     }
     shared_.full[ring_.stage].ArriveAfterCopies();
     ring_.Advance();
-  }
-
-  // Of inputs [input, end), as many panels as a stage has.
-  __device__ __forceinline__ void AskForWeights(const TilePlace& at, int stage, int input,
-                                                int end) {
-    if (thread_ != 0) return;
-    PhaseBarrier& full = shared_.full[stage];
-    const int panels = min(Stage::kPanels, (end - input + kPanelInputs - 1) / kPanelInputs);
-    full.ArriveExpecting(static_cast<uint32_t>(panels) * Stage::kWPanelBytes);
-    const uint32_t to = SharedAddress(shared_.stages[stage].w);
-#pragma unroll
-    for (int panel = 0; panel < Stage::kPanels; ++panel) {
-      if (panel >= panels) break;
-      // Boxes are of 16-bit elements.
-      const int column = (input + panel * kPanelInputs) * P::kInputBytes / 2;
-      const uint32_t first = to + panel * Stage::kWPanelBytes;
-      AskForBox(first, 0, column, at, full);
-      if (p_.gated) AskForBox(first + Stage::kWPanelBytes / 2, 1, column, at, full);
-    }
-  }
-  __device__ __forceinline__ void AskForBox(uint32_t to, int matrix, int column,
-                                            const TilePlace& at, const PhaseBarrier& full) {
-    const void* map = &boxes_.map[matrix];
-    if constexpr (P::kReadsOnce) {
-      CopyBox(to, map, column, at.first_output, at.batch, full.Address(), ReadOncePolicy());
-    } else {
-      CopyBox(to, map, column, at.first_output, at.batch, full.Address());
-    }
   }
 
   const TileParams& p_;

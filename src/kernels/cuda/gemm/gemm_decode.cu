@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/gemm/gemm_boxes.cuh"
+#include "kernels/cuda/gemm/gemm_columns.cuh"
 #include "kernels/cuda/gemm/gemm_tile.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
 
@@ -26,7 +27,7 @@ template <int kTileRowsOf, int kOutputsOf, bool kIndexedOf>
 struct CodesTile {
   static constexpr bool kIndexed = kIndexedOf;
   static constexpr int kTileRows = kTileRowsOf, kOutputs = kOutputsOf;
-  static constexpr int kBlockOutputs = 64, kBlocks = kOutputs / kBlockOutputs;
+  static constexpr int kBlocks = kOutputs / kColumnOutputs;
   static constexpr int kInputBytes = 1;
   // Of few rows 256 bytes at a time; of more 128, so that several stages find room beside x.
   static constexpr int kPanels = kTileRows > 16 ? 1 : 2;
@@ -73,16 +74,13 @@ class CodesConsumer {
     if constexpr (T::kHasRanges) {
       if (p_.num_splits > 1) return PutSums(total);
     }
-    if (T::kBlocks == 2 && p_.gated) return StoreGated(at, total);
-    Store(at, total);
+    StoreColumns(p_, at, total);
   }
 
  private:
   using Stage = BoxStage<T>;
-  // Of a thread: sums[block][4 j + 2 half + i] is of output 16 warp + 8 half + lane / 4 of the block's, and of row
-  // 8 j + lane % 4 * 2 + i of x.
   static constexpr int kGroups = T::kTileRows / 8;  // of 8 rows
-  using Sums = float[T::kBlocks][4 * kGroups];
+  using Sums = float[T::kBlocks][4 * kGroups];      // as gemm_columns.cuh lays them out
 
   // The scales of a panel: of the thread's rows of x, and of gate and up.
   struct Scales {
@@ -141,7 +139,7 @@ class CodesConsumer {
     for (uint32_t i = 0; i < 4; ++i) {
 #pragma unroll
       for (int block = 0; block < T::kBlocks; ++block) {
-        MultiplyCodes(sums[block], PanelOperand(w + block * T::kBlockOutputs * kRowBytes, i * 32),
+        MultiplyCodes(sums[block], PanelOperand(w + block * kColumnOutputs * kRowBytes, i * 32),
                       PanelOperand(x, i * 32), i > 0);
       }
     }
@@ -169,54 +167,6 @@ class CodesConsumer {
     __syncwarp();
     if (lane_ == 0) shared_.empty[ring_.stage].Arrive();
     ring_.Advance();
-  }
-
-  // store(row, output, a, b) of the thread's pairs of neighbouring outputs, counted within the tile: pair_of(j, half)
-  // are two rows of an output of the first block.
-  template <class PairOf, class StoreOf>
-  __device__ __forceinline__ void ForPairs(const TilePlace& at, const PairOf& pair_of,
-                                           const StoreOf& store) const {
-#pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
-      if (at.row + 8 * j >= at.row_end) break;  // all lanes of the warp
-      const int row = at.row + 8 * j + lane_ / 4;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float2 pair = pair_of(j, half);
-        TransposeFloats(pair.x, pair.y);
-        if (row < at.row_end) store(row, 16 * warp_ + 8 * half + lane_ % 4 * 2, pair.x, pair.y);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void Store(const TilePlace& at, const Sums& sums) const {
-    const int64_t batch = p_.offsets == nullptr ? at.batch : 0;
-#pragma unroll
-    for (int block = 0; block < T::kBlocks; ++block) {
-      const int first = at.first_output + block * T::kBlockOutputs;
-      ForPairs(
-          at,
-          [&](int j, int half) {
-            const float* s = sums[block] + 4 * j + 2 * half;
-            return float2{s[0], s[1]};
-          },
-          [&](int row, int output, float a, float b) {
-            StorePair(p_, batch, row, first + output, a, b);
-          });
-    }
-  }
-
-  __device__ __forceinline__ void StoreGated(const TilePlace& at, const Sums& sums) const {
-    ForPairs(
-        at,
-        [&](int j, int half) {
-          const float* gate = sums[0] + 4 * j + 2 * half;
-          const float* up = sums[T::kBlocks - 1] + 4 * j + 2 * half;
-          return float2{SiluByReciprocal(gate[0]) * up[0], SiluByReciprocal(gate[1]) * up[1]};
-        },
-        [&](int row, int output, float a, float b) {
-          StorePair(p_, 0, row, at.first_output + output, a, b);
-        });
   }
 
   // For AddRanges, over the stages.
