@@ -14,6 +14,7 @@
 #include "bench/manual_time.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/gemm_boxed.h"
 #include "kernels/cuda/gemm/gemm_planner.h"
 #include "kernels/cuda/moe/expert_gemm.h"
 #include "kernels/cuda/moe/route.h"
@@ -28,19 +29,21 @@ namespace {
 using namespace quire::cuda;  // NOLINT: all of it is about the device
 
 constexpr int64_t kGiB = int64_t{1} << 30;
-constexpr int64_t kRows[] = {1, 16, 64, 512, 4096};
+constexpr int64_t kRows[] = {1, 16, 32, 64, 512, 4096};
 constexpr int64_t kMaxRows = 4096;
 // Weights visited in turn: many times the 50 MB of L2.
 constexpr int64_t kBytesToVisit = kGiB;
 constexpr int64_t kMaxLayers = 128;
 
-enum class Kind { kCublasLt, kTiles, kFp8, kFp8KeepX };
+enum class Kind { kCublasLt, kTiles, kBoxed, kFp8, kFp8KeepX };
 const char* KindName(Kind kind) {
   switch (kind) {
     case Kind::kCublasLt:
       return "lt";
     case Kind::kTiles:
       return "tiles";
+    case Kind::kBoxed:
+      return "boxed";
     case Kind::kFp8:
       return "fp8";
     case Kind::kFp8KeepX:
@@ -56,6 +59,7 @@ struct DenseShape {
   int64_t count = 1;   // heads
   DType y = DType::kBf16;
   int64_t most_rows = kMaxRows;
+  bool gated = false;  // two such matrices, and their activation: boxed alone
 };
 
 constexpr DenseShape kDenseShapes[] = {
@@ -64,6 +68,8 @@ constexpr DenseShape kDenseShapes[] = {
     {"v2_lite/key_heads", {512, 128}, 16},
     {"v2_lite/value_heads", {128, 512}, 16},
     {"v2_lite/out", {2048, 2048}},
+    {"v2_lite/shared_gate_up", {2816, 2048}, 1, DType::kBf16, kMaxBoxedRows, true},
+    {"v2_lite/shared_down", {2048, 2816}},
     {"v2_lite/dense_up", {10944, 2048}},
     {"v2_lite/dense_down", {2048, 10944}},
     {"v2_lite/head", {102400, 2048}, 1, DType::kF32, 512},
@@ -146,6 +152,7 @@ class Pools {
 // A product, launched for layer after layer.
 struct Job {
   int64_t layers = 1;
+  bool overlaps = false;        // layers begin while those before them end
   double bytes = 0, flops = 0;  // of one launch
   std::function<void(int64_t layer, const Stream& stream)> launch;
 };
@@ -166,16 +173,22 @@ class GemmBench {
     GemmArgs args{.w = w, .x_step = inputs, .y_step = outputs};
     args.x = Rows(rows, inputs, shape.count * inputs);
     args.y = Output(rows, outputs, shape.count * outputs, shape.y);
+    if (shape.gated) args.up = Weights(shape.matrix, 1, kind, 1);
     if (kind == Kind::kFp8) args.x_codes = Codes(args.x), args.x = {};
     if (kind == Kind::kCublasLt) planner_.Plan(ShapeOf(args));
     Job job;
-    job.layers = std::clamp<int64_t>(kBytesToVisit / WeightViewBytes(w).raw(), 1, max_layers);
+    const int64_t matrices = w.count * (shape.gated ? 2 : 1);
+    job.layers = std::clamp<int64_t>(
+        kBytesToVisit / (WeightViewBytes(w).raw() * (shape.gated ? 2 : 1)), 1, max_layers);
     job.bytes = static_cast<double>(GemmBytes(args).raw());
     job.flops = GemmFlops(args);
-    job.launch = [this, args, kind](int64_t layer, const Stream& stream) {
+    job.launch = [this, args, kind, matrices](int64_t layer, const Stream& stream) {
       GemmArgs at = args;
-      at.w.data += layer * args.w.count * args.w.matrix_stride * WeightBytes(args.w.format);
-      if (kind == Kind::kCublasLt) return planner_.Gemm(at, stream);
+      const int64_t bytes = layer * matrices * args.w.matrix_stride * WeightBytes(args.w.format);
+      at.w.data += bytes;
+      if (!at.up.empty()) at.up.data += bytes;
+      if (kind == Kind::kCublasLt) return planner_.GemmByCublasLt(at, stream);
+      if (kind == Kind::kBoxed) return BoxedGemm(at, stream);
       Gemm(at, stream);
     };
     return job;
@@ -316,6 +329,7 @@ class GemmBench {
   }
 
   Graph Record(const Job& job) {
+    stream_.set_overlaps(job.overlaps);
     return Graph::Capture(stream_, [&] {
       for (int64_t layer = 0; layer < job.layers; ++layer) job.launch(layer, stream_);
     });
@@ -358,15 +372,29 @@ void RegisterCudaGemm(Effort effort) {
   const auto name = [](const char* shape, Kind kind, int64_t rows) {
     return fmt::format("gemm/{}/{}/r{}", shape, KindName(kind), rows);
   };
+  // Layers that overlap, as in steps of few tokens, have a name of their own.
+  const auto register_dense = [&](const DenseShape& shape, Kind kind, int64_t rows, bool overlaps) {
+    const std::string kind_name = fmt::format("{}{}", KindName(kind), overlaps ? "_ahead" : "");
+    Register(lazy, fmt::format("gemm/{}/{}/r{}", shape.name, kind_name, rows),
+             [shape, kind, rows, overlaps](GemmBench& bench) {
+               Job job = bench.Dense(shape, kind, rows, kMaxLayers);
+               job.overlaps = overlaps;
+               return job;
+             });
+  };
   for (int64_t rows : kRows) {
     if (effort == Effort::kQuick && rows != 1 && rows != 64 && rows != 4096) continue;
     for (const DenseShape& shape : kDenseShapes) {
+      const bool is_boxed =
+          rows <= kMaxBoxedRows && shape.matrix.outputs * shape.count <= 64 * kMaxBoxedTiles;
+      if (is_boxed) register_dense(shape, Kind::kBoxed, rows, false);
+      if (is_boxed) register_dense(shape, Kind::kBoxed, rows, true);
+      if (shape.gated) continue;
+      if (rows <= kMaxBoxedRows) register_dense(shape, Kind::kTiles, rows, true);
       for (Kind kind : {Kind::kCublasLt, Kind::kTiles, Kind::kFp8, Kind::kFp8KeepX}) {
         // x of heads is not quantised, and few rows want logits.
         if ((kind == Kind::kFp8 && shape.count > 1) || rows > shape.most_rows) continue;
-        Register(lazy, name(shape.name, kind, rows), [shape, kind, rows](GemmBench& bench) {
-          return bench.Dense(shape, kind, rows, kMaxLayers);
-        });
+        register_dense(shape, kind, rows, false);
       }
     }
     for (const ExpertShape& shape : kExpertShapes) {

@@ -42,7 +42,8 @@ SUITES = (
           "CudaRouteAndSort*:CudaRouterTest.Only*:CudaCombine*", 8),
     Suite("products, experts", "kernels/cuda_kernels_test", "CudaGemm*:CudaExpert*", 5,
           "CudaGemmTest.HeadsAre*:CudaGemmTest.RowsAreQuantised*:CudaGemmTest.RepeatsHave*:"
-          "CudaExpertGemmTest.EqualsALoop*:CudaGemmTest.CodesAre*:CudaGemmPlannerTest.FewRowsKeep*", 2),
+          "CudaExpertGemmTest.EqualsALoop*:CudaGemmTest.CodesAre*:CudaGemmPlannerTest.FewRowsKeep*:"
+          "CudaGemmBoxedTest.WhatIsNotFinite*", 2),
     Suite("attention", "kernels/cuda_kernels_test", "*CudaMla*:CudaMhaPrefill*", 8,
           "*/CudaMlaBitsTest.ATreeRow*/TensorCore:CudaMlaAttentionTest.WhereNothing*:"
           "CudaMlaAttentionTest.AKeyThat*:CudaMhaPrefillTest.AKeyThat*:"

@@ -119,6 +119,23 @@ void RequireWeights(const char* name, const WeightView& w) {
           w.scale_stride);
 }
 
+void RequireSameWeights(const WeightView& up, const WeightView& gate) {
+  RequireWeights("up", up);
+  Require(up.shape.outputs == gate.shape.outputs && up.shape.inputs == gate.shape.inputs &&
+              up.count == gate.count,
+          "up: expected {} matrices of {} x {}, got {} of {} x {}", gate.count, gate.shape.outputs,
+          gate.shape.inputs, up.count, up.shape.outputs, up.shape.inputs);
+  Require(up.format == gate.format, "up: expected {}, got {}", WeightFormatName(gate.format),
+          WeightFormatName(up.format));
+  Require(up.row_stride == gate.row_stride && up.matrix_stride == gate.matrix_stride,
+          "up: expected strides {} and {}, got {} and {}", gate.row_stride, gate.matrix_stride,
+          up.row_stride, up.matrix_stride);
+  Require(
+      up.scale_stride == gate.scale_stride && up.scale_matrix_stride == gate.scale_matrix_stride,
+      "up: expected scale strides {} and {}, got {} and {}", gate.scale_stride,
+      gate.scale_matrix_stride, up.scale_stride, up.scale_matrix_stride);
+}
+
 void RequireQuantised(const char* name, const QuantisedRows& rows, int64_t num_rows,
                       int64_t inputs) {
   Require(rows.rows == num_rows && rows.inputs == inputs,
@@ -167,6 +184,12 @@ void Validate(const GemmArgs& args) {
   RequireX(args.x, args.x_codes, RequireY(args.y, args.w), args.w);
   Require(args.bias == nullptr || args.w.count == 1, "bias: expected one matrix, got {}",
           args.w.count);
+  if (!args.up.empty()) {
+    RequireSameWeights(args.up, args.w);
+    Require(args.bias == nullptr && args.w.count == 1,
+            "up: expected one matrix and no bias, got {}{}", args.w.count,
+            args.bias == nullptr ? "" : " with a bias");
+  }
   Require(args.w.count == 1 || (args.x_step >= 0 && args.y_step >= outputs),
           "x_step, y_step: expected at least 0 and {}, got {} and {}", outputs, args.x_step,
           args.y_step);
@@ -218,6 +241,18 @@ TileParams MakeTileParams(const ConstTensorView& x, const QuantisedRows& x_codes
   return p;
 }
 
+TileParams MakeTileParams(const GemmArgs& args) {
+  TileParams p = MakeTileParams(args.x, args.x_codes, args.w, args.y);
+  p.bias = args.bias;
+  if (args.w.count > 1) {
+    p.num_batches = static_cast<int32_t>(args.w.count);
+    p.x_batch_bytes = 2 * args.x_step;
+    p.y_batch = args.y_step;
+    p.y_in_pairs = p.y_in_pairs && args.y_step % 2 == 0;
+  }
+  return p;
+}
+
 TileChoice ChooseTile(const TileParams& p, const QuantisedRows& x_codes, const WeightView& w,
                       int64_t rows, std::optional<TileSize> size) {
   const TileMath math = MathOf(x_codes, w);
@@ -236,18 +271,12 @@ TileChoice ChooseTile(const TileParams& p, const QuantisedRows& x_codes, const W
 
 void Gemm(const GemmArgs& args, const Stream& stream, std::optional<TileSize> size) {
   Validate(args);
+  QUIRE_CHECK(args.up.empty(), "gate and up of a dense product by tiles");
   if (args.y.dim(0) == 0) return;
-  TileParams p = MakeTileParams(args.x, args.x_codes, args.w, args.y);
-  p.bias = args.bias;
+  TileParams p = MakeTileParams(args);
   p.num_splits = GemmSplits(std::max<int64_t>(args.w.whole_outputs, p.outputs), p.inputs,
                             MathOf(args.x_codes, args.w));
   p.split_inputs = static_cast<int32_t>(GemmSplitInputs(p.inputs, p.num_splits));
-  if (args.w.count > 1) {
-    p.num_batches = static_cast<int32_t>(args.w.count);
-    p.x_batch_bytes = 2 * args.x_step;
-    p.y_batch = args.y_step;
-    p.y_in_pairs = p.y_in_pairs && args.y_step % 2 == 0;
-  }
   LaunchTiles(p, ChooseTile(p, args.x_codes, args.w, p.rows, size), stream);
 }
 
@@ -263,11 +292,14 @@ ByteOffset GemmBytes(const GemmArgs& args) {
   const auto [outputs, inputs] = args.w.shape;
   const int64_t x_row = args.x_codes.empty() ? 2 * inputs : inputs + 4 * ScaleBlocks(inputs);
   const int64_t y_row = DTypeBytes(args.y.dtype()) * outputs;
-  return WeightViewBytes(args.w) + ByteOffset(args.w.count * args.y.dim(0) * (x_row + y_row));
+  const int64_t matrices = args.up.empty() ? 1 : 2;
+  return WeightViewBytes(args.w) * matrices +
+         ByteOffset(args.w.count * args.y.dim(0) * (x_row + y_row));
 }
 
 double GemmFlops(const GemmArgs& args) {
-  return 2.0 * static_cast<double>(args.w.count) * static_cast<double>(args.y.dim(0)) *
+  const double matrices = args.up.empty() ? 1 : 2;
+  return 2.0 * matrices * static_cast<double>(args.w.count) * static_cast<double>(args.y.dim(0)) *
          static_cast<double>(args.w.shape.inputs) * static_cast<double>(args.w.shape.outputs);
 }
 

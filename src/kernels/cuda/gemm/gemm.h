@@ -6,10 +6,11 @@
 // block, row-major as files hold it; sums are f32; y is bf16 or f32 (the logits). docs/numerics.md
 // derives the errors.
 //
-// Three ways to compute it. The tile kernel (Gemm) takes every shape and stride, and an element has the
+// Four ways to compute it. The tile kernel (Gemm) takes every shape and stride, and an element has the
 // same bits in any batch: order of summation in kernels/cuda/gemm/gemm_tile.h. cuBLASLt, through a
 // GemmPlanner (kernels/cuda/gemm/gemm_planner.h), is faster for many rows, and its bits are the same for
-// the same number of rows only. Few rows times few outputs go to Gemv (kernels/cuda/gemm/gemv.h) there.
+// the same number of rows only. Few rows times few outputs go to Gemv (kernels/cuda/gemm/gemv.h) there, and
+// 17 to 64 rows to BoxedGemm (kernels/cuda/gemm/gemm_boxed.h).
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_H_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMM_H_
 
@@ -85,6 +86,8 @@ struct GemmArgs {
   // widened to bf16.
   QuantisedRows x_codes = {};
   WeightView w = {};
+  // Empty, or as w, of count 1 and without a bias: w is gate, and y = silu(x w^T) * (x up^T). BoxedGemm's alone.
+  WeightView up = {};
   TensorView y = {};  // [rows, outputs] bf16 or f32, any row stride; overlaps no x
   int64_t x_step = 0;
   int64_t y_step = 0;
@@ -106,6 +109,7 @@ ByteOffset WeightViewBytes(const WeightView& w);
 
 // For the ops that launch tiles: checks of weights, and the parts of params that views say.
 void RequireWeights(const char* name, const WeightView& w);
+void RequireSameWeights(const WeightView& up, const WeightView& gate);
 void RequireQuantised(const char* name, const QuantisedRows& rows, int64_t num_rows,
                       int64_t inputs);
 // x or its codes have `rows` rows and fit w.
@@ -115,6 +119,8 @@ void RequireX(const ConstTensorView& x, const QuantisedRows& x_codes, int64_t ro
 int64_t RequireY(const TensorView& y, const WeightView& w);
 TileParams MakeTileParams(const ConstTensorView& x, const QuantisedRows& x_codes,
                           const WeightView& w, const TensorView& y);
+// Of a dense product, but for its ranges and gate.
+TileParams MakeTileParams(const GemmArgs& args);
 // The instance of the tile kernel for params made of these operands and then completed. A matrix of w
 // multiplies `rows` rows, on average; `size`, if given, is taken instead of the one that suits them.
 // Neither changes a bit of y. Where the loads are unaligned there is the medium tile alone.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kernels/cuda/gemm/gemm_boxed.h"
 #include "kernels/cuda/gemm/gemm_tile.h"
 #include "kernels/cuda/gemm/gemv.h"
 
@@ -118,7 +119,11 @@ GemmShape ShapeOf(const GemmArgs& args) {
 
 GemmKernel ChooseGemm(GemmBackend backend, const GemmArgs& args) {
   if (backend == GemmBackend::kTiles) return GemmKernel::kTiles;
+  if (!args.up.empty()) return GemmKernel::kBoxed;
   if (GemvTakes(args)) return GemmKernel::kGemv;
+  if (args.y.dim(0) > ExtentOf(TileSize::kDecode).rows && BoxedTakes(args)) {
+    return GemmKernel::kBoxed;
+  }
   if (args.w.format != WeightFormat::kBf16 || args.bias != nullptr) return GemmKernel::kTiles;
   const GemmShape s = ShapeOf(args);
   if (s.rows <= ExtentOf(TileSize::kDecode).rows) return GemmKernel::kTiles;
@@ -128,6 +133,10 @@ GemmKernel ChooseGemm(GemmBackend backend, const GemmArgs& args) {
                           s.y_step % y_align == 0 && On16(FirstByte(args.x)) && On16(args.w.data) &&
                           On16(FirstByte(args.y));
   return is_aligned ? GemmKernel::kCublasLt : GemmKernel::kTiles;
+}
+
+bool TakesGate(GemmBackend backend, const GemmArgs& args) {
+  return backend != GemmBackend::kTiles && args.y.dim(0) > kFewGemvRows && BoxedTakes(args);
 }
 
 GemmPlanner::GemmPlanner(GemmBackend backend, std::span<std::byte> workspace,
@@ -187,7 +196,12 @@ void GemmPlanner::Gemm(const GemmArgs& args, const Stream& stream, GemmLane lane
   if (args.y.dim(0) == 0) return;
   const GemmKernel kernel = Choose(args);
   if (kernel == GemmKernel::kGemv) return Gemv(args, stream);
+  if (kernel == GemmKernel::kBoxed) return BoxedGemm(args, stream);
   if (kernel == GemmKernel::kTiles) return cuda::Gemm(args, stream);
+  GemmByCublasLt(args, stream, lane);
+}
+
+void GemmPlanner::GemmByCublasLt(const GemmArgs& args, const Stream& stream, GemmLane lane) const {
   const Algorithm& plan = Planned(ShapeOf(args));
   if (!plan.algorithm) return cuda::Gemm(args, stream);
   const std::span<std::byte> workspace = lane == GemmLane::kMain ? workspace_ : side_workspace_;

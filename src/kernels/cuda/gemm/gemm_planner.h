@@ -21,8 +21,8 @@
 namespace quire::cuda {
 
 enum class GemmBackend {
-  kCublasLt,  // where it takes the product; Gemv for few rows and outputs, or the tile kernel
-  kTiles,     // the tile kernel always: a row's bits do not depend on the number of rows
+  kCublasLt,  // where it takes the product; kernels of our own for up to 64 rows, and for what it does not take
+  kTiles,  // the tile kernel always: a row's bits do not depend on the number of rows
 };
 
 // All that the choice of an algorithm depends on.
@@ -46,13 +46,16 @@ enum class GemmLane { kMain, kSide };
 
 // What computes a product.
 enum class GemmKernel {
-  kGemv,      // where GemvTakes the product
+  kGemv,   // where GemvTakes the product
+  kBoxed,  // otherwise, where BoxedTakes it, of more rows than a decode tile has; of gate and up, whatever the rows
   kCublasLt,  // otherwise, of more rows than a decode tile has, with bf16 weights, no bias, and every row of x, w and y
   // on a multiple of 16 bytes; the tile kernel, if cuBLASLt turns out to have no algorithm for the shape
   kTiles,  // all others, and all with GemmBackend::kTiles
 };
 // Looks at shapes, types and addresses alone, never at memory.
 GemmKernel ChooseGemm(GemmBackend backend, const GemmArgs& args);
+// Whether gate and up, args.up, are one product. One row or two are Gemv's, which has no activation.
+bool TakesGate(GemmBackend backend, const GemmArgs& args);
 
 class GemmPlanner {
  public:
@@ -75,11 +78,16 @@ class GemmPlanner {
   // Whether a row of y has the same bits beside any others.
   bool is_exact() const { return backend_ == GemmBackend::kTiles; }
   GemmKernel Choose(const GemmArgs& args) const { return ChooseGemm(backend_, args); }
+  // Whether gate and up are one product with their activation, args.up.
+  bool TakesGate(const GemmArgs& args) const { return quire::cuda::TakesGate(backend_, args); }
 
   // Launches the product. Throws InternalError if cuBLASLt takes it and its shape was not planned, or
   // its lane has no workspace. The lane changes no bit. Run a product once before recording it: CUDA
   // loads a kernel when it is first launched, and a capture is no place for that.
   void Gemm(const GemmArgs& args, const Stream& stream, GemmLane lane = GemmLane::kMain) const;
+  // The same by the algorithm that was planned, whatever Choose says, for benchmarks.
+  void GemmByCublasLt(const GemmArgs& args, const Stream& stream,
+                      GemmLane lane = GemmLane::kMain) const;
 
  private:
   class Library;  // the handle

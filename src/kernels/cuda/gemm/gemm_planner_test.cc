@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/cuda/gemm/gemm_boxed.h"
 #include "kernels/cuda/gemm/gemm_testing.h"
 #include "kernels/cuda/gemm/gemv.h"
 
@@ -55,7 +56,7 @@ TEST_F(CudaGemmPlannerTest, ProductsEqualTheReferenceWithinTheBound) {
   GemmPlanner planner = Make(GemmBackend::kCublasLt);
   for (const MatrixShape shape :
        {MatrixShape{128, 256}, MatrixShape{576, 2048}, MatrixShape{96, 72}, MatrixShape{33, 131}}) {
-    for (int64_t rows : {1, 2, 16, 17, 65}) {
+    for (int64_t rows : {1, 2, 16, 17, 24, 32, 33, 48, 64, 65}) {
       for (DType dtype : {DType::kBf16, DType::kF32}) {
         SCOPED_TRACE(fmt::format("{} x {}, {} rows, {}", shape.outputs, shape.inputs, rows,
                                  DTypeName(dtype)));
@@ -70,7 +71,7 @@ TEST_F(CudaGemmPlannerTest, ProductsEqualTheReferenceWithinTheBound) {
   }
 }
 
-// Of one row by Gemv, in one step and in several; of two by tiles, of more by cuBLASLt.
+// Of one row by Gemv, in one step and in several; of two by tiles, of 20 in boxes, of more by cuBLASLt.
 TEST_F(CudaGemmPlannerTest, HeadsEqualProductsOfTheirOwnWithinTheBound) {
   GemmPlanner planner = Make(GemmBackend::kCublasLt);
   for (const MatrixShape shape : {MatrixShape{512, 128}, MatrixShape{40, 2072}}) {
@@ -79,7 +80,7 @@ TEST_F(CudaGemmPlannerTest, HeadsEqualProductsOfTheirOwnWithinTheBound) {
         b({.format = WeightFormat::kBf16, .shape = shape, .first_output = 3});
     const DeviceWeights weights({&a, &b, &a}, Spread::kAligned);
     const int64_t x_step = inputs + 64, y_step = outputs + 64;
-    for (int64_t rows : {1, 2, 20}) {
+    for (int64_t rows : {1, 2, 20, 70}) {
       const std::vector<float> values = MadeUpX(2, rows * 3 * x_step);
       const DeviceRows x(values, 3 * x_step, Spread::kAligned);
       const DeviceOutput y(rows, 3 * y_step, DType::kBf16, Spread::kAligned);
@@ -88,9 +89,10 @@ TEST_F(CudaGemmPlannerTest, HeadsEqualProductsOfTheirOwnWithinTheBound) {
                           .y = y.view().Columns(0, outputs),
                           .x_step = x_step,
                           .y_step = y_step};
-      EXPECT_EQ(planner.Choose(args), rows == 1   ? GemmKernel::kGemv
-                                      : rows == 2 ? GemmKernel::kTiles
-                                                  : GemmKernel::kCublasLt);
+      EXPECT_EQ(planner.Choose(args), rows == 1    ? GemmKernel::kGemv
+                                      : rows == 2  ? GemmKernel::kTiles
+                                      : rows == 20 ? GemmKernel::kBoxed
+                                                   : GemmKernel::kCublasLt);
       planner.Plan(ShapeOf(args));
       planner.Gemm(args, *stream_);
       const std::vector<float> all = y.Values(*stream_);
@@ -132,13 +134,13 @@ TEST_F(CudaGemmPlannerTest, LanesSideBySideHaveTheBitsOfOneAfterTheOther) {
   const DeviceBuffer side("workspace", GemmPlanner::kWorkspaceBytes);
   GemmPlanner planner(GemmBackend::kCublasLt, memory_->bytes(), side.bytes());
   const MatrixShape shape{64, 8192};
-  const PlannedProduct alone(shape, 17, DType::kBf16);
+  const PlannedProduct alone(shape, 65, DType::kBf16);
   planner.Plan(ShapeOf(alone.args()));
   planner.Gemm(alone.args(), *stream_);
   const std::vector<float> expected = alone.y.Values(*stream_);
   Branch branch;
   for (int round = 0; round < 20; ++round) {
-    const PlannedProduct main(shape, 17, DType::kBf16), beside(shape, 17, DType::kBf16);
+    const PlannedProduct main(shape, 65, DType::kBf16), beside(shape, 65, DType::kBf16);
     branch.Fork(*stream_);
     for (int i = 0; i < 10; ++i) {
       planner.Gemm(beside.args(), branch.stream(), GemmLane::kSide);
@@ -156,7 +158,7 @@ TEST_F(CudaGemmPlannerTest, LanesSideBySideHaveTheBitsOfOneAfterTheOther) {
 
 TEST_F(CudaGemmPlannerTest, AShapeIsPlannedOnceAndAnUnplannedOneIsOurFault) {
   GemmPlanner planner = Make(GemmBackend::kCublasLt);
-  const PlannedProduct product({128, 256}, 17, DType::kBf16), other({128, 256}, 18, DType::kBf16);
+  const PlannedProduct product({128, 256}, 65, DType::kBf16), other({128, 256}, 66, DType::kBf16);
   planner.Plan(ShapeOf(product.args()));
   planner.Plan(ShapeOf(product.args()));
   EXPECT_EQ(planner.num_plans(), 1);
@@ -172,7 +174,7 @@ TEST_F(CudaGemmPlannerTest, WhatCublasLtDoesNotTakeGoesToTheTiles) {
   Gemm(same.args(), *stream_);
   EXPECT_EQ(BitMismatch(odd.y.Values(*stream_), same.y.Values(*stream_)), "");
   // A bias too.
-  const PlannedProduct biased({128, 256}, 17, DType::kBf16);
+  const PlannedProduct biased({128, 256}, 65, DType::kBf16);
   const DeviceVector<float> bias(MadeUpValues(1, 128));
   GemmArgs args = biased.args();
   EXPECT_EQ(planner.Choose(args), GemmKernel::kCublasLt);
@@ -286,7 +288,7 @@ TEST_F(CudaGemmPlannerTest, WhatIsNotFewOrNotAlignedIsNotForGemv) {
 
 // Without a device: what is looked at are shapes, types and addresses.
 TEST(GemmKernelTest, ShapesTypesAndAddressesChooseTheKernel) {
-  alignas(16) Bf16 x[17 * 64 + 1] = {}, w[64 * 64] = {}, y[17 * 64 + 1] = {};
+  alignas(16) Bf16 x[65 * 64 + 1] = {}, w[64 * 64] = {}, y[65 * 64 + 1] = {};
   const float bias[64] = {};
   const auto choose = [&](int64_t rows, auto change, GemmBackend backend = GemmBackend::kCublasLt) {
     GemmArgs args{.x = {x, {rows, 64}}, .w = DenseWeights(w, {64, 64}), .y = {y, {rows, 64}}};
@@ -297,22 +299,48 @@ TEST(GemmKernelTest, ShapesTypesAndAddressesChooseTheKernel) {
   EXPECT_EQ(choose(8, nothing), GemmKernel::kGemv);
   EXPECT_EQ(choose(9, nothing), GemmKernel::kTiles);
   EXPECT_EQ(choose(16, nothing), GemmKernel::kTiles);
-  EXPECT_EQ(choose(17, nothing), GemmKernel::kCublasLt);
+  EXPECT_EQ(choose(17, nothing), GemmKernel::kBoxed);
+  EXPECT_EQ(choose(64, nothing), GemmKernel::kBoxed);
+  EXPECT_EQ(choose(65, nothing), GemmKernel::kCublasLt);
   EXPECT_EQ(choose(8, nothing, GemmBackend::kTiles), GemmKernel::kTiles);
   EXPECT_EQ(choose(17, nothing, GemmBackend::kTiles), GemmKernel::kTiles);
-  // A bias is added by Gemv and by the tiles, but not by cuBLASLt.
+  // A bias is added by Gemv, by boxed products and by the tiles, but not by cuBLASLt.
   const auto biased = [&](GemmArgs& a) { a.bias = bias; };
   EXPECT_EQ(choose(8, biased), GemmKernel::kGemv);
-  EXPECT_EQ(choose(17, biased), GemmKernel::kTiles);
+  EXPECT_EQ(choose(17, biased), GemmKernel::kBoxed);
+  EXPECT_EQ(choose(65, biased), GemmKernel::kTiles);
   const auto e4m3 = [&](GemmArgs& a) { a.w.format = WeightFormat::kFp8Block, a.w.scales = bias; };
   EXPECT_EQ(choose(8, e4m3), GemmKernel::kTiles);
   EXPECT_EQ(choose(17, e4m3), GemmKernel::kTiles);
-  // Gemv writes y anywhere; cuBLASLt does not.
+  // Gemv and boxed products write y anywhere; cuBLASLt does not.
   const auto odd_y = [&](GemmArgs& a) { a.y = {y + 1, {a.x.dim(0), 64}}; };
   EXPECT_EQ(choose(7, odd_y), GemmKernel::kGemv);
-  EXPECT_EQ(choose(17, odd_y), GemmKernel::kTiles);
+  EXPECT_EQ(choose(17, odd_y), GemmKernel::kBoxed);
+  EXPECT_EQ(choose(65, odd_y), GemmKernel::kTiles);
   const auto odd_x = [&](GemmArgs& a) { a.x = {x + 1, {a.x.dim(0), 64}}; };
   EXPECT_EQ(choose(7, odd_x), GemmKernel::kTiles);
+  EXPECT_EQ(choose(17, odd_x), GemmKernel::kTiles);
+  // More outputs than all multiprocessors take at once are cuBLASLt's.
+  const auto many = [&](GemmArgs& a) {
+    a.w.shape.outputs = 64 * kMaxBoxedTiles + 8;
+    a.y = {y, {17, a.w.shape.outputs}};
+  };
+  EXPECT_EQ(choose(17, many), GemmKernel::kCublasLt);
+}
+
+TEST(GemmKernelTest, GateAndUpAreOneProductOfSomeRows) {
+  alignas(16) Bf16 x[65 * 64] = {}, w[64 * 64] = {}, y[65 * 64] = {};
+  const auto takes = [&](int64_t rows, GemmBackend backend = GemmBackend::kCublasLt) {
+    return TakesGate(backend, {.x = {x, {rows, 64}},
+                               .w = DenseWeights(w, {64, 64}),
+                               .up = DenseWeights(w, {64, 64}),
+                               .y = {y, {rows, 64}}});
+  };
+  EXPECT_FALSE(takes(2));
+  EXPECT_TRUE(takes(3));
+  EXPECT_TRUE(takes(64));
+  EXPECT_FALSE(takes(65));
+  EXPECT_FALSE(takes(3, GemmBackend::kTiles));
 }
 
 TEST_F(CudaGemmPlannerTest, TheTilesBackendNeedsNoPlanAndNoWorkspace) {

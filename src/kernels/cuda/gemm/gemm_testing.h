@@ -323,6 +323,24 @@ GemmReference ReferenceGemm(const MadeUpMatrix& matrix, MatrixShape shape, const
   return reference;
 }
 
+// silu(gate) * up. The slope of silu is at most 1.1; SiluMul itself errs by 8u (docs/numerics.md),
+// and the device's exp by 2u more in numerator and denominator.
+inline GemmReference GatedReference(const GemmReference& gate, const GemmReference& up,
+                                    DType dtype) {
+  GemmReference result;
+  for (size_t i = 0; i < gate.y.size(); ++i) {
+    const double silu = gate.y[i] / (1 + std::exp(-gate.y[i]));
+    const double silu_error = 1.1 * gate.bounds[i];
+    const double y = silu * up.y[i];
+    double bound = silu_error * (std::abs(up.y[i]) + up.bounds[i]) + std::abs(silu) * up.bounds[i];
+    bound += 12 * 0x1p-24 * (std::abs(y) + bound) + 0x1p-126;
+    if (dtype == DType::kBf16) bound += 0x1p-8 * (std::abs(y) + bound);
+    result.y.push_back(y);
+    result.bounds.push_back(bound);
+  }
+  return result;
+}
+
 }  // namespace quire::cuda
 
 #endif  // QUIRE_KERNELS_CUDA_GEMM_GEMM_TESTING_H_

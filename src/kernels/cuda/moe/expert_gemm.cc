@@ -12,23 +12,6 @@ namespace {
 // Row tiles are one dimension of a grid.
 constexpr int64_t kMaxRowTiles = 65535;
 
-void RequireSameWeights(const WeightView& up, const WeightView& gate) {
-  RequireWeights("up", up);
-  Require(up.shape.outputs == gate.shape.outputs && up.shape.inputs == gate.shape.inputs &&
-              up.count == gate.count,
-          "up: expected {} matrices of {} x {}, got {} of {} x {}", gate.count, gate.shape.outputs,
-          gate.shape.inputs, up.count, up.shape.outputs, up.shape.inputs);
-  Require(up.format == gate.format, "up: expected {}, got {}", WeightFormatName(gate.format),
-          WeightFormatName(up.format));
-  Require(up.row_stride == gate.row_stride && up.matrix_stride == gate.matrix_stride,
-          "up: expected strides {} and {}, got {} and {}", gate.row_stride, gate.matrix_stride,
-          up.row_stride, up.matrix_stride);
-  Require(
-      up.scale_stride == gate.scale_stride && up.scale_matrix_stride == gate.scale_matrix_stride,
-      "up: expected scale strides {} and {}, got {} and {}", gate.scale_stride,
-      gate.scale_matrix_stride, up.scale_stride, up.scale_matrix_stride);
-}
-
 int64_t XRowsOf(const ExpertGemmArgs& args) {
   if (!args.x_codes.empty()) return args.x_codes.rows;
   return args.x.rank() == 2 ? args.x.dim(0) : 0;

@@ -104,6 +104,7 @@ __device__ inline void HoldOperand(uint32_t (&a)[4]) {
   }
 QUIRE_MULTIPLY(MultiplyPanels, "m64n8k16.f32.bf16.bf16", 4, "%4, %5", "%6", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanels, "m64n16k16.f32.bf16.bf16", 8, "%8, %9", "%10", ", 0, 0")
+QUIRE_MULTIPLY(MultiplyPanels, "m64n32k16.f32.bf16.bf16", 16, "%16, %17", "%18", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanels, "m64n64k16.f32.bf16.bf16", 32, "%32, %33", "%34", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanels, "m64n128k16.f32.bf16.bf16", 64, "%64, %65", "%66", ", 0, 0")
 QUIRE_MULTIPLY(MultiplyPanels, "m64n256k16.f32.bf16.bf16", 128, "%128, %129", "%130", ", 0, 0")

@@ -1,0 +1,209 @@
+#include "kernels/cuda/gemm/gemm_boxed.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/cuda/gemm/gemm_testing.h"
+
+namespace quire::cuda {
+namespace {
+
+using testing::BitMismatch;
+using testing::Mismatch;
+
+constexpr int32_t kRanges[] = {1, 2, 4, 8};
+
+// One matrix on the device, or a gate and an up.
+class Boxed {
+ public:
+  explicit Boxed(MatrixShape shape, bool gated = false)
+      : shape_(shape),
+        gate_({.format = WeightFormat::kBf16, .shape = shape}),
+        up_({.format = WeightFormat::kBf16, .shape = shape, .first_output = 7}),
+        gate_weights_(gate_, Spread::kAligned) {
+    if (gated) up_weights_.emplace(up_, Spread::kAligned);
+  }
+
+  std::vector<float> Run(const std::vector<float>& x, DType dtype, std::optional<int32_t> ranges,
+                         const std::vector<float>& bias = {}) const {
+    const DeviceRows rows(x, shape_.inputs, Spread::kAligned);
+    const DeviceOutput y(std::ssize(x) / shape_.inputs, shape_.outputs, dtype, Spread::kOdd);
+    const DeviceVector<float> device_bias(bias);
+    GemmArgs args{.x = rows.view(), .w = gate_weights_.view(), .y = y.view()};
+    if (up_weights_) args.up = up_weights_->view();
+    if (!bias.empty()) args.bias = device_bias.span().data();
+    BoxedGemm(args, stream_, ranges);
+    return y.Values(stream_);
+  }
+
+  GemmReference Reference(const std::vector<float>& x, DType dtype,
+                          const std::vector<float>& bias = {}) const {
+    if (!up_weights_) return ReferenceGemm(gate_, shape_, x, bias, dtype);
+    return GatedReference(ReferenceGemm(gate_, shape_, x, {}, DType::kF32),
+                          ReferenceGemm(up_, shape_, x, {}, DType::kF32), dtype);
+  }
+
+  // By the tile kernel.
+  std::vector<float> Tiles(const std::vector<float>& x) const {
+    const DeviceRows rows(x, shape_.inputs, Spread::kAligned);
+    const DeviceOutput y(std::ssize(x) / shape_.inputs, shape_.outputs, DType::kF32,
+                         Spread::kAligned);
+    Gemm({.x = rows.view(), .w = gate_weights_.view(), .y = y.view()}, stream_);
+    return y.Values(stream_);
+  }
+
+ private:
+  MatrixShape shape_;
+  MadeUpMatrix gate_, up_;
+  DeviceWeights gate_weights_;
+  std::optional<DeviceWeights> up_weights_;
+  Stream stream_;
+};
+
+// Inputs that are a multiple of no number of ranges, that end within a step, that leave ranges without any, and fewer
+// than a step; outputs that end within a tile.
+TEST(CudaGemmBoxedTest, EqualsTheReferenceWithinTheBound) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  for (const MatrixShape shape :
+       {MatrixShape{64, 2048}, MatrixShape{129, 1100}, MatrixShape{100, 520}, MatrixShape{33, 40},
+        MatrixShape{70, 131}, MatrixShape{200, 704}}) {
+    for (bool gated : {false, true}) {
+      const Boxed boxed(shape, gated);
+      const std::vector<float> bias = MadeUpValues(3, gated ? 0 : shape.outputs);
+      for (int64_t rows : {1, 7, 16, 17, 24, 32, 33, 48, 64}) {
+        const std::vector<float> x = MadeUpX(9, rows * shape.inputs);
+        for (DType dtype : {DType::kF32, DType::kBf16}) {
+          const GemmReference reference = boxed.Reference(x, dtype, bias);
+          for (int32_t ranges : kRanges) {
+            EXPECT_EQ(Mismatch(boxed.Run(x, dtype, ranges, bias), reference.y, reference.bounds),
+                      "")
+                << shape.outputs << " x " << shape.inputs << ", gated " << gated << ", " << rows
+                << " rows, " << DTypeName(dtype) << ", " << ranges << " ranges";
+          }
+        }
+      }
+    }
+  }
+}
+
+// Columns of an instance, and whose group of rows a row is of.
+TEST(CudaGemmBoxedTest, TheNumberOfRowsChangesNoBit) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  for (bool gated : {false, true}) {
+    const MatrixShape shape{130, 1096};
+    const Boxed boxed(shape, gated);
+    const std::vector<float> x = MadeUpX(8, 64 * shape.inputs);
+    for (int32_t ranges : kRanges) {
+      const std::vector<float> all = boxed.Run(x, DType::kF32, ranges);
+      for (int64_t rows : {1, 8, 9, 16, 17, 31, 33, 48, 63}) {
+        const std::vector<float> some =
+            boxed.Run({x.begin(), x.begin() + rows * shape.inputs}, DType::kF32, ranges);
+        EXPECT_EQ(BitMismatch(some, std::span(all).first(some.size())), "")
+            << rows << " rows, " << ranges << " ranges, gated " << gated;
+      }
+    }
+  }
+}
+
+TEST(CudaGemmBoxedTest, TheSameRangesHaveTheBitsOfTheTileKernel) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  for (const MatrixShape shape : {MatrixShape{70, 304}, MatrixShape{200, 1024},
+                                  MatrixShape{576, 2048}, MatrixShape{64, 4096}}) {
+    const int32_t ranges = GemmSplits(shape.outputs, shape.inputs, TileMath::kBf16);
+    const Boxed boxed(shape);
+    for (int64_t rows : {5, 20, 64}) {
+      const std::vector<float> x = MadeUpX(8, rows * shape.inputs);
+      EXPECT_EQ(BitMismatch(boxed.Run(x, DType::kF32, ranges), boxed.Tiles(x)), "")
+          << shape.inputs << " inputs, " << ranges << " ranges, " << rows << " rows";
+    }
+  }
+}
+
+TEST(CudaGemmBoxedTest, RepeatsHaveTheSameBits) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  for (bool gated : {false, true}) {
+    const MatrixShape shape{2048, 2048};
+    const Boxed boxed(shape, gated);
+    const std::vector<float> x = MadeUpX(8, 61 * shape.inputs);
+    for (int32_t ranges : kRanges) {
+      const std::vector<float> first = boxed.Run(x, DType::kF32, ranges);
+      for (int i = 0; i < 5; ++i) {
+        EXPECT_EQ(BitMismatch(boxed.Run(x, DType::kF32, ranges), first), "") << ranges;
+      }
+    }
+  }
+}
+
+TEST(CudaGemmBoxedTest, WhatIsNotFiniteStaysInItsRow) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const MatrixShape shape{72, 1136};
+  const Boxed boxed(shape);
+  for (int64_t rows : {5, 20, 50}) {
+    for (int32_t ranges : kRanges) {
+      std::vector<float> x = MadeUpX(6, rows * shape.inputs);
+      const std::vector<float> clean = boxed.Run(x, DType::kF32, ranges);
+      const int64_t bad = rows / 2;
+      x[static_cast<size_t>(bad * shape.inputs + 1130)] = std::numeric_limits<float>::quiet_NaN();
+      std::vector<float> y = boxed.Run(x, DType::kF32, ranges);
+      for (int64_t n = 0; n < shape.outputs; ++n) {
+        float& value = y[static_cast<size_t>(bad * shape.outputs + n)];
+        EXPECT_TRUE(std::isnan(value)) << n;
+        value = clean[static_cast<size_t>(bad * shape.outputs + n)];
+      }
+      EXPECT_EQ(BitMismatch(y, clean), "") << rows << " rows, " << ranges << " ranges";
+    }
+  }
+}
+
+// Each reads what the one before wrote, and writes what the one before that read.
+TEST(CudaGemmBoxedTest, ProductsThatOverlapHaveTheBitsOfOneAfterTheOther) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const MatrixShape shape{512, 512};
+  const MadeUpMatrix matrix({.format = WeightFormat::kBf16, .shape = shape});
+  const DeviceWeights weights(matrix, Spread::kAligned);
+  for (int64_t rows : {20, 64}) {
+    for (int32_t ranges : kRanges) {
+      std::vector<float> expected;
+      for (bool overlaps : {false, true, true, true}) {
+        Stream stream;
+        stream.set_overlaps(overlaps);
+        const DeviceRows x(MadeUpX(5, rows * shape.inputs), shape.inputs, Spread::kAligned);
+        const DeviceOutput even(rows, shape.outputs, DType::kBf16, Spread::kAligned);
+        const DeviceOutput odd(rows, shape.outputs, DType::kBf16, Spread::kAligned);
+        for (int i = 0; i < 20; ++i) {
+          const DeviceOutput &from = i % 2 == 0 ? odd : even, &to = i % 2 == 0 ? even : odd;
+          BoxedGemm({.x = i == 0 ? x.view() : ConstTensorView(from.view()),
+                     .w = weights.view(),
+                     .y = to.view()},
+                    stream, ranges);
+        }
+        const std::vector<float> last = odd.Values(stream);
+        if (!overlaps) expected = last;
+        EXPECT_EQ(BitMismatch(last, expected), "") << rows << " rows, " << ranges << " ranges";
+      }
+    }
+  }
+}
+
+TEST(GemmBoxedTest, RangesAreAsManyAsMultiprocessorsHaveRoomFor) {
+  EXPECT_EQ(BoxedRanges(48, 2048), 4);  // 3072 outputs
+  EXPECT_EQ(BoxedRanges(32, 2048), 4);  // 2048
+  EXPECT_EQ(BoxedRanges(32, 2816), 4);
+  EXPECT_EQ(BoxedRanges(9, 2048), 8);   // 576
+  EXPECT_EQ(BoxedRanges(44, 2048), 4);  // gate and up of 2816
+  EXPECT_EQ(BoxedRanges(128, 128), 1);  // 16 heads of 512
+  EXPECT_EQ(BoxedRanges(32, 512), 2);   // and of 128
+  EXPECT_EQ(BoxedRanges(1, 64), 1);
+  EXPECT_EQ(BoxedRangeInputs(2816, 4), 704);
+  EXPECT_EQ(BoxedRangeInputs(1100, 8), 192);
+}
+
+}  // namespace
+}  // namespace quire::cuda
