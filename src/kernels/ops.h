@@ -107,6 +107,14 @@ struct ProductArgs {
   int64_t y_step = 0;
 };
 
+// y = silu(x gate^T) * (x up^T).
+struct GateUpArgs {
+  ConstTensorView x = {};  // [num_rows, inputs] of activation()
+  Weight gate = {}, up = {};
+  TensorView gate_up = {};  // [num_rows, 2 * outputs] of activation(), for the two products
+  TensorView y = {};        // [num_rows, outputs] of activation(); overlaps neither
+};
+
 // A layer's new cache rows: row of slots[t] <- [norm(c) | rotate(k)] of [c | k] = kv[t]. The rows of
 // kv are overwritten.
 struct WriteKvArgs {
@@ -213,6 +221,15 @@ class Ops {
   virtual void SelectKeys(const SelectKeysArgs& args) = 0;
   virtual void AttendChosen(const SparseAttentionArgs& args) = 0;
   virtual void SiluMul(const SiluMulArgs& args) = 0;
+  // Both products, then SiluMul; or all at once, with nothing written to gate_up.
+  virtual void GateUp(const GateUpArgs& args) {
+    const int64_t width = args.y.dim(1);
+    const ProductArgs products[] = {
+        {.x = args.x, .w = args.gate, .y = args.gate_up.Columns(0, width)},
+        {.x = args.x, .w = args.up, .y = args.gate_up.Columns(width, width)}};
+    Matmul(products);
+    SiluMul({.gate_up = args.gate_up, .y = args.y});
+  }
   // Route, sort, gate, up, silu, down. `shared` of what it returns is empty.
   virtual ExpertRows Experts(const ExpertsArgs& args) = 0;
   // y = what the experts' rows come to: [num_tokens, hidden] of activation().

@@ -1,6 +1,5 @@
 #include "model/layer_pass.h"
 
-#include <array>
 #include <iterator>
 
 namespace quire {
@@ -218,11 +217,11 @@ void LayerPass::Mlp(const MlpWeights& weights, int64_t width, TensorView y, Ops&
   const int64_t own = config_.Own(width).count;
   const TensorView gate_up = Rows(args_.buffers.gate_up, 2 * own);
   const TensorView activated = Rows(args_.buffers.activated, width);
-  const std::array products{
-      ProductArgs{.x = normed_, .w = weights.gate, .y = gate_up.Columns(0, own)},
-      ProductArgs{.x = normed_, .w = weights.up, .y = gate_up.Columns(own, own)}};
-  ops.Matmul(products);
-  ops.SiluMul({.gate_up = gate_up, .y = Own(activated)});
+  ops.GateUp({.x = normed_,
+              .gate = weights.gate,
+              .up = weights.up,
+              .gate_up = gate_up,
+              .y = Own(activated)});
   Gather(activated, ops);
   ops.Matmul({.x = activated, .w = weights.down, .y = y});
 }

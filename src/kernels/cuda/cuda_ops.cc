@@ -272,6 +272,12 @@ void CudaOps::AttendChosen(const SparseAttentionArgs& args) {
 
 void CudaOps::SiluMul(const SiluMulArgs& args) { cuda::SiluMul(args, *lane_.stream, Launch()); }
 
+void CudaOps::GateUp(const GateUpArgs& args) {
+  const GemmArgs gemm{.x = args.x, .w = ViewOf(args.gate), .up = ViewOf(args.up), .y = args.y};
+  if (!device_.gemms.TakesGate(gemm)) return Ops::GateUp(args);
+  device_.gemms.Gemm(gemm, *lane_.stream, lane_.gemms);
+}
+
 // Of several ranks, with experts cut by their width, each has some of the columns: rows of those alone.
 TensorView CudaOps::ExpertOut(const ExpertsArgs& args, int64_t num_choices) const {
   const TensorView& out = scratch_.expert_out;

@@ -89,6 +89,7 @@ class CudaOps final : public Ops {
   void SelectKeys(const SelectKeysArgs& args) override;
   void AttendChosen(const SparseAttentionArgs& args) override;
   void SiluMul(const SiluMulArgs& args) override;
+  void GateUp(const GateUpArgs& args) override;
   ExpertRows Experts(const ExpertsArgs& args) override;
   void Combine(const ExpertRows& rows, TensorView y) override;
   void PickRows(const PickRowsArgs& args) override;
