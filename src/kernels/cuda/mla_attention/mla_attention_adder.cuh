@@ -33,15 +33,7 @@ class Adder : RowSums<kHalves, AdderColumns::kProduct / 2, AdderColumns> {
   }
 
   __device__ __forceinline__ void Run() {
-    ForEachOrder([&] {
-      ForEachSplit([&](int32_t split, int32_t end, bool has_keys) {
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) o_[i / kHalfSums][i % kHalfSums] = 0.0f;
-        for (bool ends = !has_keys; !ends;) ends = RunTurn();
-        TakeStats();
-        FinishSplit<Keys::kAreF16 ? 2 : 6>(split, end);
-      });
-    });
+    RunSplits<Keys::kAreF16 ? 2 : 6>([&] { return RunTurn(); }, [] {});  // sums are patches
   }
 
  private:

@@ -23,26 +23,14 @@ class CodeAdder : RowSums<8, 4, CodeColumns> {
   }
 
   __device__ __forceinline__ void Run() {
-    ForEachOrder([&] {
-      ForEachSplit([&](int32_t split, int32_t end, bool has_keys) {
-        ForEachSum([](float& sum, int, int) { sum = 0.0f; });
-        for (bool ends = !has_keys; !ends;) ends = RunTurn();
-        TurnSums();
-        TakeStats();
-        FinishSplit<kPatches>(split, end);
-      });
-    });
+    RunSplits<kPatches>([&] { return RunTurn(); }, [&] { TurnSums(); });
   }
 
  private:
   static constexpr int kColumns = 64, kProducts = 8, kThreads = kCodeAdders * kWarp;
 
-  // Calls per_sum(sum, which of the two rows it is of, the sum's number).
-  template <class PerSum>
-  __device__ __forceinline__ void ForEachSum(PerSum per_sum) {
-#pragma unroll
-    for (int i = 0; i < kProducts * 4; ++i) per_sum(o_[i / 4][i % 4], i % 4 / 2, i);
-  }
+  // Which of the two rows sum i is of.
+  static constexpr __device__ int WhichOf(int i) { return i % 4 / 2; }
   __device__ __forceinline__ uint32_t Lane() const {
     return static_cast<uint32_t>(thread_) % kWarp;
   }
@@ -54,7 +42,8 @@ class CodeAdder : RowSums<8, 4, CodeColumns> {
     place_.WaitForWeights();
     Rescale();
     if (turn.keeps_others) {
-      AddValuesOfToken(turn.pass.token);
+      AddForToken<kThreads>(
+          turn.pass.token, [&](int sum) { return RowOf(WhichOf(sum)); }, [&] { AddValues(); });
     } else {
       AddValues();
     }
@@ -71,7 +60,8 @@ class CodeAdder : RowSums<8, 4, CodeColumns> {
       alpha[which] = shared_.alpha[place_.turn()][RowOf(which)];
     }
     if (!__any_sync(kAllLanes, alpha[0] != 1.0f || alpha[1] != 1.0f)) return;
-    ForEachSum([&](float& sum, int which, int) { sum *= alpha[which]; });
+#pragma unroll
+    for (int i = 0; i < kProducts * 4; ++i) o_[i / 4][i % 4] *= alpha[WhichOf(i)];
   }
 
   __device__ __forceinline__ void AddValues() {
@@ -132,17 +122,6 @@ class CodeAdder : RowSums<8, 4, CodeColumns> {
     for (uint32_t i = 0; i < 4; ++i) {
       LoadShared8(from + (i / 2 * 8 + i % 2) * kCodeRowBytes, codes[i][0], codes[i][1]);
     }
-  }
-
-  // Rows of other tokens keep their sums: 0 times a value that is not finite is not 0.
-  __device__ __forceinline__ void AddValuesOfToken(int32_t token) {
-    float* kept = StateAt(args_, args_.kept, worker_).o + thread_;
-    ForEachSum([&](float& sum, int, int i) { kept[i * kThreads] = sum; });
-    AddValues();
-    ForEachSum([&](float& sum, int which, int i) {
-      const bool keeps = Block().TokenOf(RowOf(which)) != token;
-      sum = Select(keeps, kept[i * kThreads], sum);
-    });
   }
 
   // To patches: of each a lane has, in both of its rows, the columns from lane % 4 * 2 on. Four lanes have the

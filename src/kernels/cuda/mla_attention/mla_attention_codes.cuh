@@ -28,10 +28,7 @@ struct SharedCodes : SharedOrders {
   bool has_small[kCodeStages];
   float alpha[kCodeStages][kNarrowRows];
   Turn turns[kCodeStages];
-  // Of the scorer alone.
-  float4 tops[kNarrowRows];                       // the highest score of a row that each warp has
-  float pairs[2][kTileKeys / 8][kNarrowRows][4];  // weights of two keys, of every eight
-  float ended_m[kNarrowRows];
+  NarrowScorerRoom scorer;
   PhaseBarrier full[kCodeStages];
   PhaseBarrier empty[kCodeStages];
   PhaseBarrier weighted[kCodeStages];

@@ -23,15 +23,7 @@ class NarrowAdder : RowSums<8, 8, NarrowColumns> {
   }
 
   __device__ __forceinline__ void Run() {
-    ForEachOrder([&] {
-      ForEachSplit([&](int32_t split, int32_t end, bool has_keys) {
-        ForEachSum([](float& sum, int, int) { sum = 0.0f; });
-        for (bool ends = !has_keys; !ends;) ends = RunTurn();
-        TurnSums();
-        TakeStats();
-        FinishSplit<kPatches>(split, end);
-      });
-    });
+    RunSplits<kPatches>([&] { return RunTurn(); }, [&] { TurnSums(); });
   }
 
  private:
@@ -41,14 +33,8 @@ class NarrowAdder : RowSums<8, 8, NarrowColumns> {
   __device__ __forceinline__ int32_t ThreadRow(int which) const {
     return which / 2 * 8 + thread_ % 4 * 2 + which % 2;
   }
-  // Calls per_sum(sum, which of the four rows it is of, the sum's number).
-  template <class PerSum>
-  __device__ __forceinline__ void ForEachSum(PerSum per_sum) {
-#pragma unroll
-    for (int i = 0; i < kProducts * kSums; ++i) {
-      per_sum(o_[i / kSums][i % kSums], i % kSums / 4 * 2 + i % 2, i);
-    }
-  }
+  // Which of the four sum i is of.
+  static constexpr __device__ int WhichOf(int i) { return i % kSums / 4 * 2 + i % 2; }
 
   // Returns whether the split ends with this turn.
   __device__ __forceinline__ bool RunTurn() {
@@ -60,7 +46,8 @@ class NarrowAdder : RowSums<8, 8, NarrowColumns> {
     place_.WaitForWeights();
     Rescale();
     if (turn.keeps_others) {
-      AddValuesOfToken(turn.pass.token);
+      AddForToken<kWarpgroup>(
+          turn.pass.token, [&](int sum) { return ThreadRow(WhichOf(sum)); }, [&] { AddValues(); });
     } else {
       AddValues();
     }
@@ -79,7 +66,8 @@ class NarrowAdder : RowSums<8, 8, NarrowColumns> {
       changes |= alpha[which] != 1.0f;
     }
     if (!__any_sync(kAllLanes, changes)) return;
-    ForEachSum([&](float& sum, int which, int) { sum *= alpha[which]; });
+#pragma unroll
+    for (int i = 0; i < kProducts * kSums; ++i) o_[i / kSums][i % kSums] *= alpha[WhichOf(i)];
   }
 
   __device__ __forceinline__ void AddValues() {
@@ -101,16 +89,6 @@ class NarrowAdder : RowSums<8, 8, NarrowColumns> {
     WaitForProducts<0>();
 #pragma unroll
     for (int product = 0; product < kProducts; ++product) HoldSums(o_[product]);
-  }
-  // Rows of other tokens keep their sums: 0 times a value that is not finite is not 0.
-  __device__ __forceinline__ void AddValuesOfToken(int32_t token) {
-    float* kept = StateAt(args_, args_.kept, worker_).o + thread_;
-    ForEachSum([&](float& sum, int, int i) { kept[i * kWarpgroup] = sum; });
-    AddValues();
-    ForEachSum([&](float& sum, int which, int i) {
-      const bool keeps = Block().TokenOf(ThreadRow(which)) != token;
-      sum = Select(keeps, kept[i * kWarpgroup], sum);
-    });
   }
 
   // From columns of rows to patches: rows lane / 4 and 8 below, of each two values beside each other.

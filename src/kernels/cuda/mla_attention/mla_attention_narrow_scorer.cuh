@@ -144,7 +144,7 @@ class NarrowScorer : Participant {
       ShareTops(top);
 #pragma unroll
       for (int which = 0; which < kThreadRows; ++which) {
-        const float4 tops = shared_.tops[RowOf(which)];
+        const float4 tops = shared_.scorer.tops[RowOf(which)];
         alpha[which] = rows_[which].Follow(fmaxf(fmaxf(tops.x, tops.y), fmaxf(tops.z, tops.w)));
       }
     }
@@ -161,7 +161,7 @@ class NarrowScorer : Participant {
       float most = fmaxf(top[which], __shfl_xor_sync(kAllLanes, top[which], 4));
       most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 8));
       most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 16));
-      if (thread_ % kWarp < 4) (&shared_.tops[RowOf(which)].x)[Warp()] = most;
+      if (thread_ % kWarp < 4) (&shared_.scorer.tops[RowOf(which)].x)[Warp()] = most;
     }
     Sync();
   }
@@ -182,7 +182,7 @@ class NarrowScorer : Participant {
   // every thread hands out the sums of two keys, and 64 threads add them, a turn later.
 
   __device__ __forceinline__ void SharePairs(const float (&s)[2 * kThreadRows]) {
-    auto& pairs = shared_.pairs[place_.parity()];
+    auto& pairs = shared_.scorer.pairs[place_.parity()];
 #pragma unroll
     for (int which = 0; which < kThreadRows; ++which) {
 #pragma unroll
@@ -197,7 +197,7 @@ class NarrowScorer : Participant {
   // Of the turn before the place at hand.
   __device__ __forceinline__ void AddPairs() {
     if (!has_pairs_ || thread_ >= 4 * kNarrowRows) return;
-    const auto& pairs = shared_.pairs[place_.parity() ^ 1];
+    const auto& pairs = shared_.scorer.pairs[place_.parity() ^ 1];
     float sum = 0.0f;
 #pragma unroll
     for (int eight = 0; eight < kTileKeys / 8; ++eight) {
@@ -210,7 +210,7 @@ class NarrowScorer : Participant {
     told_.taken.Wait(ended_parity_ ^ 1);
 #pragma unroll
     for (int which = 0; which < kThreadRows; ++which) {
-      if (thread_ < 4) shared_.ended_m[RowOf(which)] = rows_[which].Maximum();
+      if (thread_ < 4) shared_.scorer.ended_m[RowOf(which)] = rows_[which].Maximum();
     }
     Sync();
     AddPairs();
@@ -218,7 +218,7 @@ class NarrowScorer : Participant {
       l_ += __shfl_xor_sync(kAllLanes, l_, 1);
       l_ += __shfl_xor_sync(kAllLanes, l_, 2);
       if (thread_ % 4 == 0) {
-        told_.stats[thread_ / 4] = make_float2(shared_.ended_m[thread_ / 4], l_);
+        told_.stats[thread_ / 4] = make_float2(shared_.scorer.ended_m[thread_ / 4], l_);
       }
     }
     told_.ended.Arrive();

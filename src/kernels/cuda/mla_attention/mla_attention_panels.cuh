@@ -136,15 +136,19 @@ struct alignas(1024) PartPanels {
   std::byte panels[RingParts::kPartPanels][kPanelBytes];
 };
 
+// What the scorer of up to 16 rows keeps for itself.
+struct NarrowScorerRoom {
+  float4 tops[kNarrowRows];                       // the highest score of a row that each warp has
+  float pairs[2][kTileKeys / 8][kNarrowRows][4];  // weights of two keys, of every eight
+  float ended_m[kNarrowRows];
+};
+
 struct SharedParts : SharedOrders {
   PanelRows<kNarrowRows> q;
   PartPanels keys[kRoomParts];
   float alpha[kTurns][kNarrowRows];
   Turn turns[kTurns];
-  // Of the scorer alone.
-  float4 tops[kNarrowRows];                       // the highest score of a row that each warp has
-  float pairs[2][kTileKeys / 8][kNarrowRows][4];  // weights of two keys, of every eight
-  float ended_m[kNarrowRows];
+  NarrowScorerRoom scorer;
   PhaseBarrier full[kRoomParts];
   PhaseBarrier empty[kRoomParts];
   PhaseBarrier weighted[kTurns];

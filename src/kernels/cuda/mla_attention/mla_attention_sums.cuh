@@ -28,17 +28,35 @@ class RowSums : protected Participant {
     return part_.row + thread_ % 32 / 4 + 8 * which;
   }
 
-  // m and l of the split that has ended.
-  __device__ __forceinline__ void TakeStats() {
-    told_.ended.Wait(ended_parity_);
+  // All splits of all orders. Sums begin with 0; run_turn() adds to them, until it returns that the split ends;
+  // to_patches() makes patches of them. kAhead: see FinishSplit.
+  template <int kAhead, class RunTurn, class ToPatches>
+  __device__ __forceinline__ void RunSplits(RunTurn run_turn, ToPatches to_patches) {
+    ForEachOrder([&] {
+      ForEachSplit([&](int32_t split, int32_t end, bool has_keys) {
 #pragma unroll
-    for (int which = 0; which < 2; ++which) {
-      const float2 stats = told_.stats[RowOf(which)];
-      m_[which] = stats.x;
-      l_[which] = stats.y;
+        for (int i = 0; i < kSums; ++i) Sum(i) = 0.0f;
+        for (bool ends = !has_keys; !ends;) ends = run_turn();
+        to_patches();
+        TakeStats();
+        FinishSplit<kAhead>(split, end);
+      });
+    });
+  }
+
+  // add() is for the rows of one token, and those of others keep their sums: 0 times a value that is not finite is not 0.
+  // Sum i is of row row_of(i), and the role has kThreads threads.
+  template <int kThreads, class RowOfSum, class Add>
+  __device__ __forceinline__ void AddForToken(int32_t token, RowOfSum row_of, Add add) {
+    float* kept = StateAt(args_, args_.kept, worker_).o + thread_;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) kept[i * kThreads] = Sum(i);
+    add();
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      const bool keeps = Block().TokenOf(row_of(i)) != token;
+      Sum(i) = Select(keeps, kept[i * kThreads], Sum(i));
     }
-    told_.taken.Arrive();
-    ended_parity_ ^= 1;
   }
 
   // Calls per_patch(a state's sums, ours) for all patches of 8 columns of which we have four sums each. Behind
@@ -52,6 +70,27 @@ class RowSums : protected Participant {
   }
   __device__ __forceinline__ void StoreSums(const StateView& to) {
     ForEachPatch(to, [](float4& sums, const float* now) { StorePatch(now, sums); });
+  }
+
+  const int32_t worker_;
+  SumsPart part_ = {};
+  float o_[kProducts][kFloats];
+
+ private:
+  static constexpr int kSums = kProducts * kFloats;
+  __device__ __forceinline__ float& Sum(int i) { return o_[i / kFloats][i % kFloats]; }
+
+  // m and l of the split that has ended.
+  __device__ __forceinline__ void TakeStats() {
+    told_.ended.Wait(ended_parity_);
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      const float2 stats = told_.stats[RowOf(which)];
+      m_[which] = stats.x;
+      l_[which] = stats.y;
+    }
+    told_.taken.Arrive();
+    ended_parity_ ^= 1;
   }
 
   // What was summed since the split began: splits [split, end), more than one only if they are all of
@@ -83,11 +122,6 @@ class RowSums : protected Participant {
     }
   }
 
-  const int32_t worker_;
-  SumsPart part_ = {};
-  float o_[kProducts][kFloats];
-
- private:
   static __device__ __forceinline__ void StorePatch(const float* now, float4& sums) {
     sums = make_float4(now[0], now[1], now[2], now[3]);
   }
