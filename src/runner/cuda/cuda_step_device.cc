@@ -15,10 +15,13 @@
 namespace quire::cuda {
 namespace {
 
-// Decode steps of so many sequences overlap their kernels, and others of so many tokens, which verify drafts;
-// larger ones, and prompts, gain nothing or lose by it.
-constexpr TokenCount kMostOverlappedRows{8};
-constexpr TokenCount kMostOverlappedTokens{16};
+// Whether kernels of a step overlap: decode steps do, and others of few tokens, which verify drafts. Larger ones, and
+// prompts, gain nothing or lose by it: their products are cuBLASLt's. Of a model in fp8 those of more than 16 tokens
+// lose, too: its products fill a multiprocessor each, and whoever comes early waits in their place.
+bool Overlaps(const BucketSize& size, const ModelConfig& config) {
+  constexpr TokenCount kMostRows{64}, kMostTokens{16};
+  return size.num_tokens <= (size.is_decode && !config.fp8_blocks ? kMostRows : kMostTokens);
+}
 
 size_t Index(int64_t n) { return static_cast<size_t>(n); }
 
@@ -484,8 +487,7 @@ void CudaStepDevice::LaunchBucket(size_t number, PartMarks* marks) {
 // The plan, and how what follows is launched. What is launched beside passes is small, and overlaps.
 void CudaStepDevice::PlanStep(size_t number, const PlanStorage& plan) {
   const BucketSize& size = memory_.buckets[number].size;
-  const bool overlaps =
-      size.num_tokens <= (size.is_decode ? kMostOverlappedRows : kMostOverlappedTokens);
+  const bool overlaps = Overlaps(size, config_);
   stream_.set_overlaps(overlaps);
   branch_.set_overlaps(overlaps);
   plan.Launch(stream_, status_.word());
