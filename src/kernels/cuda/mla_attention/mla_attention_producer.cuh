@@ -271,6 +271,7 @@ class Producer : Participant {
   __device__ int32_t LaneGroup() const { return thread_ % kWarp / kWarpRows; }
   // Lists the warp's rows of kTilesAtOnce tiles.
   __device__ void ListRows(int32_t key, int32_t end) {
+    __syncwarp();  // what was listed there was read
 #pragma unroll
     for (int32_t i = 0; i < kTilesAtOnce; i += kGroups) {
       const int32_t tile = key + (i + LaneGroup()) * kTileKeys;
