@@ -44,10 +44,9 @@ SUITES = (
           "CudaGemmTest.HeadsAre*:CudaGemmTest.RowsAreQuantised*:CudaGemmTest.RepeatsHave*:"
           "CudaExpertGemmTest.EqualsALoop*:CudaGemmTest.CodesAre*:CudaGemmPlannerTest.FewRowsKeep*:"
           "CudaGemmBoxedTest.WhatIsNotFinite*", 2),
-    Suite("attention", "kernels/cuda_kernels_test", "*CudaMla*:CudaMhaPrefill*", 8,
-          "*/CudaMlaBitsTest.ATreeRow*/TensorCore:CudaMlaAttentionTest.WhereNothing*:"
-          "CudaMlaAttentionTest.AKeyThat*:CudaMhaPrefillTest.AKeyThat*:"
-          "CudaMlaAttentionTest.KeysOfSmall*:*/CudaMlaFewBitsTest.Repeats*/8", 6),
+    Suite("attention", "kernels/cuda_kernels_test", "*CudaMla*:CudaMhaPrefill*", 16,
+          "*/CudaMlaSmallTest.*:CudaMlaSmallMergeTest.*:"
+          "CudaMhaPrefillTest.AKeyThat*", 10),
     Suite("choosing keys", "kernels/cuda_kernels_test", "CudaSelectKeys*:*CudaSparse*", 4,
           "CudaSelectKeysTest.KeysBehind*:CudaSelectKeysTest.ByCodesKeysBehind*:"
           "CudaSelectKeysTest.ByCodesALongRow*", 3),

@@ -191,6 +191,76 @@ TEST_P(CudaMlaCasesTest, IsNearTheReference) {
   }
 }
 
+// ---- A little of each kernel, for tools that take minutes for it ----
+
+struct SmallCase {
+  const char* name;
+  int32_t num_heads;
+  KvFormat format;
+  MlaDeviceRun run;
+};
+constexpr TokenCount kTokens{1};
+const SmallCase kSmallCases[] = {
+    {"few",
+     16,
+     KvFormat::kLatentBf16,
+     {.kernel = MlaKernel::kFewRows, .num_workers = 1, .exact = false}},
+    {"clusters",
+     16,
+     KvFormat::kLatentBf16,
+     {.kernel = MlaKernel::kFewRows, .num_workers = 2, .ctas = kMlaFewCtas, .exact = false}},
+    {"narrow",
+     16,
+     KvFormat::kLatentBf16,
+     {.kernel = MlaKernel::kTensorCore,
+      .num_workers = 2,
+      .tile_tokens = kTokens,
+      .split = kKeyTile}},
+    {"codes",
+     16,
+     KvFormat::kLatentFp8,
+     {.kernel = MlaKernel::kTensorCore,
+      .num_workers = 2,
+      .tile_tokens = kTokens,
+      .split = kKeyTile}},
+    {"warpgroups",
+     20,
+     KvFormat::kLatentBf16,
+     {.kernel = MlaKernel::kTensorCore,
+      .num_workers = 2,
+      .tile_tokens = kTokens,
+      .split = kKeyTile}},
+    {"warpgroups_fp8",
+     20,
+     KvFormat::kLatentFp8,
+     {.kernel = MlaKernel::kTensorCore, .num_workers = 1, .exact = false, .tile_tokens = kTokens}},
+    {"pairs",
+     65,
+     KvFormat::kLatentFp8,
+     {.kernel = MlaKernel::kTensorCore, .num_workers = 1, .exact = false, .tile_tokens = kTokens}},
+    {"plain", 16, KvFormat::kLatentBf16, {.num_workers = 2, .split = kKeyTile}}};
+
+class CudaMlaSmallTest : public ::testing::TestWithParam<SmallCase> {};
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaMlaSmallTest, ::testing::ValuesIn(kSmallCases),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+// Five tiles of keys and a bit, so that rings of stages go round and splits are folded.
+TEST_P(CudaMlaSmallTest, OneSequenceIsNearTheReference) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const PagedBatch batch({{1, 331, {}, 3}},
+                         {.format = GetParam().format, .num_heads = GetParam().num_heads});
+  ExpectNear(ReferenceOf(batch, GetParam().run.kernel), RunMlaOnDevice(batch, GetParam().run));
+}
+
+// As many partials as fold as chains.
+TEST(CudaMlaSmallMergeTest, ManySplitsAreNearTheReference) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  constexpr int32_t kPartials = 17;
+  const PagedBatch batch({{1, kPartials * kKeyTile.raw(), {}, 3}}, {.num_heads = 2});
+  ExpectNear(ReferenceOf(batch, MlaKernel::kPlain),
+             RunMlaOnDevice(batch, {.num_workers = kPartials, .split = kKeyTile}));
+}
+
 // f16 has less range than queries, scales and weights have.
 TEST(CudaMlaAttentionTest, SizesOfFp8RowsAndQueriesDoNotMatter) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
