@@ -21,6 +21,7 @@
 #include "kernels/cuda/moe/router.h"
 #include "kernels/cuda/roof.h"
 #include "kernels/cuda/row_ops/row_ops.h"
+#include "kernels/row_ops_cases.h"
 #include "testing/splitmix64.h"
 
 namespace quire::bench {
@@ -105,16 +106,8 @@ struct RouterShape {
   int64_t inputs;
 };
 
-constexpr RouteShape kV3Route = {.num_experts = 256,
-                                 .top_k = 8,
-                                 .num_groups = 8,
-                                 .top_groups = 4,
-                                 .score = ScoreFunction::kSigmoid,
-                                 .selection = ExpertSelection::kGroupTopTwo,
-                                 .normalize = true,
-                                 .scale = 2.5f};
 constexpr RouterShape kRouterShapes[] = {{"v2_lite", {.num_experts = 64, .top_k = 6}, 2048},
-                                         {"v3", kV3Route, 7168}};
+                                         {"v3", testing::kV3Route, 7168}};
 
 // The device's memory, filled with numbers that are neither huge nor NaN as bf16 or as e4m3: the
 // upper byte is 0x3f or 0xbf, and no lower one has all of its bits. Zeros would be faster.

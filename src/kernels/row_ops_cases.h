@@ -23,6 +23,16 @@ inline constexpr float kInf = std::numeric_limits<float>::infinity();
 inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 inline constexpr int64_t kWidths[] = {1, 7, 64, 576, 2049};
 
+// DeepSeek-V3's.
+inline constexpr RouteShape kV3Route = {.num_experts = 256,
+                                        .top_k = 8,
+                                        .num_groups = 8,
+                                        .top_groups = 4,
+                                        .score = ScoreFunction::kSigmoid,
+                                        .selection = ExpertSelection::kGroupTopTwo,
+                                        .normalize = true,
+                                        .scale = 2.5f};
+
 inline std::vector<float> MadeUpRows(uint64_t seed, int64_t num_rows, int64_t width) {
   std::vector<float> rows;
   for (int64_t r = 0; r < num_rows; ++r) {

@@ -22,6 +22,7 @@ using testing::BitMismatch;
 using testing::ErrorMessage;
 using testing::kInf;
 using testing::kNaN;
+using testing::kV3Route;
 using testing::MadeUpRows;
 using testing::MadeUpValues;
 using testing::RandomRouteShape;
@@ -112,14 +113,6 @@ TEST_F(CudaRouteTest, LargeModelsAreTheCpusBitForBit) {
                               .selection = ExpertSelection::kGroupTopTwo,
                               .normalize = true,
                               .scale = 2.827f};
-  const RouteShape v3 = {.num_experts = 256,
-                         .top_k = 8,
-                         .num_groups = 8,
-                         .top_groups = 4,
-                         .score = ScoreFunction::kSigmoid,
-                         .selection = ExpertSelection::kGroupTopTwo,
-                         .normalize = true,
-                         .scale = 2.5f};
   const RouteShape v2 = {.num_experts = 160,
                          .top_k = 6,
                          .num_groups = 8,
@@ -132,7 +125,7 @@ TEST_F(CudaRouteTest, LargeModelsAreTheCpusBitForBit) {
                            .top_groups = 33,
                            .selection = ExpertSelection::kGroupMax,
                            .normalize = true};
-  for (const RouteShape& shape : {kimi_k2, v3, v2, most}) {
+  for (const RouteShape& shape : {kimi_k2, kV3Route, v2, most}) {
     SCOPED_TRACE(shape.num_experts);
     std::vector<float> logits = MadeUpRows(13, 9, shape.num_experts);
     for (float& logit : logits) logit *= 10.0f;

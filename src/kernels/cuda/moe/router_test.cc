@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/gemm/gemm_testing.h"
 #include "kernels/cuda/test_rows.h"
+#include "kernels/row_ops_cases.h"
 #include "testing/compare.h"
 #include "testing/error_message.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 using testing::BitMismatch;
 using testing::ErrorMessage;
+using testing::kV3Route;
 using testing::Mismatch;
 
 // All that a router writes, with one value more than there is in each array.
@@ -140,14 +142,6 @@ class CudaRouterTest : public StreamTest {
 };
 
 constexpr RouteShape kGreedy = {.num_experts = 64, .top_k = 6};
-constexpr RouteShape kGrouped = {.num_experts = 256,
-                                 .top_k = 8,
-                                 .num_groups = 8,
-                                 .top_groups = 4,
-                                 .score = ScoreFunction::kSigmoid,
-                                 .selection = ExpertSelection::kGroupTopTwo,
-                                 .normalize = true,
-                                 .scale = 2.5f};
 
 TEST_F(CudaRouterTest, EveryNumberOfTokensIsRoutedAsByThreeOps) {
   for (const int64_t num_tokens : {1, 8, 16, 17, 64, 100, 256}) {
@@ -156,7 +150,7 @@ TEST_F(CudaRouterTest, EveryNumberOfTokensIsRoutedAsByThreeOps) {
   }
   for (const int64_t num_tokens : {1, 17, 100}) {
     SCOPED_TRACE(fmt::format("{} tokens of V3", num_tokens));
-    Expect(kGrouped, num_tokens, 7168);
+    Expect(kV3Route, num_tokens, 7168);
   }
 }
 
