@@ -7,10 +7,11 @@
 
 namespace quire::bench {
 
-//   gemm/<model>/<product>/<lt|tiles|fp8|fp8_keep_x>/r<rows>   rows of experts are tokens
+//   gemm/<model>/<product>/<lt|tiles|boxed|fp8|fp8_keep_x>[_ahead]/r<rows>   rows of experts are tokens
 //   router/<model>/r<rows>   a norm, the router's product with it, the choice of experts and the sort
 //
-// lt is cuBLASLt, the others are the tile kernel: bf16, e4m3 both, and e4m3 weights with bf16 rows.
+// lt is cuBLASLt, boxed is BoxedGemm, the others are the tile kernel: bf16, e4m3 both, and e4m3 weights with bf16 rows.
+// Layers of _ahead overlap.
 // Weights are visited layer after layer, so that none is still in the L2 cache when its turn comes
 // again. One graph holds a launch per layer; its time by events, over the number of layers, is that
 // of a product. Takes 23 GB of device memory.

@@ -316,6 +316,7 @@ ConstTensorView CudaOps::Choose(const ExpertsArgs& args, const RouteArgs& route,
   const WeightView router = ViewOf(args.router);
   if (!has_own_tokens() && !device_.gemms.is_exact() && RouterTakes(args.x, router) &&
       RouterPays(args.x.dim(0), router.shape.outputs, router.shape.inputs)) {
+    QUIRE_CHECK(lane_.gemms == GemmLane::kMain, "a router on a branch");
     RouteTokens({.x = args.x,
                  .w = router,
                  .route = route,

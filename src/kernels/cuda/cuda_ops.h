@@ -56,7 +56,7 @@ struct OpDevice {
   // How many of the step's tokens are no padding: experts do not compute the others, whose rows hold
   // anything from then on.
   LiveRows live = {};
-  // kRouterCounts zeros, which every op leaves as it finds them; no other layout has them.
+  // kRouterCounts zeros, which every launch leaves so. They lie in no bucket's scratch, which others write over.
   std::span<int32_t> router_arrived = {};
   DeviceRank* ranks = nullptr;  // this rank's end of the group, where there is one
   // With kOwn all ranks have as many tokens, padding among them.

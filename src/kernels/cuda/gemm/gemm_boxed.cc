@@ -1,5 +1,7 @@
 #include "kernels/cuda/gemm/gemm_boxed.h"
 
+#include <bit>
+
 #include "base/error.h"
 
 namespace quire::cuda {
@@ -25,6 +27,10 @@ bool BoxedTakes(const GemmArgs& args) {
   if (args.w.format != WeightFormat::kBf16 || NumTiles(args.w) > kMaxBoxedTiles) return false;
   if (args.y.dim(0) < 1 || args.y.dim(0) > kMaxBoxedRows) return false;
   if (args.w.count > 1 && args.x_step == 0) return false;
+  if (!args.up.empty() &&
+      (args.up.format != args.w.format || args.up.row_stride != args.w.row_stride)) {
+    return false;
+  }
   const TileParams p = ParamsOf(args);
   return ChooseTile(p, {}, args.w, p.rows).loads == TileLoads::kAligned;
 }
@@ -35,6 +41,9 @@ void BoxedGemm(const GemmArgs& args, const Stream& stream, std::optional<int32_t
           args.y.dim(0), args.w.count, args.w.shape.outputs, args.w.shape.inputs);
   TileParams p = ParamsOf(args);
   p.num_splits = ranges.value_or(BoxedRanges(NumTiles(args.w), p.inputs));
+  Require(p.num_splits >= 1 && p.num_splits <= kMaxSplits &&
+              std::has_single_bit(static_cast<uint32_t>(p.num_splits)),
+          "boxed gemm: expected 1, 2, 4 or 8 ranges, got {}", p.num_splits);
   p.split_inputs = static_cast<int32_t>(BoxedRangeInputs(p.inputs, p.num_splits));
   LaunchBoxed(p, stream);
 }

@@ -280,7 +280,7 @@ __device__ void InitBarriers(const TileParams& p, const TilePlace& first, BoxedS
   }
 }
 
-// A cluster has one tile; a CTA of a product that is not cut takes tile after tile.
+// A CTA has one tile, or a cluster has (BoxedTakes).
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kCtas)
     BoxedTiles(const __grid_constant__ TileParams p, const __grid_constant__ BoxedMaps maps) {

@@ -28,7 +28,7 @@ inline constexpr int64_t kMaxBoxedTiles = 2 * kMultiprocessors;
 bool BoxedTakes(const GemmArgs& args);
 
 // How many ranges the inputs of so many tiles are cut into: doubled while CTAs are at most one and a half for each
-// multiprocessor, so that kernels beside and the next one find room, and a range keeps 256 inputs, four steps.
+// multiprocessor, so that kernels beside and the next one find room, and a range has about 256 inputs at least, four steps.
 constexpr int32_t BoxedRanges(int64_t tiles, int64_t inputs) {
   int32_t ranges = 1;
   while (ranges < kMaxSplits && 2 * ranges * tiles <= kMultiprocessors * 3 / 2 &&

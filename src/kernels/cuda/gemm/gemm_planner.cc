@@ -202,6 +202,7 @@ void GemmPlanner::Gemm(const GemmArgs& args, const Stream& stream, GemmLane lane
 }
 
 void GemmPlanner::GemmByCublasLt(const GemmArgs& args, const Stream& stream, GemmLane lane) const {
+  QUIRE_CHECK(args.up.empty(), "gate and up by cuBLASLt");
   const Algorithm& plan = Planned(ShapeOf(args));
   if (!plan.algorithm) return cuda::Gemm(args, stream);
   const std::span<std::byte> workspace = lane == GemmLane::kMain ? workspace_ : side_workspace_;

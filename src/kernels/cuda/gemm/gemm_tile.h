@@ -110,7 +110,8 @@ struct TileParams {
   StatusWord status = {};
 };
 
-inline constexpr int32_t kMultiprocessors = 132;  // of a Hopper GPU; another number changes no bit
+// Of a Hopper GPU. Another number changes no bit of tiles, but the ranges of boxed products (gemm_boxed.h).
+inline constexpr int32_t kMultiprocessors = 132;
 // More than any model has: what a CTA scans to find its rows stays below a microsecond.
 inline constexpr int32_t kMaxExperts = 1024;
 inline constexpr int32_t kScaleBlock = 128;

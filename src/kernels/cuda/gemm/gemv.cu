@@ -180,8 +180,9 @@ bool InWholeGroups(const void* data, int64_t stride) {
 
 bool GemvTakes(const GemmArgs& args) {
   const WeightView& w = args.w;
-  return w.format == WeightFormat::kBf16 && IsFew(args.y.dim(0), w.shape.outputs, w.count) &&
-         w.shape.inputs % kGroup == 0 && InWholeGroups(FirstByte(args.x), args.x.stride(0)) &&
+  return args.up.empty() && w.format == WeightFormat::kBf16 &&
+         IsFew(args.y.dim(0), w.shape.outputs, w.count) && w.shape.inputs % kGroup == 0 &&
+         InWholeGroups(FirstByte(args.x), args.x.stride(0)) &&
          InWholeGroups(w.data, w.row_stride) &&
          (w.count == 1 || (args.x_step % kGroup == 0 && w.matrix_stride % kGroup == 0));
 }

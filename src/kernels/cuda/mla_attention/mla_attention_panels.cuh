@@ -52,8 +52,8 @@ struct Turn {
   bool is_seen_by_all = false;  // every row sees every key
   bool keeps_others = false;    // a value is not finite: rows of other tokens must not meet it
   bool ends_split = false;
-  bool needs_fence =
-      false;  // copies of threads that did not wait for them: products see it after one
+  // Products see the tile after a fence of those who read it: threads copied it and did not wait, or a peer stored some.
+  bool needs_fence = false;
 };
 
 // A piece, as the others are told of it.

@@ -199,7 +199,7 @@ struct SmallCase {
   KvFormat format;
   MlaDeviceRun run;
 };
-constexpr TokenCount kTokens{1};
+constexpr TokenCount kOneToken{1};
 const SmallCase kSmallCases[] = {
     {"few",
      16,
@@ -214,30 +214,36 @@ const SmallCase kSmallCases[] = {
      KvFormat::kLatentBf16,
      {.kernel = MlaKernel::kTensorCore,
       .num_workers = 2,
-      .tile_tokens = kTokens,
+      .tile_tokens = kOneToken,
       .split = kKeyTile}},
     {"codes",
      16,
      KvFormat::kLatentFp8,
      {.kernel = MlaKernel::kTensorCore,
       .num_workers = 2,
-      .tile_tokens = kTokens,
+      .tile_tokens = kOneToken,
       .split = kKeyTile}},
     {"warpgroups",
      20,
      KvFormat::kLatentBf16,
      {.kernel = MlaKernel::kTensorCore,
       .num_workers = 2,
-      .tile_tokens = kTokens,
+      .tile_tokens = kOneToken,
       .split = kKeyTile}},
     {"warpgroups_fp8",
      20,
      KvFormat::kLatentFp8,
-     {.kernel = MlaKernel::kTensorCore, .num_workers = 1, .exact = false, .tile_tokens = kTokens}},
+     {.kernel = MlaKernel::kTensorCore,
+      .num_workers = 1,
+      .exact = false,
+      .tile_tokens = kOneToken}},
     {"pairs",
      65,
      KvFormat::kLatentFp8,
-     {.kernel = MlaKernel::kTensorCore, .num_workers = 1, .exact = false, .tile_tokens = kTokens}},
+     {.kernel = MlaKernel::kTensorCore,
+      .num_workers = 1,
+      .exact = false,
+      .tile_tokens = kOneToken}},
     {"plain", 16, KvFormat::kLatentBf16, {.num_workers = 2, .split = kKeyTile}}};
 
 class CudaMlaSmallTest : public ::testing::TestWithParam<SmallCase> {};

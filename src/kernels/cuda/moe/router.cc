@@ -4,13 +4,13 @@
 
 #include "base/error.h"
 #include "base/maths.h"
+#include "kernels/cuda/gemm/gemm_tile.h"
 
 namespace quire::cuda {
 namespace {
 
 constexpr int64_t kGroupInputs = 8;  // 16 bytes
-constexpr int64_t kMostTokensBySteps = 8;
-constexpr int64_t kMostCtas = 132;
+constexpr int64_t kMostTokensByGemv = 8;
 
 bool InWholeGroups(const std::byte* data, int64_t stride) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % kGroupInputs == 0;
@@ -26,7 +26,7 @@ bool RouterPays(int64_t num_tokens, int64_t num_experts, int64_t inputs) {
   const int64_t ctas = CeilDiv(num_tokens, int64_t{kRouterTile}) *
                        CeilDiv(num_experts, int64_t{kRouterTile}) *
                        CeilDiv(inputs, int64_t{kRouterPart});
-  return num_tokens > kMostTokensBySteps && ctas <= kMostCtas;
+  return num_tokens > kMostTokensByGemv && ctas <= kMultiprocessors;
 }
 
 bool RouterTakes(const ConstTensorView& x, const WeightView& w) {

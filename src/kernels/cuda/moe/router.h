@@ -5,8 +5,8 @@
 // chooses for it; who comes last of these sorts. Nobody waits for another. Weights are on their way before the
 // kernel takes its turn.
 //
-// A logit is summed in f32, in an order that the number of inputs fixes: parts of kRouterPart inputs, of each 64
-// for every of 16 warps, which tensor cores add up; warps ascending, then parts ascending. That is not the order of
+// A logit is summed in f32, in an order that the number of inputs fixes: parts of kRouterPart inputs, 64 for
+// each of 16 warps, which tensor cores add up; warps ascending, then parts ascending. That is not the order of
 // the tile kernel.
 #ifndef QUIRE_KERNELS_CUDA_MOE_ROUTER_H_
 #define QUIRE_KERNELS_CUDA_MOE_ROUTER_H_
@@ -31,8 +31,9 @@ struct RouterArgs {
   WeightView w = {};       // [num_experts, inputs]
   RouteArgs route = {};    // of its logits only the shape counts
   SortByExpertArgs sort = {};
-  std::span<float> logits = {};     // RouterWorkspace(num_tokens, num_experts, inputs)
-  std::span<int32_t> arrived = {};  // kRouterCounts zeros, and zeros again behind the launch
+  std::span<float> logits = {};  // RouterWorkspace(num_tokens, num_experts, inputs)
+  // kRouterCounts zeros, and zeros again behind the launch; no two launches that may run at once share them.
+  std::span<int32_t> arrived = {};
 };
 
 // How many CTAs have arrived: those that have chosen, and for each tile of tokens those that have logits.
