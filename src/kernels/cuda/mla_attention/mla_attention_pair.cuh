@@ -10,6 +10,9 @@ namespace quire::cuda::mla {
 inline constexpr uint32_t kPair = 2;  // CTAs
 __device__ inline uint32_t PeerRank() { return RankInCluster() ^ 1; }
 
+// Barriers that the peer stores or arrives at are waited for as others are, at the scope of a CTA: what is handed on lies in
+// shared memory alone, and at the cluster's scope (WaitInCluster) every wait would empty L1, too.
+//
 // Tiles that not every row sees as a whole each CTA converts by itself, as Fp8Keys does: what it has to know of their
 // values before it tells of them is of all keys.
 struct PairedFp8Keys : Fp8Keys {
