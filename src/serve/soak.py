@@ -45,9 +45,13 @@ class Watch:
               f"{len(load.failures)} failures", flush=True)
 
     def memory_between(self, low, high):
-        """The median, so that one large answer on its way is no leak."""
+        """The median, so that one large answer on its way is no leak. Requests that went by between two
+        looks have the nearest one."""
+        if not self.samples:
+            return None
         found = [memory for part, memory in self.samples if low <= part <= high]
-        return statistics.median(found) if found else None
+        nearest = min(self.samples, key=lambda sample: abs(sample[0] - (low + high) / 2))
+        return statistics.median(found or [nearest[1]])
 
 
 def soak(num_requests, seconds):
