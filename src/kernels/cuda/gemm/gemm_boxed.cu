@@ -324,20 +324,9 @@ BoxedMaps MapsOf(const TileParams& p) {
 
 template <class T>
 void Launch(const TileParams& p, const Stream& stream) {
-  const auto kernel = BoxedTiles<T>;
-  constexpr int kBytes = static_cast<int>(sizeof(BoxedShared<T>));
-  static_assert(kBytes <= BoxedShared<T>::kMostBytes);
-  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-        "gemm: shared memory of boxed tiles");
-  const int64_t tiles = MostTiles<T>(p);
-  const int64_t ctas = p.num_splits > 1 ? tiles * p.num_splits
-                                        : std::min<int64_t>(T::kCtas * kMultiprocessors, tiles);
-  LaunchAhead("gemm: boxed tiles", kernel,
-              {.grid = dim3(static_cast<unsigned>(ctas)),
-               .block = dim3(T::kThreads),
-               .shared_bytes = static_cast<size_t>(kBytes),
-               .cluster = static_cast<unsigned>(p.num_splits)},
-              stream, p, MapsOf<T>(p));
+  static_assert(sizeof(BoxedShared<T>) <= BoxedShared<T>::kMostBytes);
+  LaunchColumns<T>("gemm: boxed tiles", BoxedTiles<T>, sizeof(BoxedShared<T>), p, stream,
+                   MapsOf<T>(p));
 }
 
 template <int kTileRows>

@@ -1,13 +1,16 @@
 // Products whose 64 rows are outputs, with rows of x as their columns: where a thread of the warpgroup has its sums, and
-// how they become y.
+// how they become y. And how kernels of such tiles are launched.
 //
 // sums[block][4 j + 2 half + i] is of output 16 warp + 8 half + lane / 4 of the block's 64, and of row
 // 8 j + lane % 4 * 2 + i of x. Of gate and up, the first block is gate's and the second is up's.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_COLUMNS_CUH_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMM_COLUMNS_CUH_
 
+#include <algorithm>
 #include <cstdint>
 
+#include "device/cuda/launch.h"
+#include "kernels/cuda/gemm/gemm_boxes.cuh"
 #include "kernels/cuda/gemm/gemm_store.cuh"
 #include "kernels/cuda/gemm/gemm_tile_shape.cuh"
 #include "kernels/cuda/ptx/instructions.cuh"
@@ -57,6 +60,24 @@ __device__ __forceinline__ void StoreColumns(const TileParams& p, const TilePlac
     for (int e = 0; e < 4 * kBlocks; ++e) group[e / 4][e % 4] = sums[e / 4][4 * j + e % 4];
     StoreGroup(p, at, j, group);
   }
+}
+
+// Launches a kernel of such tiles: a cluster for each that is cut, or as many CTAs as fit the device.
+template <class T, class Kernel, class... Args>
+void LaunchColumns(const char* name, Kernel kernel, size_t shared_bytes, const TileParams& p,
+                   const Stream& stream, const Args&... args) {
+  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared_bytes)),
+        name);
+  const int64_t tiles = MostTiles<T>(p);
+  const int64_t ctas = p.num_splits > 1 ? tiles * p.num_splits
+                                        : std::min<int64_t>(T::kCtas * kMultiprocessors, tiles);
+  LaunchAhead(name, kernel,
+              {.grid = dim3(static_cast<unsigned>(ctas)),
+               .block = dim3(T::kThreads),
+               .shared_bytes = shared_bytes,
+               .cluster = static_cast<unsigned>(p.num_splits)},
+              stream, p, args...);
 }
 
 }  // namespace quire::cuda

@@ -235,20 +235,9 @@ __global__ void __launch_bounds__(T::kThreads, 2)
 
 template <class T>
 void LaunchDecode(const TileParams& p, const Stream& stream) {
-  const auto kernel = DecodeTiles<T>;
-  constexpr int kBytes = static_cast<int>(sizeof(DecodeStages<T>));
-  static_assert(kBytes <= DecodeStages<T>::kBytesOfTwo);
-  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-        "gemm: shared memory of decode tiles");
-  const int64_t tiles = MostTiles<T>(p);
-  const int64_t ctas = p.num_splits > 1 ? tiles * p.num_splits
-                                        : std::min<int64_t>(T::kCtas * kMultiprocessors, tiles);
-  LaunchAhead("gemm: decode tiles", kernel,
-              {.grid = dim3(static_cast<unsigned>(ctas)),
-               .block = dim3(T::kThreads),
-               .shared_bytes = static_cast<size_t>(kBytes),
-               .cluster = static_cast<unsigned>(p.num_splits)},
-              stream, p, BoxesOf<T>(p));
+  static_assert(sizeof(DecodeStages<T>) <= DecodeStages<T>::kBytesOfTwo);
+  LaunchColumns<T>("gemm: decode tiles", DecodeTiles<T>, sizeof(DecodeStages<T>), p, stream,
+                   BoxesOf<T>(p));
 }
 
 // Fewer would leave multiprocessors without work that tiles of 64 outputs have for them.
