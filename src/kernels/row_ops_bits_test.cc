@@ -33,18 +33,8 @@ struct Op {
   std::function<std::vector<float>(std::span<const int64_t> tokens, int64_t width, Executor&)> run;
 };
 
-std::vector<float> RowsOf(uint64_t seed, std::span<const int64_t> tokens, int64_t width) {
-  std::vector<float> rows;
-  for (int64_t token : tokens) {
-    const std::vector<float> row = token < 0 ? std::vector<float>(static_cast<size_t>(width), kNaN)
-                                             : MadeUpValues(seed, token, width);
-    rows.insert(rows.end(), row.begin(), row.end());
-  }
-  return rows;
-}
-
 std::vector<float> NormOp(std::span<const int64_t> tokens, int64_t width, Executor& executor) {
-  GappedRows x(RowsOf(20, tokens, width), width);
+  GappedRows x(RowsOfTokens(20, tokens, width), width);
   const std::vector<float> weight = MadeUpValues(21, 0, width);
   cpu::RmsNorm({.x = x.view(), .weight = weight, .y = x.view()}, executor);
   return x.values();
@@ -52,24 +42,24 @@ std::vector<float> NormOp(std::span<const int64_t> tokens, int64_t width, Execut
 
 template <RopePairs kPairs>
 std::vector<float> RopeOp(std::span<const int64_t> tokens, int64_t width, Executor& executor) {
-  GappedRows x(RowsOf(22, tokens, 2 * width), 2 * width);
-  GappedRows cos(RowsOf(23, tokens, width), width);
-  GappedRows sin(RowsOf(24, tokens, width), width);
+  GappedRows x(RowsOfTokens(22, tokens, 2 * width), 2 * width);
+  GappedRows cos(RowsOfTokens(23, tokens, width), width);
+  GappedRows sin(RowsOfTokens(24, tokens, width), width);
   cpu::Rope({.x = x.heads(), .cos = cos.view(), .sin = sin.view(), .pairs = kPairs, .y = x.heads()},
             executor);
   return x.values();
 }
 
 std::vector<float> SiluMulOp(std::span<const int64_t> tokens, int64_t width, Executor& executor) {
-  GappedRows gate_up(RowsOf(25, tokens, 2 * width), 2 * width);
+  GappedRows gate_up(RowsOfTokens(25, tokens, 2 * width), 2 * width);
   GappedRows y(std::ssize(tokens), width);
   cpu::SiluMul({.gate_up = gate_up.view(), .y = y.view()}, executor);
   return y.values();
 }
 
 std::vector<float> AddScaledOp(std::span<const int64_t> tokens, int64_t width, Executor& executor) {
-  GappedRows x(RowsOf(26, tokens, width), width);
-  GappedRows y(RowsOf(27, tokens, width), width);
+  GappedRows x(RowsOfTokens(26, tokens, width), width);
+  GappedRows y(RowsOfTokens(27, tokens, width), width);
   cpu::AddScaled({.x = x.view(), .scale = 0.7f, .y = y.view()}, executor);
   return y.values();
 }
@@ -79,7 +69,7 @@ std::vector<float> RouteOp(std::span<const int64_t> tokens, int64_t width, Execu
   const int32_t num_experts = static_cast<int32_t>(std::min<int64_t>(width, kMaxExperts));
   const Routes routes =
       RunRoute({.num_experts = num_experts, .top_k = std::min(num_experts, 8), .normalize = true},
-               RowsOf(28, tokens, num_experts), {}, executor);
+               RowsOfTokens(28, tokens, num_experts), {}, executor);
   std::vector<float> out;
   for (size_t i = 0; i < routes.experts.size(); ++i) {
     out.push_back(static_cast<float>(routes.experts[i]));
@@ -90,17 +80,19 @@ std::vector<float> RouteOp(std::span<const int64_t> tokens, int64_t width, Execu
 
 // Two rows per token, those of the second choice after all of the first.
 std::vector<float> CombineOp(std::span<const int64_t> tokens, int64_t width, Executor& executor) {
-  std::vector<float> rows = RowsOf(29, tokens, width);
-  const std::vector<float> second = RowsOf(30, tokens, width);
+  std::vector<float> rows = RowsOfTokens(29, tokens, width);
+  const std::vector<float> second = RowsOfTokens(30, tokens, width);
   rows.insert(rows.end(), second.begin(), second.end());
   const int32_t num_tokens = static_cast<int32_t>(tokens.size());
   std::vector<int32_t> row_of;
   for (int32_t t = 0; t < num_tokens; ++t) row_of.insert(row_of.end(), {t, num_tokens + t});
   GappedRows gapped(rows, width);
   GappedRows y(num_tokens, width);
-  cpu::Combine(
-      {.rows = gapped.view(), .row_of = row_of, .weights = RowsOf(31, tokens, 2), .y = y.view()},
-      executor);
+  cpu::Combine({.rows = gapped.view(),
+                .row_of = row_of,
+                .weights = RowsOfTokens(31, tokens, 2),
+                .y = y.view()},
+               executor);
   return y.values();
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,18 @@ inline std::vector<float> MadeUpRows(uint64_t seed, int64_t num_rows, int64_t wi
   std::vector<float> rows;
   for (int64_t r = 0; r < num_rows; ++r) {
     const std::vector<float> row = MadeUpValues(seed, r, width);
+    rows.insert(rows.end(), row.begin(), row.end());
+  }
+  return rows;
+}
+
+// Rows by their tokens' numbers; a negative one has nothing but NaN.
+inline std::vector<float> RowsOfTokens(uint64_t seed, std::span<const int64_t> tokens,
+                                       int64_t width) {
+  std::vector<float> rows;
+  for (int64_t token : tokens) {
+    const std::vector<float> row = token < 0 ? std::vector<float>(static_cast<size_t>(width), kNaN)
+                                             : MadeUpValues(seed, token, width);
     rows.insert(rows.end(), row.begin(), row.end());
   }
   return rows;

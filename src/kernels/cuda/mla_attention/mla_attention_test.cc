@@ -199,52 +199,26 @@ struct SmallCase {
   KvFormat format;
   MlaDeviceRun run;
 };
-constexpr TokenCount kOneToken{1};
-const SmallCase kSmallCases[] = {
-    {"few",
-     16,
-     KvFormat::kLatentBf16,
-     {.kernel = MlaKernel::kFewRows, .num_workers = 1, .exact = false}},
-    {"clusters",
-     16,
-     KvFormat::kLatentBf16,
-     {.kernel = MlaKernel::kFewRows, .num_workers = 2, .ctas = kMlaFewCtas, .exact = false}},
-    {"narrow",
-     16,
-     KvFormat::kLatentBf16,
-     {.kernel = MlaKernel::kTensorCore,
-      .num_workers = 2,
-      .tile_tokens = kOneToken,
-      .split = kKeyTile}},
-    {"codes",
-     16,
-     KvFormat::kLatentFp8,
-     {.kernel = MlaKernel::kTensorCore,
-      .num_workers = 2,
-      .tile_tokens = kOneToken,
-      .split = kKeyTile}},
-    {"warpgroups",
-     20,
-     KvFormat::kLatentBf16,
-     {.kernel = MlaKernel::kTensorCore,
-      .num_workers = 2,
-      .tile_tokens = kOneToken,
-      .split = kKeyTile}},
-    {"warpgroups_fp8",
-     20,
-     KvFormat::kLatentFp8,
-     {.kernel = MlaKernel::kTensorCore,
-      .num_workers = 1,
-      .exact = false,
-      .tile_tokens = kOneToken}},
-    {"pairs",
-     65,
-     KvFormat::kLatentFp8,
-     {.kernel = MlaKernel::kTensorCore,
-      .num_workers = 1,
-      .exact = false,
-      .tile_tokens = kOneToken}},
-    {"plain", 16, KvFormat::kLatentBf16, {.num_workers = 2, .split = kKeyTile}}};
+const MlaDeviceRun kFolded = {.kernel = MlaKernel::kTensorCore,
+                              .num_workers = 2,
+                              .tile_tokens = TokenCount(1),
+                              .split = kKeyTile};
+const MlaDeviceRun kWhole = {.kernel = MlaKernel::kTensorCore,
+                             .num_workers = 1,
+                             .exact = false,
+                             .tile_tokens = TokenCount(1)};
+const MlaDeviceRun kFew = {.kernel = MlaKernel::kFewRows, .num_workers = 1, .exact = false};
+const MlaDeviceRun kClusters = {
+    .kernel = MlaKernel::kFewRows, .num_workers = 2, .ctas = kMlaFewCtas, .exact = false};
+const MlaDeviceRun kPlain = {.num_workers = 2, .split = kKeyTile};
+const SmallCase kSmallCases[] = {{"few", 16, KvFormat::kLatentBf16, kFew},
+                                 {"clusters", 16, KvFormat::kLatentBf16, kClusters},
+                                 {"narrow", 16, KvFormat::kLatentBf16, kFolded},
+                                 {"codes", 16, KvFormat::kLatentFp8, kFolded},
+                                 {"warpgroups", 20, KvFormat::kLatentBf16, kFolded},
+                                 {"warpgroups_fp8", 20, KvFormat::kLatentFp8, kWhole},
+                                 {"pairs", 65, KvFormat::kLatentFp8, kWhole},
+                                 {"plain", 16, KvFormat::kLatentBf16, kPlain}};
 
 class CudaMlaSmallTest : public ::testing::TestWithParam<SmallCase> {};
 INSTANTIATE_TEST_SUITE_P(Kernels, CudaMlaSmallTest, ::testing::ValuesIn(kSmallCases),

@@ -30,6 +30,7 @@ using testing::Mismatch;
 using testing::Reference;
 using testing::ReferenceRmsNorm;
 using testing::ReferenceRope;
+using testing::RowsOfTokens;
 
 class CudaRowOpsTest : public StreamTest {};
 
@@ -366,17 +367,6 @@ TEST_F(CudaRowOpsTest, CombineReportsARowThatIsNotThereAndAddsNothing) {
 }
 
 // ---- All ops alike ----
-
-// Rows of made-up values by their tokens' numbers; a negative one has nothing but NaN.
-std::vector<float> RowsOfTokens(uint64_t seed, std::span<const int64_t> tokens, int64_t width) {
-  std::vector<float> rows;
-  for (int64_t token : tokens) {
-    const std::vector<float> row = token < 0 ? std::vector<float>(static_cast<size_t>(width), kNaN)
-                                             : MadeUpValues(seed, token, width);
-    rows.insert(rows.end(), row.begin(), row.end());
-  }
-  return rows;
-}
 
 // hidden and normed behind each other, through Norm, SiluMul and AddScaled.
 std::vector<float> LayerOf(std::span<const int64_t> tokens, int64_t width, LiveRows live,
