@@ -14,9 +14,6 @@ namespace quire::cuda {
 namespace {
 
 // As nccl.h has had them since 2.0.
-struct NcclId {
-  char bytes[128];
-};
 constexpr int kNcclSuccess = 0;
 constexpr int kNcclInProgress = 7;
 constexpr int kNcclUint8 = 1;
@@ -27,8 +24,12 @@ constexpr int kNcclSum = 0;
 
 // What Quire calls of NCCL. A comm is a pointer that only NCCL looks behind.
 struct NcclRank::Calls {
-  int (*get_unique_id)(NcclId* id) = nullptr;
-  int (*init_rank)(void** comm, int size, NcclId id, int rank) = nullptr;
+  struct Id {
+    char bytes[128];
+  };
+
+  int (*get_unique_id)(Id* id) = nullptr;
+  int (*init_rank)(void** comm, int size, Id id, int rank) = nullptr;
   int (*destroy)(void* comm) = nullptr;
   int (*abort)(void* comm) = nullptr;
   int (*get_async_error)(void* comm, int* error) = nullptr;
@@ -102,8 +103,8 @@ void NcclRank::Check(int result, const char* what) const {
 // not.
 void* NcclRank::Comm() {
   if (comm_ != nullptr) return comm_;
-  constexpr int64_t kWords = sizeof(NcclId) / sizeof(float);
-  NcclId id{};
+  constexpr int64_t kWords = sizeof(Calls::Id) / sizeof(float);
+  Calls::Id id{};
   if (rank() == 0) Check(calls_.get_unique_id(&id), "a new group");
   std::vector<Share> shares(static_cast<size_t>(size()), {.first = kWords, .count = 0});
   shares[0] = {.first = 0, .count = kWords};
