@@ -192,6 +192,10 @@ void MultiplyChain(Product product, const ChainArgs& args, const Stream& stream)
       return Launch(PanelsKernel<8, kBf16>, 64, 8, kWarpgroup, args, stream);
     case Product::kPanels8F16:
       return Launch(PanelsKernel<8, kF16>, 64, 8, kWarpgroup, args, stream);
+    case Product::kPanels16:
+      return Launch(PanelsKernel<16, kBf16>, 64, 16, kWarpgroup, args, stream);
+    case Product::kPanels32:
+      return Launch(PanelsKernel<32, kBf16>, 64, 32, kWarpgroup, args, stream);
     case Product::kPanels64:
       return Launch(PanelsKernel<64, kBf16>, 64, 64, kWarpgroup, args, stream);
     case Product::kPanels128:

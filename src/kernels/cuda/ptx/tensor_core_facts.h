@@ -11,7 +11,9 @@ namespace quire::cuda {
 enum class Product {
   kWarp,      // mma.sync m16n8k16
   kPanels8,   // wgmma m64n8k16, both operands in shared memory
-  kPanels64,  // m64n64k16, and so on
+  kPanels16,  // m64n16k16, and so on
+  kPanels32,
+  kPanels64,
   kPanels128,
   kPanels256,
   kRows256,  // wgmma m64n256k16, a in registers, b transposed in shared memory

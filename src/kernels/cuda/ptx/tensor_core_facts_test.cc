@@ -45,8 +45,9 @@ struct StepModel {
 constexpr StepModel kWarpModel{16, 25, StepModel::Exponent::kOfFactors};
 constexpr StepModel kWarpgroupModel{16, 25, StepModel::Exponent::kOfFactors};
 
-constexpr Product kBf16Products[] = {Product::kWarp,      Product::kPanels8,   Product::kPanels64,
-                                     Product::kPanels128, Product::kPanels256, Product::kRows256};
+constexpr Product kBf16Products[] = {Product::kWarp,      Product::kPanels8,  Product::kPanels16,
+                                     Product::kPanels32,  Product::kPanels64, Product::kPanels128,
+                                     Product::kPanels256, Product::kRows256};
 constexpr Product kCodesProducts[] = {Product::kCodes8, Product::kCodes16, Product::kCodes64,
                                       Product::kCodes128};
 
@@ -270,11 +271,12 @@ TEST_F(CudaTensorCoreFactsTest, AnElementDoesNotDependOnHowManyColumnsAProductHa
   Difference difference;
   for (const Chain& chain : WideChains()) {
     const std::vector<float> eight = Sums(Product::kPanels8, chain);
-    for (const auto wider : {Product::kPanels64, Product::kPanels128, Product::kPanels256}) {
+    for (const auto wider : {Product::kPanels16, Product::kPanels32, Product::kPanels64,
+                             Product::kPanels128, Product::kPanels256}) {
       difference.Add(eight, Sums(wider, chain));
     }
   }
-  Saw("wgmma of 8, 64, 128 and 256 columns", difference.ToString());
+  Saw("wgmma of 8, 16, 32, 64, 128 and 256 columns", difference.ToString());
   EXPECT_EQ(difference.differing, 0);
   Difference of_codes;
   for (const Chain& chain : CodesChains()) {
