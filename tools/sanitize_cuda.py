@@ -45,7 +45,7 @@ SUITES = (
           "CudaExpertGemmTest.EqualsALoop*:CudaGemmTest.CodesAre*:CudaGemmPlannerTest.FewRowsKeep*:"
           "CudaGemmBoxedTest.WhatIsNotFinite*", 2),
     Suite("attention", "kernels/cuda_kernels_test", "*CudaMla*:CudaMhaPrefill*", 16,
-          "*/CudaMlaSmallTest.*:CudaMlaSmallMergeTest.*:"
+          "*/CudaMlaSmallTest.*:*/CudaMlaSmallTreeTest.*:CudaMlaSmallMergeTest.*:"
           "CudaMhaPrefillTest.AKeyThat*", 10),
     Suite("choosing keys", "kernels/cuda_kernels_test", "CudaSelectKeys*:*CudaSparse*", 4,
           "CudaSelectKeysTest.KeysBehind*:CudaSelectKeysTest.ByCodesKeysBehind*:"

@@ -151,6 +151,24 @@ void ExpectNear(const ReferenceAttention& reference, const AttentionResult& resu
   EXPECT_EQ(testing::Mismatch(result.lse, reference.lse, reference.lse_bound), "");
 }
 
+// All 576 values of a key.
+void OverwriteRow(const PagedBatch& batch, size_t seq, int64_t position, float value) {
+  SerialExecutor executor;
+  const Slot slot = batch.SlotAt(seq, position);
+  const std::vector<float> row(576, value);
+  cpu::StoreWrite({.store = batch.store(),
+                   .slots = {&slot, 1},
+                   .latent = ConstTensorView(row.data(), {1, 512}),
+                   .rope = ConstTensorView(row.data() + 512, {1, 64})},
+                  executor);
+}
+
+void ExpectNaN(const AttentionResult& result, const PagedBatchShape& shape, int64_t token) {
+  for (float value : Tokens(result, shape, token, 1).out) {
+    ASSERT_TRUE(std::isnan(value)) << token << ", " << shape.num_heads << " heads";
+  }
+}
+
 // A test for each case, so that tools that make them slow have many small ones.
 class CudaMlaCasesTest : public ::testing::TestWithParam<size_t> {};
 
@@ -232,6 +250,42 @@ TEST_P(CudaMlaSmallTest, OneSequenceIsNearTheReference) {
   ExpectNear(ReferenceOf(batch, GetParam().run.kernel), RunMlaOnDevice(batch, GetParam().run));
 }
 
+// Tiles of two tokens, where a kernel has such.
+MlaDeviceRun OfTwoTokens(MlaDeviceRun run) {
+  run.tile_tokens = TokenCount(2);
+  return run;
+}
+const SmallCase kSmallTrees[] = {{"few", 16, KvFormat::kLatentBf16, kFew},
+                                 {"clusters", 16, KvFormat::kLatentBf16, kClusters},
+                                 {"narrow", 8, KvFormat::kLatentBf16, OfTwoTokens(kWhole)},
+                                 {"narrow_exact", 8, KvFormat::kLatentBf16, OfTwoTokens(kFolded)},
+                                 {"codes", 8, KvFormat::kLatentFp8, OfTwoTokens(kWhole)},
+                                 {"codes_exact", 8, KvFormat::kLatentFp8, OfTwoTokens(kFolded)},
+                                 {"warpgroups", 20, KvFormat::kLatentBf16, OfTwoTokens(kFolded)},
+                                 {"warpgroups_fp8", 20, KvFormat::kLatentFp8, OfTwoTokens(kWhole)},
+                                 {"pairs", 65, KvFormat::kLatentFp8, kWhole},
+                                 {"plain", 16, KvFormat::kLatentBf16, kPlain}};
+
+class CudaMlaSmallTreeTest : public ::testing::TestWithParam<SmallCase> {};
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaMlaSmallTreeTest, ::testing::ValuesIn(kSmallTrees),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+// Neither of two nodes sees the other. The first is the last key of a tile whose others both tokens see, and the
+// second is alone in the next one. Where the first is not finite, the tile is read for each token by itself.
+TEST_P(CudaMlaSmallTreeTest, AKeyThatIsNotFiniteReachesOneOfTwoNodes) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const PagedBatch batch({{2, 129, {kTreeRoot, kTreeRoot}, 3}},
+                         {.format = GetParam().format, .num_heads = GetParam().num_heads});
+  const AttentionResult clean = RunMlaOnDevice(batch, GetParam().run);
+  ExpectNear(ReferenceOf(batch, GetParam().run.kernel), clean);
+  OverwriteRow(batch, 0, 127, std::numeric_limits<float>::quiet_NaN());
+  const AttentionResult result = RunMlaOnDevice(batch, GetParam().run);
+  ExpectNaN(result, batch.shape(), 0);
+  EXPECT_EQ(
+      testing::BitMismatch(Tokens(result, batch.shape(), 1, 1), Tokens(clean, batch.shape(), 1, 1)),
+      "");
+}
+
 // As many partials as fold as chains.
 TEST(CudaMlaSmallMergeTest, ManySplitsAreNearTheReference) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
@@ -280,18 +334,6 @@ TEST(CudaMlaAttentionTest, WhereNothingIsVisibleThereAreZerosAndMinusInfinity) {
   }
 }
 
-// All 576 values of a key.
-void OverwriteRow(const PagedBatch& batch, size_t seq, int64_t position, float value) {
-  SerialExecutor executor;
-  const Slot slot = batch.SlotAt(seq, position);
-  const std::vector<float> row(576, value);
-  cpu::StoreWrite({.store = batch.store(),
-                   .slots = {&slot, 1},
-                   .latent = ConstTensorView(row.data(), {1, 512}),
-                   .rope = ConstTensorView(row.data() + 512, {1, 64})},
-                  executor);
-}
-
 // In one tile, among keys whose scales are not small: so of the warps of a product, 16 keys each, one has some.
 TEST(CudaMlaAttentionTest, KeysOfSmallScalesMayStandAmongOthers) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
@@ -321,11 +363,7 @@ void ExpectOnlyThoseWhoSeeIt(float poison, int32_t num_heads, KvFormat format,
   };
   expect_clean(0, 10);
   for (int64_t node : {0, 1, 2, 4}) expect_clean(20 + node, 1);
-  for (int64_t token : {10, 19, 23, 25}) {
-    for (float value : Tokens(result, batch.shape(), token, 1).out) {
-      ASSERT_TRUE(std::isnan(value)) << token << ", " << num_heads << " heads";
-    }
-  }
+  for (int64_t token : {10, 19, 23, 25}) ExpectNaN(result, batch.shape(), token);
 }
 
 // An infinity does not survive fp8, a NaN does. A tile of 64 rows, and one of 16, holds four tokens, of which some
