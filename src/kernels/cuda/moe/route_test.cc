@@ -89,20 +89,34 @@ void ExpectTheCpusRoutes(const RouteShape& shape, const std::vector<float>& logi
   }
 }
 
-TEST_F(CudaRouteTest, RandomShapesAndTieStormsAreTheCpusBitForBit) {
-  for (uint64_t seed = 0; seed < 300; ++seed) {
-    SCOPED_TRACE(fmt::format("seed {}", seed));
+// A random shape, and up to `most_tokens` tokens: nearly all logits of most of them tie with others.
+struct RandomRoute {
+  RouteShape shape;
+  std::vector<float> logits, bias;
+
+  RandomRoute(uint64_t seed, uint64_t most_tokens) {
     std::mt19937_64 random(seed);
-    const RouteShape shape = RandomRouteShape(random);
-    std::vector<float> logits, bias;
-    for (int64_t token = 0; token < 1 + static_cast<int64_t>(seed % 6); ++token) {
+    shape = RandomRouteShape(random);
+    for (int64_t token = 0; token < 1 + static_cast<int64_t>(seed % most_tokens); ++token) {
       const std::vector<float> row = seed % 3 != 0
                                          ? TieStorm(random, shape.num_experts, 1 + seed % 5)
                                          : MadeUpValues(seed, token, shape.num_experts);
       logits.insert(logits.end(), row.begin(), row.end());
     }
     if (seed % 2 == 0) bias = TieStorm(random, shape.num_experts, 1 + seed % 3);
-    ExpectTheCpusRoutes(shape, logits, bias, stream());
+  }
+};
+
+// Ten seeds a test, so that tools that make them slow have many small ones.
+constexpr uint64_t kSeeds = 10;
+class CudaRouteSeedsTest : public CudaRouteTest, public ::testing::WithParamInterface<uint64_t> {};
+INSTANTIATE_TEST_SUITE_P(Tens, CudaRouteSeedsTest, ::testing::Range(uint64_t{0}, uint64_t{30}));
+
+TEST_P(CudaRouteSeedsTest, RandomShapesAndTieStormsAreTheCpusBitForBit) {
+  for (uint64_t seed = kSeeds * GetParam(); seed < kSeeds * (GetParam() + 1); ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    const RandomRoute route(seed, 6);
+    ExpectTheCpusRoutes(route.shape, route.logits, route.bias, stream());
   }
 }
 
@@ -390,20 +404,16 @@ class CudaRouteAndSortTest : public CudaRouteTest {
   }
 };
 
-TEST_F(CudaRouteAndSortTest, RandomShapesAndTieStormsHaveTheBitsOfTwoLaunches) {
-  for (uint64_t seed = 0; seed < 100; ++seed) {
+class CudaRouteAndSortSeedsTest : public CudaRouteAndSortTest,
+                                  public ::testing::WithParamInterface<uint64_t> {};
+INSTANTIATE_TEST_SUITE_P(Tens, CudaRouteAndSortSeedsTest,
+                         ::testing::Range(uint64_t{0}, uint64_t{10}));
+
+TEST_P(CudaRouteAndSortSeedsTest, RandomShapesAndTieStormsHaveTheBitsOfTwoLaunches) {
+  for (uint64_t seed = kSeeds * GetParam(); seed < kSeeds * (GetParam() + 1); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    std::mt19937_64 random(seed);
-    const RouteShape shape = RandomRouteShape(random);
-    std::vector<float> logits, bias;
-    for (int64_t token = 0; token < 1 + static_cast<int64_t>(seed % 40); ++token) {
-      const std::vector<float> row = seed % 3 != 0
-                                         ? TieStorm(random, shape.num_experts, 1 + seed % 5)
-                                         : MadeUpValues(seed, token, shape.num_experts);
-      logits.insert(logits.end(), row.begin(), row.end());
-    }
-    if (seed % 2 == 0) bias = TieStorm(random, shape.num_experts, 1 + seed % 3);
-    ExpectTheSame(shape, logits, bias);
+    const RandomRoute route(seed, 40);
+    ExpectTheSame(route.shape, route.logits, route.bias);
   }
 }
 
