@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <vector>
 
 #include "kernels/cuda/gemm/gemm_testing.h"
@@ -106,6 +107,16 @@ std::vector<float> SumOfParts(const std::vector<float>& parts, size_t size) {
   return sums;
 }
 
+// But for the logits.
+void ExpectTheSame(const Routed& actual, const Routed& expected) {
+  EXPECT_EQ(actual.experts, expected.experts);
+  EXPECT_EQ(actual.offsets, expected.offsets);
+  EXPECT_EQ(actual.row_of, expected.row_of);
+  EXPECT_EQ(actual.token_of, expected.token_of);
+  EXPECT_EQ(actual.used, expected.used);
+  EXPECT_EQ(BitMismatch(actual.weights, expected.weights), "");
+}
+
 class CudaRouterTest : public StreamTest {
  protected:
   // Logits are near the reference, and all that follows from them has the bits of Route and SortByExpert. Twice,
@@ -130,13 +141,7 @@ class CudaRouterTest : public StreamTest {
     expected.SetLogits(logits);
     Route(expected.Route(bias.span()), live, stream());
     SortByExpert(expected.Sort(live, status()), stream());
-    const Routed sorted = expected.Values(stream());
-    EXPECT_EQ(actual.experts, sorted.experts);
-    EXPECT_EQ(actual.offsets, sorted.offsets);
-    EXPECT_EQ(actual.row_of, sorted.row_of);
-    EXPECT_EQ(actual.token_of, sorted.token_of);
-    EXPECT_EQ(actual.used, sorted.used);
-    EXPECT_EQ(BitMismatch(actual.weights, sorted.weights), "");
+    ExpectTheSame(actual, expected.Values(stream()));
     EXPECT_EQ(Reported(), kNothing);
   }
 };
@@ -198,6 +203,57 @@ TEST_F(CudaRouterTest, TheNumberOfTokensChangesNoBit) {
     const std::vector<float> few = logits(num_tokens);
     EXPECT_EQ(BitMismatch(few, std::span(all).first(few.size())), "") << num_tokens;
   }
+}
+
+// As layers of steps do, with the counts of arrivals and the room for logits of the one before: each launch begins
+// while that runs, and has other tokens, experts and parts.
+TEST_F(CudaRouterTest, RoutersThatOverlapHaveTheBitsOfEachAlone) {
+  const MadeUpMatrix small({.format = WeightFormat::kBf16, .shape = {64, 2048}});
+  const MadeUpMatrix large({.format = WeightFormat::kBf16, .shape = {256, 7168}});
+  const DeviceWeights small_weights(small, Spread::kAligned),
+      large_weights(large, Spread::kAligned);
+  struct Layer {
+    RouteShape shape;
+    int64_t num_tokens;
+    const DeviceWeights& w;
+
+    int64_t inputs() const { return w.view().shape.inputs; }
+  };
+  const Layer layers[] = {{kV3Route, 100, large_weights}, {kGreedy, 17, small_weights},
+                          {kGreedy, 256, small_weights},  {kGreedy, 1, small_weights},
+                          {kV3Route, 16, large_weights},  {kV3Route, 33, large_weights},
+                          {kGreedy, 100, small_weights},  {kGreedy, 40, small_weights}};
+  std::vector<DeviceRows> x;
+  std::vector<Routed> alone;
+  int64_t most_logits = 0;
+  for (const Layer& layer : layers) {
+    x.emplace_back(MadeUpX(20 + x.size(), layer.num_tokens * layer.inputs()), layer.inputs(),
+                   Spread::kAligned);
+    const RoutingMemory memory(layer.shape, layer.num_tokens, layer.inputs());
+    RouteTokens(memory.Args(x.back(), layer.w, {}, {}, status()), stream());
+    alone.push_back(memory.Values(stream()));
+    most_logits = std::max(
+        most_logits, RouterWorkspace(layer.num_tokens, layer.shape.num_experts, layer.inputs()));
+  }
+  for (int round = 0; round < 5; ++round) {
+    const DeviceVector<float> logits(std::vector<float>(static_cast<size_t>(most_logits)));
+    const DeviceVector<int32_t> arrived(std::vector<int32_t>(kRouterCounts, 0));
+    std::deque<RoutingMemory> memories;
+    std::vector<RouterArgs> launches;
+    for (const Layer& layer : layers) {
+      memories.emplace_back(layer.shape, layer.num_tokens, layer.inputs());
+      launches.push_back(memories.back().Args(x[launches.size()], layer.w, {}, {}, status()));
+      launches.back().logits = logits.span();
+      launches.back().arrived = arrived.span();
+    }
+    for (const RouterArgs& args : launches) RouteTokens(args, stream());
+    for (size_t i = 0; i < memories.size(); ++i) {
+      SCOPED_TRACE(fmt::format("launch {} of round {}", i, round));
+      ExpectTheSame(memories[i].Values(stream()), alone[i]);
+    }
+    EXPECT_EQ(arrived.Values(stream()), std::vector<int32_t>(kRouterCounts, 0));
+  }
+  EXPECT_EQ(Reported(), kNothing);
 }
 
 TEST(CudaRouterArgsTest, WhatItDoesNotTakeIsSaid) {
