@@ -10,15 +10,14 @@
 #include "base/executor.h"
 #include "device/cuda/test_memory.h"
 #include "kernels/cpu/row_ops.h"
+#include "kernels/cuda/moe/route_testing.h"
 #include "kernels/cuda/test_rows.h"
 #include "kernels/row_ops_cases.h"
-#include "testing/compare.h"
 #include "testing/error_message.h"
 
 namespace quire::cuda {
 namespace {
 
-using testing::BitMismatch;
 using testing::ErrorMessage;
 using testing::kInf;
 using testing::kNaN;
@@ -30,55 +29,52 @@ using testing::TieStorm;
 
 class CudaRouteTest : public StreamTest {};
 
-struct Routes {
-  std::vector<int32_t> experts;
-  std::vector<float> weights;
-};
-
-Routes OnCpu(const RouteShape& shape, const std::vector<float>& logits,
+Routed OnCpu(const RouteShape& shape, const std::vector<float>& logits,
              const std::vector<float>& bias) {
   const int64_t num_tokens = std::ssize(logits) / shape.num_experts;
-  Routes routes;
-  routes.experts.resize(static_cast<size_t>(num_tokens * shape.top_k));
-  routes.weights.resize(routes.experts.size());
+  const auto choices = static_cast<size_t>(num_tokens * shape.top_k);
+  Routed routed = {.experts = std::vector<int32_t>(choices),
+                   .weights = std::vector<float>(choices)};
   SerialExecutor executor;
   cpu::Route({.shape = shape,
               .logits = ConstTensorView(logits.data(), {num_tokens, shape.num_experts}),
               .bias = bias,
-              .experts = routes.experts,
-              .weights = routes.weights},
+              .experts = routed.experts,
+              .weights = routed.weights},
              executor);
-  return routes;
+  return routed;
 }
 
-Routes OnDevice(const RouteShape& shape, const std::vector<float>& logits,
+// What routing reads.
+class RoutingInputs {
+ public:
+  RoutingInputs(const RouteShape& shape, const std::vector<float>& logits,
+                const std::vector<float>& bias)
+      : rows_(logits, shape.num_experts, Lie::kCrooked), bias_(bias) {}
+
+  ConstTensorView logits() const { return rows_.view(); }
+  std::span<const float> bias() const {
+    return bias_.span().empty() ? std::span<const float>() : bias_.span();
+  }
+
+ private:
+  TestRows<float> rows_;
+  DeviceVector<float> bias_;
+};
+
+Routed OnDevice(const RouteShape& shape, const std::vector<float>& logits,
                 const std::vector<float>& bias, const Stream& stream) {
-  const int64_t num_tokens = std::ssize(logits) / shape.num_experts;
-  TestRows<float> rows(logits, shape.num_experts, Lie::kCrooked);
-  const DeviceVector<float> device_bias(bias);
-  const size_t choices = static_cast<size_t>(num_tokens * shape.top_k);
-  // One more than there is, to see whether it is written.
-  const DeviceVector<int32_t> experts(std::vector<int32_t>(choices + 1, -7));
-  const DeviceVector<float> weights(std::vector<float>(choices + 1, -7.0f));
-  Route({.shape = shape,
-         .logits = rows.view(),
-         .bias = bias.empty() ? std::span<const float>() : device_bias.span(),
-         .experts = experts.span().first(choices),
-         .weights = weights.span().first(choices)},
-        {}, stream);
-  Routes routes = {.experts = experts.Values(stream), .weights = weights.Values(stream)};
-  EXPECT_EQ(routes.experts.back(), -7);
-  EXPECT_EQ(routes.weights.back(), -7.0f);
-  routes.experts.pop_back();
-  routes.weights.pop_back();
-  return routes;
+  const RoutingInputs inputs(shape, logits, bias);
+  const RoutingMemory memory(shape, std::ssize(logits) / shape.num_experts);
+  Route(memory.Route(inputs.logits(), inputs.bias()), {}, stream);
+  return memory.Values(stream);
 }
 
 // NaNs need not have the same bits.
 void ExpectTheCpusRoutes(const RouteShape& shape, const std::vector<float>& logits,
                          const std::vector<float>& bias, const Stream& stream) {
-  const Routes expected = OnCpu(shape, logits, bias);
-  const Routes actual = OnDevice(shape, logits, bias, stream);
+  const Routed expected = OnCpu(shape, logits, bias);
+  const Routed actual = OnDevice(shape, logits, bias, stream);
   ASSERT_EQ(actual.experts, expected.experts);
   for (size_t i = 0; i < expected.weights.size(); ++i) {
     if (std::isnan(expected.weights[i])) {
@@ -211,33 +207,14 @@ Sorted ReferenceSort(const std::vector<int32_t>& experts, int32_t num_experts, i
 Sorted SortOnDevice(const std::vector<int32_t>& experts, int32_t num_experts, int32_t top_k,
                     LiveRows live, StatusWord status, const Stream& stream) {
   const DeviceVector<int32_t> chosen(experts);
-  const DeviceVector<int32_t> offsets(
-      std::vector<int32_t>(static_cast<size_t>(num_experts) + 2, -7));
-  const DeviceVector<int32_t> row_of(std::vector<int32_t>(experts.size() + 1, -7));
-  const DeviceVector<int32_t> token_of(std::vector<int32_t>(experts.size() + 1, -7));
-  const int64_t needed = SortWorkspace(std::ssize(experts), num_experts);
-  const DeviceVector<int32_t> workspace(std::vector<int32_t>(static_cast<size_t>(needed) + 1, -7));
-  SortByExpert({.num_experts = num_experts,
-                .top_k = top_k,
-                .experts = chosen.span(),
-                .offsets = offsets.span().first(static_cast<size_t>(num_experts) + 1),
-                .row_of = row_of.span().first(experts.size()),
-                .token_of = token_of.span().first(experts.size()),
-                .workspace = workspace.span().first(static_cast<size_t>(needed)),
-                .live = live,
-                .status = status},
-               stream);
-  Sorted sorted = {.offsets = offsets.Values(stream),
-                   .row_of = row_of.Values(stream),
-                   .token_of = token_of.Values(stream)};
-  EXPECT_EQ(sorted.offsets.back(), -7);
-  EXPECT_EQ(sorted.row_of.back(), -7);
-  EXPECT_EQ(sorted.token_of.back(), -7);
-  EXPECT_EQ(workspace.Values(stream).back(), -7);
-  sorted.offsets.pop_back();
-  sorted.row_of.pop_back();
-  sorted.token_of.pop_back();
-  return sorted;
+  const RoutingMemory memory({.num_experts = num_experts, .top_k = top_k},
+                             std::ssize(experts) / top_k);
+  SortByExpertArgs args = memory.Sort(live, status);
+  args.experts = chosen.span();
+  args.used = nullptr;
+  SortByExpert(args, stream);
+  const Routed sorted = memory.Values(stream);
+  return {.offsets = sorted.offsets, .row_of = sorted.row_of, .token_of = sorted.token_of};
 }
 
 TEST_F(CudaRouteTest, RowsLieByExpertAndThenByToken) {
@@ -280,8 +257,8 @@ TEST_F(CudaRouteTest, OnlyLiveTokensAreSorted) {
       EXPECT_EQ(actual.offsets, expected.offsets);
       for (size_t i = 0; i < actual.row_of.size(); ++i) {
         const bool is_live = i < expected.row_of.size();
-        ASSERT_EQ(actual.row_of[i], is_live ? expected.row_of[i] : -7) << i;
-        ASSERT_EQ(actual.token_of[i], is_live ? expected.token_of[i] : -7) << i;
+        ASSERT_EQ(actual.row_of[i], is_live ? expected.row_of[i] : kUnwritten) << i;
+        ASSERT_EQ(actual.token_of[i], is_live ? expected.token_of[i] : kUnwritten) << i;
       }
     }
   }
@@ -312,7 +289,7 @@ TEST_F(CudaRouteTest, ChoicesOfPaddingHaveNoRows) {
       const Sorted expected = ReferenceSort(left, 16, 1);
       const Sorted actual = SortOnDevice(dropped, 16, kTopK, {}, status(), stream());
       EXPECT_EQ(actual.offsets, expected.offsets);
-      std::vector<int32_t> row_of(experts.size(), -7), token_of(experts.size(), -7);
+      std::vector<int32_t> row_of(experts.size(), kUnwritten), token_of(row_of);
       for (size_t i = 0; i < left.size(); ++i) {
         row_of[choice[i]] = expected.row_of[i];
         const size_t of_row = choice[static_cast<size_t>(expected.token_of[i])];
@@ -335,71 +312,33 @@ TEST_F(CudaRouteTest, AnExpertThatIsNotThereIsReportedAndCountsAsTheFirst) {
 
 // ---- Both at once ----
 
-// All that routing and sorting write, with one value more than there is in each array.
-struct RoutedAndSorted {
-  std::vector<int32_t> experts, offsets, row_of, token_of, used;
-  std::vector<float> weights;
-};
-
 enum class Launches { kTwo, kRouteAndSort };
 
-RoutedAndSorted RouteThenSort(const RouteShape& shape, const std::vector<float>& logits,
-                              const std::vector<float>& bias, LiveRows live, Launches launches,
-                              StatusWord status, const Stream& stream) {
-  const int64_t num_tokens = std::ssize(logits) / shape.num_experts;
-  const size_t choices = static_cast<size_t>(num_tokens * shape.top_k);
-  const size_t num_offsets = static_cast<size_t>(shape.num_experts) + 1;
-  TestRows<float> rows(logits, shape.num_experts, Lie::kCrooked);
-  const DeviceVector<float> device_bias(bias), weights(std::vector<float>(choices + 1, -7.0f));
-  const DeviceVector<int32_t> experts(std::vector<int32_t>(choices + 1, -7)),
-      row_of(std::vector<int32_t>(choices + 1, -7)),
-      token_of(std::vector<int32_t>(choices + 1, -7)),
-      offsets(std::vector<int32_t>(num_offsets + 1, -7)), used({-7, -7});
-  const int64_t needed = SortWorkspace(std::ssize(experts.span()), shape.num_experts);
-  const DeviceVector<int32_t> workspace(std::vector<int32_t>(static_cast<size_t>(needed) + 1, -7));
-  const RouteArgs route = {.shape = shape,
-                           .logits = rows.view(),
-                           .bias = bias.empty() ? std::span<const float>() : device_bias.span(),
-                           .experts = experts.span().first(choices),
-                           .weights = weights.span().first(choices)};
-  const SortByExpertArgs sort = {.num_experts = shape.num_experts,
-                                 .top_k = shape.top_k,
-                                 .experts = route.experts,
-                                 .offsets = offsets.span().first(num_offsets),
-                                 .row_of = row_of.span().first(choices),
-                                 .token_of = token_of.span().first(choices),
-                                 .used = used.span().data(),
-                                 .workspace = workspace.span(),
-                                 .live = live,
-                                 .status = status};
+Routed RouteThenSort(const RouteShape& shape, const std::vector<float>& logits,
+                     const std::vector<float>& bias, LiveRows live, Launches launches,
+                     StatusWord status, const Stream& stream) {
+  const RoutingInputs inputs(shape, logits, bias);
+  const RoutingMemory memory(shape, std::ssize(logits) / shape.num_experts);
+  const RouteArgs route = memory.Route(inputs.logits(), inputs.bias());
+  const SortByExpertArgs sort = memory.Sort(live, status);
   if (launches == Launches::kTwo) {
     Route(route, live, stream);
     SortByExpert(sort, stream);
   } else {
     RouteAndSort(route, sort, stream);
   }
-  return {.experts = experts.Values(stream),
-          .offsets = offsets.Values(stream),
-          .row_of = row_of.Values(stream),
-          .token_of = token_of.Values(stream),
-          .used = used.Values(stream),
-          .weights = weights.Values(stream)};
+  return memory.Values(stream);
 }
 
 class CudaRouteAndSortTest : public CudaRouteTest {
  protected:
   void ExpectTheSame(const RouteShape& shape, const std::vector<float>& logits,
                      const std::vector<float>& bias, LiveRows live = {}) {
-    const RoutedAndSorted expected =
+    const Routed expected =
         RouteThenSort(shape, logits, bias, live, Launches::kTwo, status(), stream());
-    const RoutedAndSorted actual =
+    const Routed actual =
         RouteThenSort(shape, logits, bias, live, Launches::kRouteAndSort, status(), stream());
-    EXPECT_EQ(actual.experts, expected.experts);
-    EXPECT_EQ(actual.offsets, expected.offsets);
-    EXPECT_EQ(actual.row_of, expected.row_of);
-    EXPECT_EQ(actual.token_of, expected.token_of);
-    EXPECT_EQ(actual.used, expected.used);
-    EXPECT_EQ(BitMismatch(actual.weights, expected.weights), "");
+    ExpectSameRoutes(actual, expected);
     EXPECT_EQ(Reported(), kNothing);
   }
 };

@@ -8,114 +8,56 @@
 #include <vector>
 
 #include "kernels/cuda/gemm/gemm_testing.h"
+#include "kernels/cuda/moe/route_testing.h"
 #include "kernels/cuda/test_rows.h"
 #include "kernels/row_ops_cases.h"
 #include "testing/compare.h"
-#include "testing/error_message.h"
 
 namespace quire::cuda {
 namespace {
 
 using testing::BitMismatch;
-using testing::ErrorMessage;
 using testing::kV3Route;
 using testing::Mismatch;
 
-// All that a router writes, with one value more than there is in each array.
-struct Routed {
-  std::vector<float> logits, weights;
-  std::vector<int32_t> experts, offsets, row_of, token_of, used, arrived;
-};
+const std::vector<int32_t> kNoneArrived(kRouterCounts, 0);
 
-// What is written before it is.
-constexpr int32_t kUnwritten = -7;
-
-// The device's memory for routing some tokens, and what is left there.
-class RoutingMemory {
+// The device's memory for a router.
+class RouterMemory {
  public:
-  RoutingMemory(const RouteShape& shape, int64_t num_tokens, int64_t inputs)
-      : shape_(shape),
+  RouterMemory(const RouteShape& shape, int64_t num_tokens, int64_t inputs)
+      : routing_(shape, num_tokens),
+        logits_(RouterWorkspace(num_tokens, shape.num_experts, inputs)),
         num_tokens_(num_tokens),
-        choices_(static_cast<size_t>(num_tokens * shape.top_k)),
-        num_offsets_(static_cast<size_t>(shape.num_experts) + 1),
-        num_logits_(static_cast<size_t>(RouterWorkspace(num_tokens, shape.num_experts, inputs))) {}
+        num_experts_(shape.num_experts) {}
 
   RouterArgs Args(const DeviceRows& x, const DeviceWeights& w, std::span<const float> bias,
                   LiveRows live, StatusWord status) const {
-    RouterArgs args{.x = x.view(), .w = w.view()};
-    args.route = Route(bias);
-    args.sort = Sort(live, status);
-    args.logits = logits_.span().first(num_logits_);
-    args.arrived = arrived_.span();
-    return args;
+    const ConstTensorView logits(logits_.span().data(), {num_tokens_, num_experts_});
+    return {.x = x.view(),
+            .w = w.view(),
+            .route = routing_.Route(logits, bias),
+            .sort = routing_.Sort(live, status),
+            .logits = logits_.span(),
+            .arrived = arrived_.span()};
   }
-  RouteArgs Route(std::span<const float> bias) const {
-    return {.shape = shape_,
-            .logits = ConstTensorView(logits_.span().data(), {num_tokens_, shape_.num_experts}),
-            .bias = bias,
-            .experts = experts_.span().first(choices_),
-            .weights = weights_.span().first(choices_)};
+  Routed Values(const Stream& stream) const { return routing_.Values(stream); }
+  // The parts, added in ascending order.
+  std::vector<float> Logits(const Stream& stream) const {
+    const std::vector<float> parts = logits_.Values(stream);
+    const int64_t size = num_tokens_ * num_experts_;
+    std::vector<float> sums(parts.begin(), parts.begin() + size);
+    for (size_t i = sums.size(); i < parts.size(); ++i) sums[i % sums.size()] += parts[i];
+    return sums;
   }
-  SortByExpertArgs Sort(LiveRows live, StatusWord status) const {
-    return {.num_experts = shape_.num_experts,
-            .top_k = shape_.top_k,
-            .experts = experts_.span().first(choices_),
-            .offsets = offsets_.span().first(num_offsets_),
-            .row_of = row_of_.span().first(choices_),
-            .token_of = token_of_.span().first(choices_),
-            .used = used_.span().data(),
-            .workspace = workspace_.span(),
-            .live = live,
-            .status = status};
-  }
-  Routed Values(const Stream& stream) const {
-    return {.logits = logits_.Values(stream),
-            .weights = weights_.Values(stream),
-            .experts = experts_.Values(stream),
-            .offsets = offsets_.Values(stream),
-            .row_of = row_of_.Values(stream),
-            .token_of = token_of_.Values(stream),
-            .used = used_.Values(stream),
-            .arrived = arrived_.Values(stream)};
-  }
-  // In the place of the first part of the logits.
-  void SetLogits(const std::vector<float>& logits) const {
-    CopyAndWait(logits_.span().data(), logits.data(), logits.size() * sizeof(float), "logits");
-  }
+  std::vector<int32_t> Arrived(const Stream& stream) const { return arrived_.Values(stream); }
 
  private:
-  static std::vector<int32_t> Unwritten(size_t count) {
-    return std::vector<int32_t>(count + 1, kUnwritten);
-  }
-
-  RouteShape shape_;
-  int64_t num_tokens_;
-  size_t choices_, num_offsets_, num_logits_;
-  DeviceVector<float> logits_{std::vector<float>(num_logits_ + 1, kUnwritten)},
-      weights_{std::vector<float>(choices_ + 1, kUnwritten)};
-  DeviceVector<int32_t> experts_{Unwritten(choices_)}, offsets_{Unwritten(num_offsets_)},
-      row_of_{Unwritten(choices_)}, token_of_{Unwritten(choices_)}, used_{Unwritten(1)},
-      arrived_{std::vector<int32_t>(kRouterCounts, 0)},
-      workspace_{Unwritten(
-          static_cast<size_t>(SortWorkspace(static_cast<int64_t>(choices_), shape_.num_experts)))};
+  RoutingMemory routing_;
+  UnwrittenVector<float> logits_;
+  int64_t num_tokens_, num_experts_;
+  DeviceVector<int32_t> arrived_{kNoneArrived};
 };
-
-// The parts, ascending.
-std::vector<float> SumOfParts(const std::vector<float>& parts, size_t size) {
-  std::vector<float> sums(parts.begin(), parts.begin() + static_cast<int64_t>(size));
-  for (size_t i = size; i + 1 < parts.size(); ++i) sums[i % size] += parts[i];
-  return sums;
-}
-
-// But for the logits.
-void ExpectTheSame(const Routed& actual, const Routed& expected) {
-  EXPECT_EQ(actual.experts, expected.experts);
-  EXPECT_EQ(actual.offsets, expected.offsets);
-  EXPECT_EQ(actual.row_of, expected.row_of);
-  EXPECT_EQ(actual.token_of, expected.token_of);
-  EXPECT_EQ(actual.used, expected.used);
-  EXPECT_EQ(BitMismatch(actual.weights, expected.weights), "");
-}
 
 class CudaRouterTest : public StreamTest {
  protected:
@@ -129,19 +71,19 @@ class CudaRouterTest : public StreamTest {
     const DeviceRows x(values, inputs, Spread::kAligned);
     const DeviceWeights w(matrix, Spread::kAligned);
     const DeviceVector<float> bias(MadeUpValues(10, shape.num_experts));
-    const RoutingMemory memory(shape, num_tokens, inputs), expected(shape, num_tokens, inputs);
+    const RouterMemory memory(shape, num_tokens, inputs);
     const RouterArgs args = memory.Args(x, w, bias.span(), live, status());
     for (int turn = 0; turn < 2; ++turn) RouteTokens(args, stream());
-    const Routed actual = memory.Values(stream());
-    const std::vector<float> logits = SumOfParts(actual.logits, reference.y.size());
+    const std::vector<float> logits = memory.Logits(stream());
     EXPECT_EQ(Mismatch(logits, reference.y, reference.bounds), "");
-    EXPECT_EQ(actual.logits.back(), kUnwritten);
-    EXPECT_EQ(actual.arrived, std::vector<int32_t>(kRouterCounts, 0));
+    EXPECT_EQ(memory.Arrived(stream()), kNoneArrived);
 
-    expected.SetLogits(logits);
-    Route(expected.Route(bias.span()), live, stream());
+    const RoutingMemory expected(shape, num_tokens);
+    const DeviceVector<float> device_logits(logits);
+    const ConstTensorView rows(device_logits.span().data(), {num_tokens, shape.num_experts});
+    Route(expected.Route(rows, bias.span()), live, stream());
     SortByExpert(expected.Sort(live, status()), stream());
-    ExpectTheSame(actual, expected.Values(stream()));
+    ExpectSameRoutes(memory.Values(stream()), expected.Values(stream()));
     EXPECT_EQ(Reported(), kNothing);
   }
 };
@@ -194,9 +136,9 @@ TEST_F(CudaRouterTest, TheNumberOfTokensChangesNoBit) {
   const auto logits = [&](int64_t num_tokens) {
     const DeviceRows x({values.begin(), values.begin() + num_tokens * kInputs}, kInputs,
                        Spread::kAligned);
-    const RoutingMemory memory(kGreedy, num_tokens, kInputs);
+    const RouterMemory memory(kGreedy, num_tokens, kInputs);
     RouteTokens(memory.Args(x, w, {}, {}, status()), stream());
-    return SumOfParts(memory.Values(stream()).logits, static_cast<size_t>(num_tokens * 64));
+    return memory.Logits(stream());
   };
   const std::vector<float> all = logits(kTokens);
   for (const int64_t num_tokens : {1, 16, 31}) {
@@ -229,7 +171,7 @@ TEST_F(CudaRouterTest, RoutersThatOverlapHaveTheBitsOfEachAlone) {
   for (const Layer& layer : layers) {
     x.emplace_back(MadeUpX(20 + x.size(), layer.num_tokens * layer.inputs()), layer.inputs(),
                    Spread::kAligned);
-    const RoutingMemory memory(layer.shape, layer.num_tokens, layer.inputs());
+    const RouterMemory memory(layer.shape, layer.num_tokens, layer.inputs());
     RouteTokens(memory.Args(x.back(), layer.w, {}, {}, status()), stream());
     alone.push_back(memory.Values(stream()));
     most_logits = std::max(
@@ -237,8 +179,8 @@ TEST_F(CudaRouterTest, RoutersThatOverlapHaveTheBitsOfEachAlone) {
   }
   for (int round = 0; round < 5; ++round) {
     const DeviceVector<float> logits(std::vector<float>(static_cast<size_t>(most_logits)));
-    const DeviceVector<int32_t> arrived(std::vector<int32_t>(kRouterCounts, 0));
-    std::deque<RoutingMemory> memories;
+    const DeviceVector<int32_t> arrived(kNoneArrived);
+    std::deque<RouterMemory> memories;
     std::vector<RouterArgs> launches;
     for (const Layer& layer : layers) {
       memories.emplace_back(layer.shape, layer.num_tokens, layer.inputs());
@@ -249,9 +191,9 @@ TEST_F(CudaRouterTest, RoutersThatOverlapHaveTheBitsOfEachAlone) {
     for (const RouterArgs& args : launches) RouteTokens(args, stream());
     for (size_t i = 0; i < memories.size(); ++i) {
       SCOPED_TRACE(fmt::format("launch {} of round {}", i, round));
-      ExpectTheSame(memories[i].Values(stream()), alone[i]);
+      ExpectSameRoutes(memories[i].Values(stream()), alone[i]);
     }
-    EXPECT_EQ(arrived.Values(stream()), std::vector<int32_t>(kRouterCounts, 0));
+    EXPECT_EQ(arrived.Values(stream()), kNoneArrived);
   }
   EXPECT_EQ(Reported(), kNothing);
 }
