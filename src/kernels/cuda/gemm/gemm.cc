@@ -256,10 +256,9 @@ TileParams MakeTileParams(const GemmArgs& args) {
 TileChoice ChooseTile(const TileParams& p, const QuantisedRows& x_codes, const WeightView& w,
                       int64_t rows, std::optional<TileSize> size) {
   const TileMath math = MathOf(x_codes, w);
-  const bool is_aligned = IsMultiple(p.x, 16) && p.x_row_bytes % 16 == 0 &&
-                          p.x_batch_bytes % 16 == 0 && IsMultiple(p.w[0], 16) &&
-                          IsMultiple(p.w[1], 16) && p.w_row_bytes % 16 == 0 &&
-                          p.w_batch_bytes % 16 == 0;
+  const bool is_aligned = InWholeGroups(p.x, p.x_row_bytes, p.x_batch_bytes) &&
+                          InWholeGroups(p.w[0], p.w_row_bytes, p.w_batch_bytes) &&
+                          InWholeGroups(p.w[1], p.w_row_bytes, p.w_batch_bytes);
   if (!is_aligned) {
     return {.math = math, .size = TileSize::kMedium, .loads = TileLoads::kUnaligned};
   }

@@ -65,6 +65,13 @@ enum class TileLoads {
   kUnaligned,  // any address: byte by byte, in the medium tile only
 };
 
+// Whether rows that are so many bytes apart all begin on a multiple of 16 bytes, in matrices or batches that are so many
+// bytes apart.
+inline bool InWholeGroups(const void* first, int64_t row_bytes, int64_t batch_bytes = 0) {
+  return reinterpret_cast<uintptr_t>(first) % 16 == 0 && row_bytes % 16 == 0 &&
+         batch_bytes % 16 == 0;
+}
+
 // An instance of the kernel.
 struct TileChoice {
   TileMath math = TileMath::kBf16;

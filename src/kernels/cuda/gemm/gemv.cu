@@ -172,18 +172,14 @@ bool IsFew(int64_t rows, int64_t outputs, int64_t count) {
          (rows <= kFewGemvRows && outputs <= kMaxGemvOutputsOfFew);
 }
 
-bool InWholeGroups(const void* data, int64_t stride) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % kGroup == 0;
-}
-
 }  // namespace
 
 bool GemvTakes(const GemmArgs& args) {
   const WeightView& w = args.w;
   return args.up.empty() && w.format == WeightFormat::kBf16 &&
          IsFew(args.y.dim(0), w.shape.outputs, w.count) && w.shape.inputs % kGroup == 0 &&
-         InWholeGroups(FirstByte(args.x), args.x.stride(0)) &&
-         InWholeGroups(w.data, w.row_stride) &&
+         InWholeGroups(FirstByte(args.x), 2 * args.x.stride(0)) &&
+         InWholeGroups(w.data, 2 * w.row_stride) &&
          (w.count == 1 || (args.x_step % kGroup == 0 && w.matrix_stride % kGroup == 0));
 }
 

@@ -106,16 +106,11 @@ void LaunchProduct(const TileParams& p, RoutingAge age, const Stream& stream) {
               stream, p, age);
 }
 
-bool InWholeGroups(const std::byte* data, int64_t row_bytes, int64_t batch_bytes) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0 &&
-         batch_bytes % 16 == 0;
-}
-
 }  // namespace
 
 bool ExpertGemvTakes(const TileParams& p) {
   return p.rows <= kMaxExpertGemvRows && p.inputs % kGroup == 0 &&
-         InWholeGroups(p.x, p.x_row_bytes, 0) &&
+         InWholeGroups(p.x, p.x_row_bytes) &&
          InWholeGroups(p.w[0], p.w_row_bytes, p.w_batch_bytes) &&
          InWholeGroups(p.w[1], p.w_row_bytes, p.w_batch_bytes) &&
          int64_t{p.rows} * p.outputs < INT32_MAX / 2;

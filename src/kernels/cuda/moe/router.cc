@@ -12,10 +12,6 @@ namespace {
 constexpr int64_t kGroupInputs = 8;  // 16 bytes
 constexpr int64_t kMostTokensByGemv = 8;
 
-bool InWholeGroups(const std::byte* data, int64_t stride) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % kGroupInputs == 0;
-}
-
 }  // namespace
 
 int64_t RouterWorkspace(int64_t num_tokens, int64_t num_experts, int64_t inputs) {
@@ -32,7 +28,7 @@ bool RouterPays(int64_t num_tokens, int64_t num_experts, int64_t inputs) {
 bool RouterTakes(const ConstTensorView& x, const WeightView& w) {
   return x.dim(0) >= 1 && x.dim(0) <= kMaxRouterTokens && w.shape.outputs <= kMaxExpertsRouted &&
          w.format == WeightFormat::kBf16 && w.count == 1 && w.shape.inputs % kGroupInputs == 0 &&
-         InWholeGroups(FirstByte(x), x.stride(0)) && InWholeGroups(w.data, w.row_stride);
+         InWholeGroups(FirstByte(x), 2 * x.stride(0)) && InWholeGroups(w.data, 2 * w.row_stride);
 }
 
 void Validate(const RouterArgs& args) {
