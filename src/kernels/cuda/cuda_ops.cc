@@ -1,6 +1,5 @@
 #include "kernels/cuda/cuda_ops.h"
 
-#include <algorithm>
 #include <optional>
 
 #include "base/error.h"
@@ -96,8 +95,10 @@ OpScratch LayOutOps(const OpLimits& limits, Carver& carver) {
   const int32_t experts = limits.num_experts();
   OpScratch scratch;
   scratch.route_logits = carver.TakeTensor(DType::kF32, {tokens, experts});
-  scratch.router_parts = carver.Take<float>(
-      RouterWorkspace(std::min(tokens, kMaxRouterTokens), experts, limits.hidden_size));
+  if (limits.expert_ranks == 1) {  // tokens of their own are routed by other ops
+    const int64_t most = MostRouterTokens(tokens, experts, limits.hidden_size);
+    scratch.router_parts = carver.Take<float>(RouterWorkspace(most, experts, limits.hidden_size));
+  }
   scratch.route_weights = carver.Take<float>(limits.num_choices());
   // All ranks are at the same bucket.
   const int64_t choices = limits.num_choices() * limits.expert_ranks;

@@ -25,7 +25,7 @@ namespace quire::cuda {
 // What the ops of a step need besides their arguments, in device memory.
 struct OpScratch {
   TensorView route_logits = {};         // [tokens, experts] f32
-  std::span<float> router_parts = {};   // of such logits, where they are computed in parts
+  std::span<float> router_parts = {};   // of such logits, where RouteTokens computes them
   std::span<float> route_weights = {};  // [tokens, top_k]
   // From here on, of ranks with tokens of their own: those of all of them.
   std::span<int32_t> route_experts = {};   // [tokens, top_k]

@@ -1,5 +1,6 @@
 #include "kernels/cuda/moe/router.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "base/error.h"
@@ -18,11 +19,17 @@ int64_t RouterWorkspace(int64_t num_tokens, int64_t num_experts, int64_t inputs)
   return CeilDiv(inputs, int64_t{kRouterPart}) * num_tokens * num_experts;
 }
 
+int64_t MostRouterTokens(int64_t num_tokens, int64_t num_experts, int64_t inputs) {
+  const int64_t tile_ctas =
+      CeilDiv(num_experts, int64_t{kRouterTile}) * CeilDiv(inputs, int64_t{kRouterPart});
+  if (tile_ctas == 0) return 0;  // no experts
+  const int64_t most =
+      std::min({num_tokens, kMaxRouterTokens, kMultiprocessors / tile_ctas * kRouterTile});
+  return most > kMostTokensByGemv ? most : 0;
+}
+
 bool RouterPays(int64_t num_tokens, int64_t num_experts, int64_t inputs) {
-  const int64_t ctas = CeilDiv(num_tokens, int64_t{kRouterTile}) *
-                       CeilDiv(num_experts, int64_t{kRouterTile}) *
-                       CeilDiv(inputs, int64_t{kRouterPart});
-  return num_tokens > kMostTokensByGemv && ctas <= kMultiprocessors;
+  return num_tokens > 0 && MostRouterTokens(num_tokens, num_experts, inputs) == num_tokens;
 }
 
 bool RouterTakes(const ConstTensorView& x, const WeightView& w) {

@@ -50,6 +50,9 @@ bool RouterTakes(const ConstTensorView& x, const WeightView& w);
 // CTAs than there are multiprocessors take turns.
 bool RouterPays(int64_t num_tokens, int64_t num_experts, int64_t inputs);
 
+// The most tokens, up to num_tokens, of which it is; 0 where it never is.
+int64_t MostRouterTokens(int64_t num_tokens, int64_t num_experts, int64_t inputs);
+
 // Throws Error(kInvalidArgument) naming the argument, the expected and the actual value.
 void Validate(const RouterArgs& args);
 

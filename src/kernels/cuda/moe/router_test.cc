@@ -222,7 +222,19 @@ TEST(CudaRouterArgsTest, ItIsForMoreThanEightTokensAndOneWaveOfCtas) {
   EXPECT_TRUE(RouterPays(9, 64, 2048));
   EXPECT_TRUE(RouterPays(256, 64, 2048));
   EXPECT_TRUE(RouterPays(16, 256, 7168));
-  EXPECT_FALSE(RouterPays(64, 256, 7168));
+  EXPECT_FALSE(RouterPays(17, 256, 7168));
+  EXPECT_FALSE(RouterPays(0, 64, 2048));
+}
+
+// What a step of up to so many tokens has room for.
+TEST(CudaRouterArgsTest, TheMostTokensAreTheLastThatItIsFor) {
+  EXPECT_EQ(MostRouterTokens(8, 64, 2048), 0);
+  EXPECT_EQ(MostRouterTokens(40, 64, 2048), 40);
+  EXPECT_EQ(MostRouterTokens(1000, 64, 2048), 256);
+  EXPECT_EQ(MostRouterTokens(12, 256, 7168), 12);
+  EXPECT_EQ(MostRouterTokens(1000, 256, 7168), 16);
+  EXPECT_EQ(MostRouterTokens(1000, 384, 7168), 0);  // 168 CTAs of any tile
+  EXPECT_EQ(MostRouterTokens(1000, 0, 2048), 0);
 }
 
 }  // namespace
