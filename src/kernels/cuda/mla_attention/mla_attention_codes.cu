@@ -84,13 +84,11 @@ void LaunchMlaCodes(const MlaAttentionArgs& args, const KeyLists& lists, const S
                     StatusWord status) {
   using namespace mla::codes;
   const MlaKernelArgs kernel_args = KernelArgsOf(args, lists, status);
-  constexpr int kBytes = static_cast<int>(sizeof(mla::SharedCodes));
-  Check(cudaFuncSetAttribute(MlaCodes, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-        "MlaCodes: shared memory");
-  LaunchAhead("MlaCodes", MlaCodes,
-              {static_cast<unsigned>(kernel_args.plan.work.num_workers), kRoles * kWarpgroup,
-               static_cast<size_t>(kBytes)},
-              stream, kernel_args, BoxesOf(kernel_args, lists));
+  mla::LaunchRoles<mla::SharedCodes>(
+      "MlaCodes", MlaCodes,
+      {.grid = dim3(static_cast<unsigned>(kernel_args.plan.work.num_workers)),
+       .block = dim3(kRoles * kWarpgroup)},
+      stream, kernel_args, BoxesOf(kernel_args, lists));
 }
 
 }  // namespace quire::cuda

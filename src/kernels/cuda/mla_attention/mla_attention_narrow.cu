@@ -64,13 +64,11 @@ void LaunchMlaNarrow(const MlaAttentionArgs& args, const KeyLists& lists, const 
                      StatusWord status) {
   using namespace mla::narrow;
   const MlaKernelArgs kernel_args = KernelArgsOf(args, lists, status);
-  constexpr int kBytes = static_cast<int>(sizeof(mla::SharedParts));
-  Check(cudaFuncSetAttribute(MlaNarrow, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-        "MlaNarrow: shared memory");
-  LaunchAhead("MlaNarrow", MlaNarrow,
-              {static_cast<unsigned>(kernel_args.plan.work.num_workers), kRoles * kWarpgroup,
-               static_cast<size_t>(kBytes)},
-              stream, kernel_args, mla::KeyBoxesOf<mla::RingParts>(kernel_args, lists));
+  mla::LaunchRoles<mla::SharedParts>(
+      "MlaNarrow", MlaNarrow,
+      {.grid = dim3(static_cast<unsigned>(kernel_args.plan.work.num_workers)),
+       .block = dim3(kRoles * kWarpgroup)},
+      stream, kernel_args, mla::KeyBoxesOf<mla::RingParts>(kernel_args, lists));
 }
 
 }  // namespace quire::cuda

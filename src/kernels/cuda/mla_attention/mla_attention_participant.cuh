@@ -1,7 +1,8 @@
-// What the roles of the warpgroup kernels have in common.
+// What the roles of the warpgroup kernels have in common, and how such kernels are launched.
 #ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_PARTICIPANT_CUH_
 #define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_PARTICIPANT_CUH_
 
+#include "device/cuda/launch.h"
 #include "kernels/cuda/mla_attention/mla_attention_panels.cuh"
 
 namespace quire::cuda::mla {
@@ -50,6 +51,17 @@ class Participant {
   const int thread_;
   RingPosition<kOrders> orders_;
 };
+
+// Launches a kernel whose CTAs have roles, and a Shared each.
+template <class Shared, class... Params, class... Args>
+void LaunchRoles(const char* name, void (*kernel)(Params...), LaunchShape shape,
+                 const Stream& stream, const Args&... args) {
+  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(sizeof(Shared))),
+        name);
+  shape.shared_bytes = sizeof(Shared);
+  LaunchAhead(name, kernel, shape, stream, args...);
+}
 
 }  // namespace quire::cuda::mla
 

@@ -89,16 +89,11 @@ bool HasPairs(const MlaKernelArgs& args) {
 template <class Keys>
 void Launch(const MlaKernelArgs& args, const KeyBoxes& boxes, const Stream& stream) {
   const int32_t ctas = CeilDiv(args.tile_rows, kMlaRows);
-  constexpr int kBytes = static_cast<int>(sizeof(SharedTiles));
-  Check(
-      cudaFuncSetAttribute(MlaWarpgroup<Keys>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-      "MlaWarpgroup: shared memory");
-  LaunchAhead("MlaWarpgroup", MlaWarpgroup<Keys>,
-              {.grid = dim3(static_cast<unsigned>(args.plan.work.num_workers * ctas)),
-               .block = dim3(kRoles * kWarpgroup),
-               .shared_bytes = static_cast<size_t>(kBytes),
-               .cluster = Keys::kCtas},
-              stream, args, boxes, ctas);
+  LaunchRoles<SharedTiles>("MlaWarpgroup", MlaWarpgroup<Keys>,
+                           {.grid = dim3(static_cast<unsigned>(args.plan.work.num_workers * ctas)),
+                            .block = dim3(kRoles * kWarpgroup),
+                            .cluster = Keys::kCtas},
+                           stream, args, boxes, ctas);
 }
 
 }  // namespace
