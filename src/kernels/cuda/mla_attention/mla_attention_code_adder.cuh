@@ -11,6 +11,13 @@ struct CodeColumns {
   static constexpr int32_t Of(int patch) { return patch * 8; }
 };
 
+// Those that a thread has of patches, too.
+struct CodeSumRows {
+  static constexpr int kThreads = kCodeAdders * kWarp, kRows = 2;
+  static constexpr __device__ int WhichOf(int i) { return i % 4 / 2; }
+  static __device__ int32_t RowOf(int thread, int which) { return thread % 32 / 4 + 8 * which; }
+};
+
 // A warp has 64 columns, and a lane loads eight of them, from `lane / 4 * 8` on, of keys that a product pairs:
 // column n of product j is column 8 n + j of the warp's. So o_[j][2 i + e], until TurnSums, is of row
 // lane / 4 + 8 i and of column 16 (lane % 4) + 8 e + j.
@@ -27,10 +34,8 @@ class CodeAdder : RowSums<8, 4, CodeColumns> {
   }
 
  private:
-  static constexpr int kColumns = 64, kProducts = 8, kThreads = kCodeAdders * kWarp;
+  static constexpr int kColumns = 64, kProducts = 8;
 
-  // Which of the two rows sum i is of.
-  static constexpr __device__ int WhichOf(int i) { return i % 4 / 2; }
   __device__ __forceinline__ uint32_t Lane() const {
     return static_cast<uint32_t>(thread_) % kWarp;
   }
@@ -39,29 +44,7 @@ class CodeAdder : RowSums<8, 4, CodeColumns> {
   __device__ __forceinline__ bool RunTurn() {
     place_.WaitUntilFull();
     const Turn turn = place_.ThisTurn();
-    place_.WaitForWeights();
-    Rescale();
-    if (turn.keeps_others) {
-      AddForToken<kThreads>(
-          turn.pass.token, [&](int sum) { return RowOf(WhichOf(sum)); }, [&] { AddValues(); });
-    } else {
-      AddValues();
-    }
-    place_.Leave();
-    place_.Advance();
-    return turn.ends_split;
-  }
-
-  // Multiplies older sums.
-  __device__ __forceinline__ void Rescale() {
-    float alpha[2];
-#pragma unroll
-    for (int which = 0; which < 2; ++which) {
-      alpha[which] = shared_.alpha[place_.turn()][RowOf(which)];
-    }
-    if (!__any_sync(kAllLanes, alpha[0] != 1.0f || alpha[1] != 1.0f)) return;
-#pragma unroll
-    for (int i = 0; i < kProducts * 4; ++i) o_[i / 4][i % 4] *= alpha[WhichOf(i)];
+    return AddTurn<CodeSumRows>(place_, turn, shared_.alpha[place_.turn()], [&] { AddValues(); });
   }
 
   __device__ __forceinline__ void AddValues() {

@@ -14,6 +14,15 @@ struct NarrowColumns {
   static constexpr int32_t Of(int patch) { return patch / 2 * 64 + patch % 2 * 8; }
 };
 
+// Row 2 j + e of a thread's four is row 8 j + lane % 4 * 2 + e.
+struct NarrowSumRows {
+  static constexpr int kThreads = kWarpgroup, kRows = 4;
+  static constexpr __device__ int WhichOf(int i) { return i % 8 / 4 * 2 + i % 2; }
+  static __device__ int32_t RowOf(int thread, int which) {
+    return which / 2 * 8 + thread % 4 * 2 + which % 2;
+  }
+};
+
 class NarrowAdder : RowSums<8, 8, NarrowColumns> {
  public:
   __device__ NarrowAdder(const MlaKernelArgs& args, SharedParts& shared, int32_t worker, int role)
@@ -29,13 +38,6 @@ class NarrowAdder : RowSums<8, 8, NarrowColumns> {
  private:
   static constexpr int kProducts = 8, kSums = 8;
 
-  // Row 2 j + e of the four.
-  __device__ __forceinline__ int32_t ThreadRow(int which) const {
-    return which / 2 * 8 + thread_ % 4 * 2 + which % 2;
-  }
-  // Which of the four sum i is of.
-  static constexpr __device__ int WhichOf(int i) { return i % kSums / 4 * 2 + i % 2; }
-
   // Returns whether the split ends with this turn.
   __device__ __forceinline__ bool RunTurn() {
 #pragma unroll
@@ -43,31 +45,7 @@ class NarrowAdder : RowSums<8, 8, NarrowColumns> {
     // All that can be known before there are weights.
     const Turn turn = place_.ThisTurn();
     if (turn.needs_fence) FenceForProducts();
-    place_.WaitForWeights();
-    Rescale();
-    if (turn.keeps_others) {
-      AddForToken<kWarpgroup>(
-          turn.pass.token, [&](int sum) { return ThreadRow(WhichOf(sum)); }, [&] { AddValues(); });
-    } else {
-      AddValues();
-    }
-    place_.Leave();
-    place_.Advance();
-    return turn.ends_split;
-  }
-
-  // Multiplies older sums.
-  __device__ __forceinline__ void Rescale() {
-    float alpha[4];
-    bool changes = false;
-#pragma unroll
-    for (int which = 0; which < 4; ++which) {
-      alpha[which] = shared_.alpha[place_.turn()][ThreadRow(which)];
-      changes |= alpha[which] != 1.0f;
-    }
-    if (!__any_sync(kAllLanes, changes)) return;
-#pragma unroll
-    for (int i = 0; i < kProducts * kSums; ++i) o_[i / kSums][i % kSums] *= alpha[WhichOf(i)];
+    return AddTurn<NarrowSumRows>(place_, turn, shared_.alpha[place_.turn()], [&] { AddValues(); });
   }
 
   __device__ __forceinline__ void AddValues() {

@@ -44,19 +44,23 @@ class RowSums : protected Participant {
     });
   }
 
-  // add() is for the rows of one token, and those of others keep their sums: 0 times a value that is not finite is not 0.
-  // Sum i is of row row_of(i), and the role has kThreads threads.
-  template <int kThreads, class RowOfSum, class Add>
-  __device__ __forceinline__ void AddForToken(int32_t token, RowOfSum row_of, Add add) {
-    float* kept = StateAt(args_, args_.kept, worker_).o + thread_;
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) kept[i * kThreads] = Sum(i);
-    add();
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) {
-      const bool keeps = Block().TokenOf(row_of(i)) != token;
-      Sum(i) = Select(keeps, kept[i * kThreads], Sum(i));
+  // A turn whose keys are there, of a role at `place`. With the weights has come `alpha` of every row, which older sums
+  // are multiplied with; then add() adds values. Returns whether the split ends with this turn.
+  // SumRows says whose sums those are before to_patches(): a thread, of kThreads of the role, has sums of kRows rows,
+  // RowOf(thread, 0) and so on, and its sum i is of the row WhichOf(i) of these.
+  template <class SumRows, class Place, class Add>
+  __device__ __forceinline__ bool AddTurn(Place& place, const Turn& turn, const float* alpha,
+                                          Add add) {
+    place.WaitForWeights();
+    Rescale<SumRows>(alpha);
+    if (turn.keeps_others) {
+      AddForToken<SumRows>(turn.pass.token, add);
+    } else {
+      add();
     }
+    place.Leave();
+    place.Advance();
+    return turn.ends_split;
   }
 
   // Calls per_patch(a state's sums, ours) for all patches of 8 columns of which we have four sums each. Behind
@@ -79,6 +83,35 @@ class RowSums : protected Participant {
  private:
   static constexpr int kSums = kProducts * kFloats;
   __device__ __forceinline__ float& Sum(int i) { return o_[i / kFloats][i % kFloats]; }
+
+  // Multiplies older sums.
+  template <class SumRows>
+  __device__ __forceinline__ void Rescale(const float* alpha) {
+    float mine[SumRows::kRows];
+    bool changes = false;
+#pragma unroll
+    for (int which = 0; which < SumRows::kRows; ++which) {
+      mine[which] = alpha[SumRows::RowOf(thread_, which)];
+      changes |= mine[which] != 1.0f;
+    }
+    if (!__any_sync(kAllLanes, changes)) return;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) Sum(i) *= mine[SumRows::WhichOf(i)];
+  }
+
+  // add() is for the rows of one token, and those of others keep their sums: 0 times a value that is not finite is not 0.
+  template <class SumRows, class Add>
+  __device__ __forceinline__ void AddForToken(int32_t token, Add add) {
+    float* kept = StateAt(args_, args_.kept, worker_).o + thread_;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) kept[i * SumRows::kThreads] = Sum(i);
+    add();
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      const bool keeps = Block().TokenOf(SumRows::RowOf(thread_, SumRows::WhichOf(i))) != token;
+      Sum(i) = Select(keeps, kept[i * SumRows::kThreads], Sum(i));
+    }
+  }
 
   // m and l of the split that has ended.
   __device__ __forceinline__ void TakeStats() {
