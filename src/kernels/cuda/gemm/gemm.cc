@@ -37,7 +37,8 @@ void RequireRows(int64_t rows) {
 
 TileSize SmallestThatHolds(int64_t rows) {
   if (rows <= ExtentOf(TileSize::kDecode).rows) return TileSize::kDecode;
-  return rows <= ExtentOf(TileSize::kMedium).rows ? TileSize::kMedium : TileSize::kPrefill;
+  if (rows <= ExtentOf(TileSize::kMedium).rows) return TileSize::kMedium;
+  return rows <= ExtentOf(TileSize::kPrefill).rows ? TileSize::kPrefill : TileSize::kPrefillPair;
 }
 
 TileMath MathOf(const QuantisedRows& x_codes, const WeightView& w) {
@@ -264,8 +265,11 @@ TileChoice ChooseTile(const TileParams& p, const QuantisedRows& x_codes, const W
   }
   // Boxes are of pairs of codes: the last of an odd number would not be in one.
   if (math == TileMath::kFp8 && p.inputs % 2 != 0) size = TileSize::kMedium;
-  return {
-      .math = math, .size = size.value_or(SmallestThatHolds(rows)), .loads = TileLoads::kAligned};
+  const TileSize suits = size.value_or(SmallestThatHolds(rows));
+  const bool has_pairs = math != TileMath::kFp8KeepX;
+  return {.math = math,
+          .size = suits == TileSize::kPrefillPair && !has_pairs ? TileSize::kPrefill : suits,
+          .loads = TileLoads::kAligned};
 }
 
 void Gemm(const GemmArgs& args, const Stream& stream, std::optional<TileSize> size) {

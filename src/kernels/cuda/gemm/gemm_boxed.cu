@@ -25,7 +25,7 @@ struct BoxedTile {
   static constexpr int kBlocks = kOutputs / kColumnOutputs;
   static constexpr int kGroups = kTileRows / 8;  // of 8 rows
   static constexpr int kInputBytes = 2, kStepInputs = kRowBytes / kInputBytes;
-  static constexpr bool kReadsOnce = true;
+  static constexpr bool kReadsOnce = true, kPair = false;
   static constexpr int kConsumerThreads = kWarpgroup, kThreads = kConsumerThreads + 32;
   static constexpr int kCtas = 2;  // a multiprocessor
 };

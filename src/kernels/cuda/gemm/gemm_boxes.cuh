@@ -10,6 +10,8 @@
 //   kBeginsAhead              whether BoxProducer::Begin is called
 //   kOneRange                 whether a CTA has one range of inputs, its number in the cluster, or all of them in turn
 //   kBringsScales             whether a stage has the scales of its codes, too
+//   kPair                     whether CTAs are clusters of two, whose row tiles are neighbours and have the same weights:
+//                             each asks for half of them, for both
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_BOXES_CUH_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMM_BOXES_CUH_
 
@@ -30,9 +32,66 @@ constexpr int OutputsOfY(bool gated) {
   return gated ? kOutputs / 2 : kOutputs;
 }
 
-// Where the rows of up to kMost experts are, and how many row tiles the experts before each have.
-template <int kTileRows, int kMost>
+// Row tiles times columns of tiles of one matrix, in the order in which CTAs take them: those of the same outputs, which
+// read the same weights, one behind the other. With kPair, tiles 2 i and 2 i + 1 are those of a pair of CTAs. Of an odd
+// number of row tiles the last has no neighbour: there a pair has two columns, and each CTA weights of its own. Where
+// that is the last of an odd number of columns, the second CTA has none.
+template <bool kPair>
+class TileBlock {
+ public:
+  struct Tile {
+    int row_tile, column;
+    bool has_same_weights;  // as the pair's other
+  };
+
+  __device__ TileBlock(int row_tiles, int columns) : row_tiles_(row_tiles), columns_(columns) {}
+
+  __device__ int count() const {
+    if constexpr (!kPair) return row_tiles_ * columns_;
+    return 2 * (columns_ / 2 * row_tiles_ + columns_ % 2 * ((row_tiles_ + 1) / 2));
+  }
+
+  __device__ Tile At(int number) const {
+    if constexpr (!kPair) return {number % row_tiles_, number / row_tiles_, false};
+    // Two columns have as many pairs as there are row tiles.
+    const int cta = number % 2, first_column = number / 2 / row_tiles_ * 2;
+    const int pair = number / 2 % row_tiles_;
+    const int neighbours = row_tiles_ / 2;  // pairs of them
+    if (pair < neighbours * min(2, columns_ - first_column)) {
+      return {pair % neighbours * 2 + cta, first_column + pair / neighbours, true};
+    }
+    return {row_tiles_ - 1, first_column + cta, false};
+  }
+
+ private:
+  const int row_tiles_, columns_;
+};
+
+// The columns of tiles, and where their tiles are.
+template <int kTileRows>
+struct TileColumns {
+  int count, outputs;
+
+  __device__ TileColumns(const TileParams& p, int tile_outputs)
+      : count((p.outputs + tile_outputs - 1) / tile_outputs), outputs(tile_outputs) {}
+
+  // Tile `tile` of `rows`. One of a column that is not there has no rows, and weights that become 0.
+  template <class Tile>
+  __device__ TilePlace Place(int batch, const RowRange& rows, const Tile& tile) const {
+    return {.batch = batch,
+            .row = tile.column < count ? rows.begin + tile.row_tile * kTileRows : rows.end,
+            .row_end = rows.end,
+            .first_output = tile.column * outputs,
+            .has_same_weights = tile.has_same_weights};
+  }
+};
+
+// Where the rows of up to kMost experts are, and how many tiles the experts before each have.
+template <int kTileRows, int kMost, bool kPair>
 struct ExpertTiles {
+  using Block = TileBlock<kPair>;
+  using Columns = TileColumns<kTileRows>;
+
   int32_t first_tile[kMost + 1];  // the last is the number of all
   int32_t offset[kMost + 1];
 
@@ -45,7 +104,8 @@ struct ExpertTiles {
   }
 
   // By one warp, then.
-  __device__ void Count(const TileParams& p) {
+  __device__ void Count(const TileParams& p, int tile_outputs) {
+    const Columns columns(p, tile_outputs);
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int per_lane = (p.num_experts + 31) / 32;
     const int first = min(lane * per_lane, p.num_experts);
@@ -53,8 +113,7 @@ struct ExpertTiles {
     int mine = 0;
     for (int e = first; e < last; ++e) {
       first_tile[e] = mine;
-      const RowRange rows = Rows(p, e);
-      mine += (rows.end - rows.begin + kTileRows - 1) / kTileRows;
+      mine += BlockOf(Rows(p, e), columns).count();
     }
     int upto = mine;
     for (int distance = 1; distance < 32; distance *= 2) {
@@ -65,63 +124,62 @@ struct ExpertTiles {
     if (lane == 31) first_tile[p.num_experts] = upto;
   }
 
-  // Tile `number` of all, expert by expert: of each those of the same outputs one behind the other, which
-  // read the same weights.
-  __device__ TilePlace At(const TileParams& p, int columns, int tile_outputs, int number) const {
+  // Tile `number` of all, expert by expert.
+  __device__ TilePlace At(const TileParams& p, const Columns& columns, int number) const {
     int low = 0, high = p.num_experts;  // the last expert that begins with the tile or before
     while (high - low > 1) {
       const int middle = (low + high) / 2;
-      (first_tile[middle] * columns <= number ? low : high) = middle;
+      (first_tile[middle] <= number ? low : high) = middle;
     }
-    const int row_tiles = first_tile[low + 1] - first_tile[low];
-    const int in_expert = number - first_tile[low] * columns;
     const RowRange rows = Rows(p, low);
-    return {.batch = low,
-            .row = rows.begin + in_expert % row_tiles * kTileRows,
-            .row_end = rows.end,
-            .first_output = in_expert / row_tiles * tile_outputs};
+    return columns.Place(low, rows, BlockOf(rows, columns).At(number - first_tile[low]));
   }
 
  private:
+  __device__ static Block BlockOf(const RowRange& rows, const Columns& columns) {
+    return {(rows.end - rows.begin + kTileRows - 1) / kTileRows, columns.count};
+  }
   __device__ RowRange Rows(const TileParams& p, int expert) const {
     return RowsBetween(p, offset[expert], offset[expert + 1]);
   }
 };
 
 // The tiles of a launch, in the order in which CTAs take them.
-template <int kTileRows, int kMost>
+template <int kTileRows, int kMost, bool kPair>
 class Tiles {
  public:
   // `experts` are counted, where there are some.
   __device__ Tiles(const TileParams& p, int tile_outputs,
-                   const ExpertTiles<kTileRows, kMost>& experts)
+                   const ExpertTiles<kTileRows, kMost, kPair>& experts)
       : p_(p),
         experts_(experts),
-        tile_outputs_(tile_outputs),
-        columns_((p.outputs + tile_outputs - 1) / tile_outputs),
-        row_tiles_(p.offsets != nullptr ? experts.first_tile[p.num_experts]
-                                        : (p.rows + kTileRows - 1) / kTileRows) {}
+        columns_(p, tile_outputs),
+        row_tiles_((p.rows + kTileRows - 1) / kTileRows),
+        batch_tiles_(p.offsets != nullptr ? experts.first_tile[p.num_experts]
+                                          : row_tiles_ / kGroup * BlockOf(kGroup).count() +
+                                                BlockOf(row_tiles_ % kGroup).count()) {}
 
-  __device__ int count() const { return p_.num_batches * row_tiles_ * columns_; }
+  __device__ int count() const { return p_.num_batches * batch_tiles_; }
 
   __device__ TilePlace At(int number) const {
-    if (p_.offsets != nullptr) return experts_.At(p_, columns_, tile_outputs_, number);
-    // Groups of 8 row tiles, outputs by outputs: what CTAs have at one time then shares x and w in L2.
-    constexpr int kGroup = 8;
-    const int batch = number / (row_tiles_ * columns_), linear = number % (row_tiles_ * columns_);
-    const int group_begin = linear / (kGroup * columns_) * kGroup;
-    const int group_rows = min(kGroup, row_tiles_ - group_begin);
-    const int in_group = linear % (kGroup * columns_);
-    return {.batch = batch,
-            .row = (group_begin + in_group % group_rows) * kTileRows,
-            .row_end = p_.rows,
-            .first_output = in_group / group_rows * tile_outputs_};
+    if (p_.offsets != nullptr) return experts_.At(p_, columns_, number);
+    const int in_batch = number % batch_tiles_, group_tiles = BlockOf(kGroup).count();
+    const int first_row_tile = in_batch / group_tiles * kGroup;
+    const auto group = BlockOf(min(kGroup, row_tiles_ - first_row_tile));
+    return columns_.Place(number / batch_tiles_, {first_row_tile * kTileRows, p_.rows},
+                          group.At(in_batch % group_tiles));
   }
 
  private:
+  // Row tiles, outputs by outputs: what CTAs have at one time then shares x and w in L2.
+  static constexpr int kGroup = 8;
+
+  __device__ TileBlock<kPair> BlockOf(int row_tiles) const { return {row_tiles, columns_.count}; }
+
   const TileParams& p_;
-  const ExpertTiles<kTileRows, kMost>& experts_;
-  const int tile_outputs_, columns_, row_tiles_;
+  const ExpertTiles<kTileRows, kMost, kPair>& experts_;
+  const TileColumns<kTileRows> columns_;
+  const int row_tiles_, batch_tiles_;
 };
 
 // Tile `number`, of which this CTA has its range of inputs where `ranges` CTAs share a tile.
@@ -141,7 +199,7 @@ __device__ __forceinline__ void RunTiles(const TilesOfLaunch& tiles, Role& role,
   }
 }
 
-// The most tiles that a launch can have.
+// The most tiles that a launch can have, but for those of pairs whose second CTA has none.
 template <class P>
 int64_t MostTiles(const TileParams& p) {
   const int64_t row_tiles = p.offsets != nullptr
@@ -245,7 +303,7 @@ WeightBoxes BoxesOf(const TileParams& p) {
          .rows = p.outputs,
          .columns = p.inputs * P::kInputBytes / 2,
          .row_bytes = p.w_row_bytes,
-         .box_rows = OutputsOfY<P::kOutputs>(p.gated),
+         .box_rows = OutputsOfY<P::kOutputs>(p.gated || P::kPair),
          .box_columns = kRowBytes / 2,
          .matrices = matrices,
          .matrix_bytes = matrices > 1 ? p.w_batch_bytes : p.outputs * p.w_row_bytes});
@@ -256,8 +314,30 @@ WeightBoxes BoxesOf(const TileParams& p) {
   return boxes;
 }
 
+// A panel of a pair's weights, half by half: gate's and up's, or the first half of the outputs and the other. Where both
+// CTAs have the same, each asks for one half, which comes to both.
+template <class P>
+__device__ __forceinline__ void AskForHalves(const TileParams& p, const WeightBoxes& boxes,
+                                             const TilePlace& at, int column, uint32_t to,
+                                             uint32_t full) {
+  constexpr uint16_t kBoth = 0b11;
+  constexpr int kHalfOutputs = P::kOutputs / 2;
+  const int rank = static_cast<int>(RankInCluster());
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const void* map = &boxes.map[half];
+    const int row = at.first_output + (p.gated ? 0 : half * kHalfOutputs);
+    const uint32_t to_half = to + half * kHalfOutputs * kRowBytes;
+    if (!at.has_same_weights) {
+      CopyBox(to_half, map, column, row, at.batch, full);
+    } else if (half == rank) {
+      CopyBoxToCtas(to_half, map, column, row, at.batch, full, kBoth);
+    }
+  }
+}
+
 // By one thread: asks for the weights of a tile's inputs [input, end), as many panels as a stage has, and arrives once at
-// `full`, which counts their bytes.
+// `full`, which counts their bytes, whoever of a pair asks for them.
 template <class P>
 __device__ __forceinline__ void AskForWeights(const TileParams& p, const WeightBoxes& boxes,
                                               const TilePlace& at, int input, int end,
@@ -280,14 +360,19 @@ __device__ __forceinline__ void AskForWeights(const TileParams& p, const WeightB
     // Boxes are of 16-bit elements.
     const int column = (input + panel * kPanelInputs) * P::kInputBytes / 2;
     const uint32_t to = SharedAddress(stage.w) + panel * Stage::kWPanelBytes;
-    ask_for_box(to, 0, column);
-    if (p.gated) ask_for_box(to + Stage::kWPanelBytes / 2, 1, column);
+    if constexpr (P::kPair) {
+      static_assert(!P::kReadsOnce);
+      AskForHalves<P>(p, boxes, at, column, to, full.Address());
+    } else {
+      ask_for_box(to, 0, column);
+      if (p.gated) ask_for_box(to + Stage::kWPanelBytes / 2, 1, column);
+    }
   }
 }
 
 // Copies rows of x one by one, as the index says, and rows of w in boxes. Shared has stages, and `full` and `empty` of
 // each, `scales` where they are brought: every thread arrives at `full` when its copies have ended, and one more time for
-// the boxes, which bring bytes.
+// the boxes, which bring bytes. Of a pair, consumers of both CTAs arrive at each `empty`: boxes come to both.
 template <class P, class Shared>
 class BoxProducer {
  public:
@@ -327,6 +412,14 @@ class BoxProducer {
       for (int input = range.begin; input < range.end; input += P::kStepInputs) {
         CopyStep(at, from, scales, input, range.end);
       }
+    }
+  }
+
+  // When all tiles are done.
+  __device__ void WaitUntilAllIsFree() {
+    for (int i = 0; i < Shared::kStages; ++i) {
+      shared_.empty[ring_.stage].Wait(ring_.parity ^ 1);
+      ring_.Advance();
     }
   }
 

@@ -36,7 +36,7 @@ struct CodesTile {
   static constexpr int kConsumerThreads = kWarpgroup;
   static constexpr int kThreads = kConsumerThreads + kProducerThreads;
   static constexpr bool kReadsOnce = true, kBeginsAhead = true;
-  static constexpr bool kOneRange = true, kBringsScales = true;
+  static constexpr bool kOneRange = true, kBringsScales = true, kPair = false;
   // Fewer outputs are for dense products, so that there are more CTAs.
   static constexpr bool kHasRanges = kBlocks == 1, kHasExperts = kBlocks == 2;
   static constexpr int kCtas = 2;  // a multiprocessor: while one folds, the other multiplies
@@ -57,7 +57,7 @@ struct DecodeStages {
   BoxStage<T> stages[kStages];
   StageScales<T> scales[kStages];
   PhaseBarrier full[kStages], empty[kStages];
-  ExpertTiles<T::kTileRows, T::kHasExperts ? kMostDecodeExperts : 0> experts;
+  ExpertTiles<T::kTileRows, T::kHasExperts ? kMostDecodeExperts : 0, T::kPair> experts;
 };
 
 template <class T>
@@ -202,14 +202,15 @@ __global__ void __launch_bounds__(T::kThreads, 2)
   }
   // Where experts' rows are, the kernel before may have written; weights nobody writes.
   const bool is_ahead = p.offsets == nullptr || p.offsets_are_old;
+  const int tile_outputs = OutputsOfY<T::kOutputs>(p.gated);
   if (!is_ahead) TakeTurn();
   if (T::kHasExperts && p.offsets != nullptr) {
     shared.experts.Load(p, T::kThreads);
     __syncthreads();  // offsets are there
-    if (threadIdx.x < 32) shared.experts.Count(p);
+    if (threadIdx.x < 32) shared.experts.Count(p, tile_outputs);
   }
   __syncthreads();  // barriers are there, and tiles are counted
-  const Tiles tiles(p, OutputsOfY<T::kOutputs>(p.gated), shared.experts);
+  const Tiles tiles(p, tile_outputs, shared.experts);
   const int ranges = T::kHasRanges ? p.num_splits : 1;
   const int first = static_cast<int>(blockIdx.x) / ranges;
   if (threadIdx.x < T::kConsumerThreads) {

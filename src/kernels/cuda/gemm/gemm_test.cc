@@ -195,6 +195,29 @@ TEST(CudaGemmTest, ManyOutputsOfFewRowsHaveTheBitsOfOtherTiles) {
   }
 }
 
+// Pairs of row tiles that share their weights, beside tiles that do not: an odd last row tile, alone and behind a group
+// of eight; one, two, three and fourteen columns of tiles; more tiles than CTAs, and longer ones than there are stages;
+// two ranges of inputs.
+TEST(CudaGemmTest, PairsOfRowTilesHaveTheBitsOfSingleOnes) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  for (const MatrixShape shape :
+       {MatrixShape{130, 72}, MatrixShape{512, 712}, MatrixShape{700, 520}, MatrixShape{300, 1100},
+        MatrixShape{3400, 328}}) {
+    for (Form form : {Form::kBf16, Form::kFp8}) {
+      const MadeUpMatrix matrix({.format = FormatOf(form), .shape = shape});
+      const Products products(matrix, form, Spread::kAligned);
+      const std::vector<float> x = MadeUpX(8, 1300 * shape.inputs);
+      const std::vector<float> expected = products.Run(x, DType::kF32, {}, TileSize::kPrefill);
+      for (int64_t rows : {1, 127, 128, 129, 256, 257, 385, 1024, 1025, 1300}) {
+        const std::vector<float> some(x.begin(), x.begin() + rows * shape.inputs);
+        const std::vector<float> y = products.Run(some, DType::kF32, {}, TileSize::kPrefillPair);
+        EXPECT_EQ(BitMismatch(y, std::span(expected).first(y.size())), "")
+            << FormName(form) << ", " << shape.outputs << " outputs, " << rows << " rows";
+      }
+    }
+  }
+}
+
 TEST(CudaGemmTest, RepeatsHaveTheSameBits) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const MatrixShape shape{576, 2048};  // four ranges
@@ -382,6 +405,8 @@ TEST(TileChoiceTest, RowsChooseTheSizeAndAnOddAddressTheMediumTile) {
   EXPECT_EQ(choose(17, 0, 0).size, TileSize::kMedium);
   EXPECT_EQ(choose(64, 0, 0).size, TileSize::kMedium);
   EXPECT_EQ(choose(65, 0, 0).size, TileSize::kPrefill);
+  EXPECT_EQ(choose(128, 0, 0).size, TileSize::kPrefill);
+  EXPECT_EQ(choose(129, 0, 0).size, TileSize::kPrefillPair);
   EXPECT_EQ(choose(65, 0, 0).loads, TileLoads::kAligned);
   EXPECT_EQ(choose(65, 0, 0, TileSize::kDecode).size, TileSize::kDecode);
   for (const TileChoice& odd : {choose(1, 1, 0), choose(65, 0, 1, TileSize::kPrefill)}) {
@@ -395,6 +420,7 @@ TEST(TileChoiceTest, FormatsChooseTheMath) {
   EXPECT_EQ(ChooseTile({}, {}, weights, 1).math, TileMath::kBf16);
   weights.format = WeightFormat::kFp8Block;
   EXPECT_EQ(ChooseTile({}, {}, weights, 1).math, TileMath::kFp8KeepX);
+  EXPECT_EQ(ChooseTile({}, {}, weights, 129).size, TileSize::kPrefill);  // no warpgroups, no pairs
   Fp8E4m3 code;
   EXPECT_EQ(ChooseTile({}, {.codes = &code}, weights, 1).math, TileMath::kFp8);
 }

@@ -27,7 +27,8 @@ using testing::MadeUpValues;
 using testing::Order;
 using testing::SourceShape;
 
-inline constexpr TileSize kTileSizes[] = {TileSize::kDecode, TileSize::kMedium, TileSize::kPrefill};
+inline constexpr TileSize kTileSizes[] = {TileSize::kDecode, TileSize::kMedium, TileSize::kPrefill,
+                                          TileSize::kPrefillPair};
 
 // How x and w are given.
 enum class Form { kBf16, kFp8, kFp8KeepX };

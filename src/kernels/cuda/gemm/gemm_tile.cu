@@ -101,8 +101,9 @@ void LaunchSize(const TileParams& p, const TileChoice& tile, const Stream& strea
     case TileSize::kMedium:
       return Launch<Tile<kMath, TileSize::kMedium>, TileLoads::kAligned>(p, stream);
     case TileSize::kPrefill:
+    case TileSize::kPrefillPair:
       if constexpr (kMath == TileMath::kBf16) {
-        return LaunchWarpgroupTiles(p, stream);
+        return LaunchWarpgroupTiles(p, tile.size, stream);
       } else {
         return Launch<Tile<kMath, TileSize::kPrefill>, TileLoads::kAligned>(p, stream);
       }
@@ -113,7 +114,9 @@ void LaunchSize(const TileParams& p, const TileChoice& tile, const Stream& strea
 void LaunchCodes(const TileParams& p, const TileChoice& tile, const Stream& stream) {
   using Medium = Tile<TileMath::kFp8, TileSize::kMedium>;
   if (tile.loads == TileLoads::kUnaligned) return Launch<Medium, TileLoads::kUnaligned>(p, stream);
-  if (tile.size == TileSize::kPrefill) return LaunchWarpgroupCodes(p, stream);
+  if (tile.size == TileSize::kPrefill || tile.size == TileSize::kPrefillPair) {
+    return LaunchWarpgroupCodes(p, tile.size, stream);
+  }
   if (DecodeCodesTake(p)) return LaunchDecodeCodes(p, tile.size, stream);
   Launch<Medium, TileLoads::kAligned>(p, stream);
 }

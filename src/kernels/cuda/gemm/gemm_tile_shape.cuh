@@ -70,6 +70,7 @@ struct TilePlace {
   int row_end = 0;
   int first_output = 0;
   int split = 0;
+  bool has_same_weights = false;  // as the other CTA of a pair
 };
 
 struct RowTile {

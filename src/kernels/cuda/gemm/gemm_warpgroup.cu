@@ -4,6 +4,9 @@
 //   consumers   two, with 64 rows each: sums += x w^T, then y
 //
 // The producer goes on to the next tile while consumers write this one.
+//
+// With kPair two CTAs are a cluster and take neighbouring row tiles of the same outputs: L2 gives their weights once, half
+// at the bidding of each, to both. Both go through as many steps, with rows or without, and stages are freed in both.
 #include "kernels/cuda/gemm/gemm_warpgroup.h"
 
 #include <algorithm>
@@ -26,11 +29,12 @@ constexpr int kConsumerWarps = kConsumers * kWarpgroup / 32;
 
 // kOutputs: of a tile, 256, or 128 where a consumer has sums beside the total: of bf16 those of a range
 // of inputs, of e4m3 those of 128 inputs, which have scales of their own.
-template <TileMath kMath_, int kOutputs_, bool kHasRanges_, bool kIndexed_>
+template <TileMath kMath_, int kOutputs_, bool kHasRanges_, bool kIndexed_, bool kPair_>
 struct Products {
   static constexpr TileMath kMath = kMath_;
   static constexpr int kOutputs = kOutputs_;
-  static constexpr bool kHasRanges = kHasRanges_, kIndexed = kIndexed_;
+  static constexpr bool kHasRanges = kHasRanges_, kIndexed = kIndexed_, kPair = kPair_;
+  static constexpr int kCtas = kPair ? 2 : 1;  // of a cluster
   static constexpr int kInputBytes = kMath == TileMath::kFp8 ? 1 : 2;
   static constexpr int kStepInputs = kRowBytes / kInputBytes;  // a row of a panel
   static constexpr int kTileRows = kConsumers * kBlockRows;
@@ -46,7 +50,7 @@ struct SharedStages {
   BoxStage<P> stages[kStages];
   std::byte slabs[kConsumerWarps][kSlabBytes];  // of y
   PhaseBarrier full[kStages], empty[kStages];
-  ExpertTiles<P::kTileRows, kMaxExperts> experts;
+  ExpertTiles<P::kTileRows, kMaxExperts, P::kPair> experts;
 };
 
 template <class P>
@@ -188,10 +192,14 @@ class Consumer {
     }
   }
 
-  // The first that is read and not free yet.
+  // The first that is read and not free yet: its products have ended. For both producers of a pair, since each brings
+  // weights to both.
   __device__ __forceinline__ void FreeStage() {
     __syncwarp();
-    if (thread_ % 32 == 0) shared_.empty[free_.stage].Arrive();
+    if (thread_ % 32 == 0) {
+      shared_.empty[free_.stage].Arrive();
+      if constexpr (P::kPair) shared_.empty[free_.stage].ArriveLooselyAt(peer_);
+    }
     free_.Advance();
   }
 
@@ -262,6 +270,8 @@ class Consumer {
   SharedStages<P>& shared_;
   const int number_;
   const int thread_;
+  // The other CTA of a pair.
+  const uint32_t peer_ = P::kPair ? RankInCluster() ^ 1 : 0;
   RingPosition<kStages> ring_;  // what is read next
   RingPosition<kStages> free_;  // what is free next: at most one behind
 };
@@ -275,24 +285,28 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < shared.kStages; ++stage) {
       shared.full[stage].Init(BoxProducer<P, SharedStages<P>>::kArrivals);
-      shared.empty[stage].Init(kConsumerWarps);
+      shared.empty[stage].Init(P::kCtas * kConsumerWarps);
     }
     FenceBarrierInit();
   }
+  if constexpr (P::kPair) ArriveAtCluster();  // with barriers that the other uses
+  const int tile_outputs = OutputsOfY<P::kOutputs>(p.gated);
   TakeTurn();
   if (p.offsets != nullptr) {
     shared.experts.Load(p, kRoles * kWarpgroup);
     if (blockIdx.x == 0) ReportBadOffsets(p, kRoles * kWarpgroup);
     __syncthreads();  // offsets are there
-    if (threadIdx.x < 32) shared.experts.Count(p);
+    if (threadIdx.x < 32) shared.experts.Count(p, tile_outputs);
   }
   __syncthreads();  // barriers are there, and tiles are counted
-  const Tiles tiles(p, OutputsOfY<P::kOutputs>(p.gated), shared.experts);
+  if constexpr (P::kPair) WaitForCluster();
+  const Tiles tiles(p, tile_outputs, shared.experts);
   const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (role == kConsumers) {
     GiveRegistersBack<kProducerRegisters>();
     BoxProducer<P, SharedStages<P>> producer(p, boxes, shared);
     RunTiles(tiles, producer);
+    if constexpr (P::kPair) producer.WaitUntilAllIsFree();  // the other arrives here no more
   } else {
     TakeRegisters<kConsumerRegisters>();
     Consumer<P> consumer(p, shared, role);
@@ -306,25 +320,41 @@ void LaunchKernel(const TileParams& p, const Stream& stream) {
   constexpr int kBytes = static_cast<int>(sizeof(SharedStages<P>));
   Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
         "gemm: shared memory of warpgroups");
-  const auto ctas = static_cast<unsigned>(std::min<int64_t>(kMultiprocessors, MostTiles<P>(p)));
-  LaunchAhead("gemm: warpgroups", kernel, {ctas, kRoles * kWarpgroup, static_cast<size_t>(kBytes)},
+  static_assert(kMultiprocessors % P::kCtas == 0);
+  const int64_t ctas =
+      std::min<int64_t>(kMultiprocessors, RoundUp(MostTiles<P>(p), int64_t{P::kCtas}));
+  LaunchAhead("gemm: warpgroups", kernel,
+              {.grid = dim3(static_cast<unsigned>(ctas)),
+               .block = dim3(kRoles * kWarpgroup),
+               .shared_bytes = static_cast<size_t>(kBytes),
+               .cluster = P::kCtas},
               stream, p, BoxesOf<P>(p));
+}
+
+template <TileMath kMath, bool kPair>
+void LaunchProducts(const TileParams& p, const Stream& stream) {
+  constexpr int kOutputs = kMath == TileMath::kFp8 ? 128 : 256;
+  if (p.num_splits > 1) return LaunchKernel<Products<kMath, 128, true, false, kPair>>(p, stream);
+  if (p.x_index == nullptr) {
+    return LaunchKernel<Products<kMath, kOutputs, false, false, kPair>>(p, stream);
+  }
+  LaunchKernel<Products<kMath, kOutputs, false, true, kPair>>(p, stream);
+}
+
+template <TileMath kMath>
+void LaunchSize(const TileParams& p, TileSize size, const Stream& stream) {
+  if (size == TileSize::kPrefillPair) return LaunchProducts<kMath, true>(p, stream);
+  LaunchProducts<kMath, false>(p, stream);
 }
 
 }  // namespace
 
-void LaunchWarpgroupTiles(const TileParams& p, const Stream& stream) {
-  constexpr TileMath kBf16 = TileMath::kBf16;
-  if (p.num_splits > 1) return LaunchKernel<Products<kBf16, 128, true, false>>(p, stream);
-  if (p.x_index == nullptr) return LaunchKernel<Products<kBf16, 256, false, false>>(p, stream);
-  LaunchKernel<Products<kBf16, 256, false, true>>(p, stream);
+void LaunchWarpgroupTiles(const TileParams& p, TileSize size, const Stream& stream) {
+  LaunchSize<TileMath::kBf16>(p, size, stream);
 }
 
-void LaunchWarpgroupCodes(const TileParams& p, const Stream& stream) {
-  constexpr TileMath kFp8 = TileMath::kFp8;
-  if (p.num_splits > 1) return LaunchKernel<Products<kFp8, 128, true, false>>(p, stream);
-  if (p.x_index == nullptr) return LaunchKernel<Products<kFp8, 128, false, false>>(p, stream);
-  LaunchKernel<Products<kFp8, 128, false, true>>(p, stream);
+void LaunchWarpgroupCodes(const TileParams& p, TileSize size, const Stream& stream) {
+  LaunchSize<TileMath::kFp8>(p, size, stream);
 }
 
 }  // namespace quire::cuda

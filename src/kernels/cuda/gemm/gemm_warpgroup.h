@@ -1,4 +1,4 @@
-// The products of many rows, by warpgroups: the prefill tile of kernels/cuda/gemm/gemm_tile.h.
+// The products of many rows, by warpgroups: the prefill tiles of kernels/cuda/gemm/gemm_tile.h, kPrefill and kPrefillPair.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_WARPGROUP_H_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMM_WARPGROUP_H_
 
@@ -9,10 +9,10 @@ namespace quire::cuda {
 
 // As LaunchTiles, of bf16 x and w whose rows begin on multiples of 16 bytes: the same bits, since
 // products of warpgroups are those of warps (docs/numerics.md), added in the same order.
-void LaunchWarpgroupTiles(const TileParams& params, const Stream& stream);
+void LaunchWarpgroupTiles(const TileParams& params, TileSize size, const Stream& stream);
 
 // The same of e4m3 x and w, an even number of inputs.
-void LaunchWarpgroupCodes(const TileParams& params, const Stream& stream);
+void LaunchWarpgroupCodes(const TileParams& params, TileSize size, const Stream& stream);
 
 }  // namespace quire::cuda
 

@@ -31,6 +31,7 @@ const RoutingCase kRoutingCases[] = {
     {"edges_of_16", {15, 16, 17, 1, 16}},
     {"edges_of_64", {63, 64, 65, 0, 1}, 30},
     {"edges_of_128", {127, 128, 129, 2}},
+    {"edges_of_256", {1, 257, 0, 256, 255}, 3},
     {"all_to_the_last", OnlyOne(7, 6, 200)},
     {"all_to_the_first_with_padding", OnlyOne(7, 0, 130), 126},
     {"more_experts_than_threads", Repeated(300, 1), 5},
@@ -139,6 +140,38 @@ TEST(CudaExpertGemmTest, ManyLongTilesHaveTheBitsOfOtherSizes) {
                               expected),
                   "")
             << "form " << static_cast<int>(form) << (op == Op::kGated ? ", gated" : "");
+      }
+    }
+  }
+}
+
+// Experts with even and odd numbers of row tiles, one and none; and one with all rows. One to three columns of tiles.
+TEST(CudaExpertGemmTest, PairsOfRowTilesHaveTheBitsOfSingleOnes) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const std::vector<int64_t> edges = {0, 1, 127, 128, 129, 257, 0, 384, 64, 300, 0};
+  std::vector<int64_t> many;
+  for (int i = 0; i < 4; ++i) many.insert(many.end(), edges.begin(), edges.end());
+  for (const std::vector<int64_t>& counts : {edges, many, OnlyOne(9, 4, 1410)}) {
+    const std::vector<int32_t> offsets = Offsets(counts);
+    const int64_t rows = offsets.back();
+    for (const MatrixShape shape :
+         {MatrixShape{96, 200}, MatrixShape{200, 1000}, MatrixShape{330, 520}}) {
+      const std::vector<float> x = MadeUpX(19, rows * shape.inputs);
+      std::vector<int32_t> index;
+      for (int64_t r = 0; r < rows; ++r) index.push_back(static_cast<int32_t>(r * 7919 % rows));
+      for (Form form : {Form::kBf16, Form::kFp8}) {
+        for (Op op : {Op::kPlain, Op::kGated}) {
+          SCOPED_TRACE(fmt::format("{} experts, {} outputs, form {}, {}", counts.size(),
+                                   shape.outputs, static_cast<int>(form),
+                                   op == Op::kGated ? "gated" : "plain"));
+          const Experts experts(shape, std::ssize(counts), form, op, Spread::kAligned);
+          const auto run = [&](const std::vector<int32_t>& of, TileSize tile) {
+            return experts.RunIndexed(x, of, offsets, DType::kF32, tile);
+          };
+          EXPECT_EQ(BitMismatch(run(index, TileSize::kPrefillPair), run(index, TileSize::kPrefill)),
+                    "");
+          EXPECT_EQ(BitMismatch(run({}, TileSize::kPrefillPair), run({}, TileSize::kPrefill)), "");
+        }
       }
     }
   }

@@ -406,7 +406,19 @@ __device__ inline void CopyBox(uint32_t to, const void* tensor_map, int32_t colu
       : "memory");
 }
 
-// Both with a policy (ReadOncePolicy) for what is read.
+// The same to the same place of every CTA of the cluster whose bit `ranks` has; `barrier`, likewise, counts the bytes in
+// each. It may be told before it expects them, in the same phase.
+__device__ inline void CopyBoxToCtas(uint32_t to, const void* tensor_map, int32_t column,
+                                     int32_t row, int32_t matrix, uint32_t barrier,
+                                     uint16_t ranks) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(tensor_map), "r"(column), "r"(row), "r"(matrix), "r"(barrier), "h"(ranks)
+      : "memory");
+}
+
+// Copies of this CTA alone with a policy (ReadOncePolicy) for what is read.
 __device__ inline void CopyBytes(uint32_t to, const std::byte* from, uint32_t bytes,
                                  uint32_t barrier, uint64_t policy) {
   asm volatile(
