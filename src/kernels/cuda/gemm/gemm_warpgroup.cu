@@ -107,15 +107,32 @@ class Consumer {
     if constexpr (P::kMath == TileMath::kFp8) {
       MultiplyBlocks(at, range, sums);
     } else {
-      MultiplyAll(range, sums);
+      MultiplyAll(at, range, sums);
     }
   }
 
+  // At a tile's end the second consumer leaves its last steps until the first has begun all of its own: then one
+  // writes y while the other multiplies. They would end at once otherwise, and nobody would multiply.
+  //
+  // Their stages are there already, so there must be more stages than such steps, and one that is freed late. A tile of
+  // fewer steps than stages could end before the second consumer has come to the last one's barrier.
+  static constexpr int kLateSteps = 2;
+  static_assert(kLateSteps + 1 < kStages);
+  __device__ __forceinline__ bool TakesTurns(const TilePlace& at, int num_steps) const {
+    return !P::kHasRanges && num_steps >= kStages && at.row + kBlockRows < at.row_end;
+  }
+
   // sums += those of the range's inputs.
-  __device__ __forceinline__ void MultiplyAll(const Range& range, float (&sums)[kSums]) {
+  __device__ __forceinline__ void MultiplyAll(const TilePlace& at, const Range& range,
+                                              float (&sums)[kSums]) {
     HoldSums(sums);
     const int num_steps = range.num_steps();
+    constexpr int kFirstHasBegun = 1;  // a barrier of both consumers
+    const bool takes_turns = TakesTurns(at, num_steps);
+    const int waits_at = takes_turns && number_ == 1 ? num_steps - kLateSteps : -1;
+    const int arrives_at = takes_turns && number_ == 0 ? num_steps - 1 : -1;
     for (int step = 0; step < num_steps; ++step) {
+      if (step == waits_at) SyncThreads<kConsumers * kWarpgroup>(kFirstHasBegun);
       const int stage = Uniform(ring_.stage);
       shared_.full[stage].Wait(ring_.parity);
       FenceForProducts();  // copies of x are of threads that did not wait for them
@@ -127,6 +144,7 @@ class Consumer {
         MultiplyPanels(sums, PanelOperand(x, i * 32), PanelOperand(w, i * 32), true);
       }
       CommitProducts();
+      if (step == arrives_at) ArriveAtThreads<kConsumers * kWarpgroup>(kFirstHasBegun);
       ring_.Advance();
       WaitForProducts<1>();  // those of the step before are done
       if (step > 0) FreeStage();

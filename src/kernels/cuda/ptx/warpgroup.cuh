@@ -187,7 +187,12 @@ template <int kThreads>
 __device__ inline void SyncThreads(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
-// The same; whether any thread says so.
+// Counts as one of its threads, and does not wait.
+template <int kThreads>
+__device__ inline void ArriveAtThreads(int id) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
+}
+// As SyncThreads; whether any thread says so.
 template <int kThreads>
 __device__ inline bool SyncThreadsAny(int id, bool says) {
   int any;
