@@ -212,6 +212,11 @@ class Ops {
   void Matmul(const ProductArgs& product) { Matmul(std::span(&product, 1)); }
   virtual void WriteKv(const WriteKvArgs& args) = 0;
   virtual void Rotate(const RotateArgs& args) = 0;
+  // Both, of which neither reads what the other writes.
+  virtual void MatmulAndRotate(const ProductArgs& product, const RotateArgs& rotate) {
+    Matmul(product);
+    Rotate(rotate);
+  }
   // With a workspace of its own, whatever the arguments have there.
   virtual void Attend(const MlaAttentionArgs& args) = 0;
   // Of sequences that are expanded, where OpLimits have rows for their keys.

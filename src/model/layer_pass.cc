@@ -195,14 +195,15 @@ void LayerPass::Queries(const AttentionWeights& weights, ConstTensorView input) 
 
 void LayerPass::QueriesToLatent(const AttentionWeights& weights, TensorView q_latent) const {
   const TensorView q = args_.buffers.q.FirstRows(num_latent_);
-  ops_.Matmul({.x = q.Columns(0, config_.nope_dim),
-               .w = weights.key_heads,
-               .y = args_.buffers.q_latent.FirstRows(num_latent_).Columns(0, config_.latent_dim),
-               .x_step = config_.head_dim(),
-               .y_step = config_.latent_dim + config_.rope_dim});
-  ops_.Rotate({.x = q.Parts(config_.own_heads().count).Columns(config_.nope_dim, config_.rope_dim),
-               .angles = angles_.FirstTokens(num_latent_),
-               .y = q_latent.FirstRows(num_latent_).Columns(config_.latent_dim, config_.rope_dim)});
+  ops_.MatmulAndRotate(
+      {.x = q.Columns(0, config_.nope_dim),
+       .w = weights.key_heads,
+       .y = args_.buffers.q_latent.FirstRows(num_latent_).Columns(0, config_.latent_dim),
+       .x_step = config_.head_dim(),
+       .y_step = config_.latent_dim + config_.rope_dim},
+      {.x = q.Parts(config_.own_heads().count).Columns(config_.nope_dim, config_.rope_dim),
+       .angles = angles_.FirstTokens(num_latent_),
+       .y = q_latent.FirstRows(num_latent_).Columns(config_.latent_dim, config_.rope_dim)});
 }
 
 // ---- MLPs ----

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "kernels/cuda/gemm/gemv.h"
 #include "kernels/cuda/mla_attention/mla_attention.h"
 #include "kernels/cuda/moe/expert_gemm.h"
 #include "kernels/cuda/moe/route.h"
@@ -78,6 +79,14 @@ GemmArgs GemmOf(const ProductArgs& product) {
 // The logits that choose experts.
 ProductArgs RouterOf(const ExpertsArgs& args, const OpScratch& scratch) {
   return {.x = args.x, .w = args.router, .y = scratch.route_logits.FirstRows(args.x.dim(0))};
+}
+
+RopeArgs RopeOf(const RotateArgs& args) {
+  return {.x = args.x,
+          .cos = args.angles.cos,
+          .sin = args.angles.sin,
+          .pairs = args.angles.pairs,
+          .y = args.y};
 }
 
 CombineArgs CombineOf(const ExpertRows& rows, TensorView y) {
@@ -236,13 +245,15 @@ void CudaOps::WriteKv(const WriteKvArgs& args) {
             *lane_.stream, device_.status);
 }
 
-void CudaOps::Rotate(const RotateArgs& args) {
-  Rope({.x = args.x,
-        .cos = args.angles.cos,
-        .sin = args.angles.sin,
-        .pairs = args.angles.pairs,
-        .y = args.y},
-       *lane_.stream, Launch());
+void CudaOps::Rotate(const RotateArgs& args) { Rope(RopeOf(args), *lane_.stream, Launch()); }
+
+void CudaOps::MatmulAndRotate(const ProductArgs& product, const RotateArgs& rotate) {
+  const GemmArgs gemm = GemmOf(product);
+  const RopeArgs rope = RopeOf(rotate);
+  if (device_.gemms.Choose(gemm) != GemmKernel::kGemv || !GemvRotates(gemm, rope)) {
+    return Ops::MatmulAndRotate(product, rotate);
+  }
+  GemvAndRope(gemm, rope, *lane_.stream);
 }
 
 void CudaOps::Attend(const MlaAttentionArgs& args) {

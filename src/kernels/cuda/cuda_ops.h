@@ -83,6 +83,7 @@ class CudaOps final : public Ops {
   void Matmul(std::span<const ProductArgs> products) override;
   void WriteKv(const WriteKvArgs& args) override;
   void Rotate(const RotateArgs& args) override;
+  void MatmulAndRotate(const ProductArgs& product, const RotateArgs& rotate) override;
   void Attend(const MlaAttentionArgs& args) override;
   void AttendExpanded(const AttendExpandedArgs& args) override;
   void WriteIndexKeys(const WriteIndexKeysArgs& args) override;

@@ -8,12 +8,14 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "kernels/cuda/gemm/gemm_boxed.h"
 #include "kernels/cuda/gemm/gemm_testing.h"
 #include "kernels/cuda/gemm/gemv.h"
+#include "kernels/cuda/row_ops/row_ops.h"
 
 namespace quire::cuda {
 namespace {
@@ -180,6 +182,49 @@ TEST_F(CudaGemmPlannerTest, WhatCublasLtDoesNotTakeGoesToTheTiles) {
   EXPECT_EQ(planner.Choose(args), GemmKernel::kCublasLt);
   args.bias = bias.span().data();
   EXPECT_EQ(planner.Choose(args), GemmKernel::kTiles);
+}
+
+// Where all warps have outputs, and where few have.
+TEST_F(CudaGemmPlannerTest, HeadsRotatedBesideTheirProductsHaveTheBitsOfTwoLaunches) {
+  constexpr int64_t kRotated = 64;
+  const std::vector<float> angles = MadeUpValues(5, kRotated);
+  const DeviceVector<float> device_angles(angles);
+  const ConstTensorView cos(device_angles.span().data(), {1, kRotated / 2}, MemorySide::kDevice);
+  const ConstTensorView sin(device_angles.span().data() + kRotated / 2, {1, kRotated / 2},
+                            MemorySide::kDevice);
+  for (const auto& [heads, shape] :
+       {std::pair<int64_t, MatrixShape>{3, {512, 128}}, {20, {512, 128}}, {150, {8, 40}}}) {
+    const auto [outputs, inputs] = shape;
+    const MadeUpMatrix matrix({.format = WeightFormat::kBf16, .shape = shape});
+    const DeviceWeights weights(
+        std::vector<const MadeUpMatrix*>(static_cast<size_t>(heads), &matrix), Spread::kAligned);
+    const int64_t x_step = inputs + kRotated, y_step = outputs + kRotated;
+    const DeviceRows x(MadeUpX(2, heads * x_step), heads * x_step, Spread::kAligned);
+    const DeviceOutput y(1, heads * y_step, DType::kBf16, Spread::kAligned);
+    const DeviceOutput expected(1, heads * y_step, DType::kBf16, Spread::kAligned);
+    for (const RopePairs pairs : {RopePairs::kInterleaved, RopePairs::kHalves}) {
+      SCOPED_TRACE(fmt::format("{} heads, {}", heads, pairs == RopePairs::kHalves));
+      const auto product = [&](const DeviceOutput& to) {
+        return GemmArgs{.x = x.view().Columns(0, inputs),
+                        .w = weights.view(),
+                        .y = to.view().Columns(0, outputs),
+                        .x_step = x_step,
+                        .y_step = y_step};
+      };
+      const auto rotation = [&](const DeviceOutput& to) {
+        return RopeArgs{.x = x.view().Parts(heads).Columns(inputs, kRotated),
+                        .cos = cos,
+                        .sin = sin,
+                        .pairs = pairs,
+                        .y = to.view().Parts(heads).Columns(outputs, kRotated)};
+      };
+      ASSERT_TRUE(GemvRotates(product(y), rotation(y)));
+      Gemv(product(expected), *stream_);
+      Rope(rotation(expected), *stream_);
+      GemvAndRope(product(y), rotation(y), *stream_);
+      EXPECT_EQ(BitMismatch(y.Values(*stream_), expected.Values(*stream_)), "");
+    }
+  }
 }
 
 // ---- Few rows and few outputs ----

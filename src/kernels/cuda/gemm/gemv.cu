@@ -10,6 +10,7 @@
 #include "kernels/cuda/gemm/gemv_rows.cuh"
 #include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/row_ops/row_ops_math.cuh"
+#include "kernels/cuda/row_ops/row_ops_rope.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -111,10 +112,30 @@ void LaunchFewOutputs(const GemvParams& p, const TensorView& y, const Stream& st
 
 // ---- Many outputs: a warp has one at a time ----
 
+// Heads of one row that warps rotate beside their products; none with num_heads 0.
+struct RowRotation {
+  Heads<const Bf16> x;
+  Heads<Bf16> y;
+  const float *cos, *sin;
+  RopePairs pairs;
+  int32_t num_heads, num_pairs;
+};
+
+// The last warps have a head each: where items do not come out even, those have fewer.
+__device__ inline void RotateHeads(const RowRotation& rotation, int thread) {
+  const int ctas = static_cast<int>(gridDim.x);
+  const int last = kStreamWarps * ctas - 1 - (thread / 32 * ctas + static_cast<int>(blockIdx.x));
+#pragma unroll 1
+  for (int head = last; head < rotation.num_heads; head += kStreamWarps * ctas) {
+    RotateHead(thread % 32, rotation.x.At(0, head), rotation.cos, rotation.sin, rotation.pairs,
+               rotation.num_pairs, rotation.y.At(0, head));
+  }
+}
+
 // kRows is rows. Of one row, four CTAs of a multiprocessor: the next product's two are placed beside those of this.
 template <int kRows, class TY>
 __global__ void __launch_bounds__(kStreamThreads, kRows == 1 ? 4 : 2)
-    GemvStreamKernel(const GemvParams p, Rows<TY> y) {
+    GemvStreamKernel(const GemvParams p, Rows<TY> y, const RowRotation rotation) {
   extern __shared__ __align__(128) unsigned char shared[];
   const auto w = [&](const Items& at, int) {
     return reinterpret_cast<const std::byte*>(p.w[at.minor()] + at.major() * p.w_step);
@@ -123,6 +144,7 @@ __global__ void __launch_bounds__(kStreamThreads, kRows == 1 ? 4 : 2)
   Items items(thread, p.count, p.outputs);
   RowStream<1, decltype(w)> stream(thread, shared, items, p.inputs, w);
   TakeTurn();  // nobody writes weights
+  if constexpr (kRows == 1) RotateHeads(rotation, thread);
   for (; items.There(); items.Next()) {
     const int64_t product = items.major();
     const int output = items.minor();
@@ -148,13 +170,14 @@ unsigned StreamCtas(const GemvParams& p) {
 }
 
 template <int kRows, class TY>
-void LaunchStream(const GemvParams& p, const TensorView& y, const Stream& stream) {
+void LaunchStream(const GemvParams& p, const TensorView& y, const Stream& stream,
+                  const RowRotation& rotation = {}) {
   const auto kernel = GemvStreamKernel<kRows, TY>;
   Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStreamBytes),
         "gemv: shared memory");
   LaunchAhead("gemv", kernel,
               {.grid = StreamCtas(p), .block = kStreamThreads, .shared_bytes = kStreamBytes},
-              stream, p, RowsOf<TY>(y));
+              stream, p, RowsOf<TY>(y), rotation);
 }
 
 template <int kRows>
@@ -172,6 +195,30 @@ bool IsFew(int64_t rows, int64_t outputs, int64_t count) {
          (rows <= kFewGemvRows && outputs <= kMaxGemvOutputsOfFew);
 }
 
+// A warp has one at a time.
+bool HasManyOutputs(const GemmArgs& args) {
+  return args.w.count > 1 || args.w.shape.outputs > kMaxGemvOutputs;
+}
+
+GemvParams ParamsOf(const GemmArgs& args) {
+  Validate(args);
+  Require(GemvTakes(args),
+          "gemv: expected 1..{} aligned rows and 1..{} outputs of one bf16 matrix, or 1..{} and "
+          "1..{} of all, got {} and {} times {}",
+          kMaxGemvRows, kMaxGemvOutputs, kFewGemvRows, kMaxGemvOutputsOfFew, args.y.dim(0),
+          args.w.count, args.w.shape.outputs);
+  return {.x = RowsOf<const Bf16>(args.x),
+          .w = {.data = reinterpret_cast<const Bf16*>(args.w.data), .stride = args.w.row_stride},
+          .bias = args.bias,
+          .rows = static_cast<int32_t>(args.y.dim(0)),
+          .outputs = static_cast<int32_t>(args.w.shape.outputs),
+          .inputs = static_cast<int32_t>(args.w.shape.inputs),
+          .count = static_cast<int32_t>(args.w.count),
+          .x_step = args.x_step,
+          .w_step = args.w.matrix_stride,
+          .y_step = args.y_step};
+}
+
 }  // namespace
 
 bool GemvTakes(const GemmArgs& args) {
@@ -183,25 +230,27 @@ bool GemvTakes(const GemmArgs& args) {
          (w.count == 1 || (args.x_step % kGroup == 0 && w.matrix_stride % kGroup == 0));
 }
 
+bool GemvRotates(const GemmArgs& args, const RopeArgs& rope) {
+  return HasManyOutputs(args) && args.y.dim(0) == 1 && args.y.dtype() == DType::kBf16 &&
+         rope.x.dim(0) == 1 && rope.x.dtype() == DType::kBf16 && rope.y.dtype() == DType::kBf16;
+}
+
+void GemvAndRope(const GemmArgs& args, const RopeArgs& rope, const Stream& stream) {
+  Require(GemvRotates(args, rope), "gemv: expected a row of bf16 heads to rotate");
+  Validate(rope);
+  LaunchStream<1, Bf16>(ParamsOf(args), args.y, stream,
+                        {.x = HeadsOf<const Bf16>(rope.x),
+                         .y = HeadsOf<Bf16>(rope.y),
+                         .cos = rope.cos.Address<float>(),
+                         .sin = rope.sin.Address<float>(),
+                         .pairs = rope.pairs,
+                         .num_heads = static_cast<int32_t>(rope.x.dim(1)),
+                         .num_pairs = static_cast<int32_t>(rope.x.dim(2) / 2)});
+}
+
 void Gemv(const GemmArgs& args, const Stream& stream) {
-  Validate(args);
-  Require(GemvTakes(args),
-          "gemv: expected 1..{} aligned rows and 1..{} outputs of one bf16 matrix, or 1..{} and "
-          "1..{} of all, got {} and {} times {}",
-          kMaxGemvRows, kMaxGemvOutputs, kFewGemvRows, kMaxGemvOutputsOfFew, args.y.dim(0),
-          args.w.count, args.w.shape.outputs);
-  const GemvParams p = {
-      .x = RowsOf<const Bf16>(args.x),
-      .w = {.data = reinterpret_cast<const Bf16*>(args.w.data), .stride = args.w.row_stride},
-      .bias = args.bias,
-      .rows = static_cast<int32_t>(args.y.dim(0)),
-      .outputs = static_cast<int32_t>(args.w.shape.outputs),
-      .inputs = static_cast<int32_t>(args.w.shape.inputs),
-      .count = static_cast<int32_t>(args.w.count),
-      .x_step = args.x_step,
-      .w_step = args.w.matrix_stride,
-      .y_step = args.y_step};
-  if (p.count > 1 || p.outputs > kMaxGemvOutputs) {
+  const GemvParams p = ParamsOf(args);
+  if (HasManyOutputs(args)) {
     if (p.rows == 1) return LaunchManyOutputs<1>(p, args.y, stream);
     return LaunchManyOutputs<2>(p, args.y, stream);
   }

@@ -18,6 +18,7 @@
 
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/row_ops.h"
 
 namespace quire::cuda {
 
@@ -32,6 +33,12 @@ bool GemvTakes(const GemmArgs& args);
 
 // The product. Throws Error(kInvalidArgument) as Gemm does, and where GemvTakes is false.
 void Gemv(const GemmArgs& args, const Stream& stream);
+
+// Whether a launch of the product, which Gemv takes, can rotate heads, too: one row of bf16 heads, with several
+// matrices or many outputs.
+bool GemvRotates(const GemmArgs& args, const RopeArgs& rope);
+// The product, and in the same launch Rope. Neither reads what the other writes.
+void GemvAndRope(const GemmArgs& args, const RopeArgs& rope, const Stream& stream);
 
 }  // namespace quire::cuda
 

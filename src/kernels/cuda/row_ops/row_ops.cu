@@ -9,6 +9,7 @@
 #include "kernels/cuda/row_ops/row_ops_combine.cuh"
 #include "kernels/cuda/row_ops/row_ops_launch.cuh"
 #include "kernels/cuda/row_ops/row_ops_math.cuh"
+#include "kernels/cuda/row_ops/row_ops_rope.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -69,17 +70,6 @@ __global__ void GatherRopeKernel(Rows<const float> table_cos, Rows<const float> 
 
 constexpr int kRopeWarps = 8;  // a head each
 
-template <class T>
-struct Heads {
-  T* data = nullptr;
-  int64_t row_stride = 0, head_stride = 0;
-
-  __device__ T* At(int64_t row, int64_t head) const {
-    return data + row * row_stride + head * head_stride;
-  }
-};
-
-// A thread has both values of a pair before it writes either, so y may be x.
 template <class TX, class TY>
 __global__ void __launch_bounds__(kRopeWarps * 32)
     RopeKernel(Heads<const TX> x, Rows<const float> cos, Rows<const float> sin, RopePairs pairs,
@@ -88,23 +78,8 @@ __global__ void __launch_bounds__(kRopeWarps * 32)
   const int64_t row = blockIdx.x;
   const int64_t head = int64_t{blockIdx.y} * kRopeWarps + threadIdx.x / 32;
   if (head >= num_heads || !IsLive(live, row)) return;
-  const TX* from = x.At(row, head);
-  TY* to = y.At(row, head);
-  for (int64_t i = threadIdx.x % 32; i < num_pairs; i += 32) {
-    const int64_t first = pairs == RopePairs::kInterleaved ? 2 * i : i;
-    const int64_t second = pairs == RopePairs::kInterleaved ? 2 * i + 1 : i + num_pairs;
-    const float a = LoadValue(from + first), b = LoadValue(from + second);
-    const float c = cos[row][i], s = sin[row][i];
-    StoreValue(__fmaf_rn(a, c, -__fmul_rn(b, s)), to + first);
-    StoreValue(__fmaf_rn(b, c, __fmul_rn(a, s)), to + second);
-  }
-}
-
-template <class T, class View>
-Heads<T> HeadsOf(const View& view) {
-  return {.data = view.template Address<std::remove_const_t<T>>(),
-          .row_stride = view.stride(0),
-          .head_stride = view.stride(1)};
+  RotateHead(static_cast<int>(threadIdx.x % 32), x.At(row, head), cos[row], sin[row], pairs,
+             num_pairs, y.At(row, head));
 }
 
 // ---- Value by value ----
