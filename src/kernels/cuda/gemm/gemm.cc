@@ -38,7 +38,7 @@ void RequireRows(int64_t rows) {
 TileSize SmallestThatHolds(int64_t rows) {
   if (rows <= ExtentOf(TileSize::kDecode).rows) return TileSize::kDecode;
   if (rows <= ExtentOf(TileSize::kMedium).rows) return TileSize::kMedium;
-  return rows <= ExtentOf(TileSize::kPrefill).rows ? TileSize::kPrefill : TileSize::kPrefillPair;
+  return TileSize::kPrefill;
 }
 
 TileMath MathOf(const QuantisedRows& x_codes, const WeightView& w) {
@@ -265,8 +265,10 @@ TileChoice ChooseTile(const TileParams& p, const QuantisedRows& x_codes, const W
   }
   // Boxes are of pairs of codes: the last of an odd number would not be in one.
   if (math == TileMath::kFp8 && p.inputs % 2 != 0) size = TileSize::kMedium;
-  const TileSize suits = size.value_or(SmallestThatHolds(rows));
-  const bool has_pairs = math != TileMath::kFp8KeepX;
+  // Experts' products of bf16 gain by pairs; dense ones and those of codes do not.
+  const bool pays = p.offsets != nullptr && rows > ExtentOf(TileSize::kPrefill).rows;
+  const TileSize suits = size.value_or(pays ? TileSize::kPrefillPair : SmallestThatHolds(rows));
+  const bool has_pairs = math == TileMath::kBf16;
   return {.math = math,
           .size = suits == TileSize::kPrefillPair && !has_pairs ? TileSize::kPrefill : suits,
           .loads = TileLoads::kAligned};

@@ -394,19 +394,23 @@ TEST(CudaGemmTest, RangesOfInputsAreAFunctionOfTheMatrix) {
 TEST(TileChoiceTest, RowsChooseTheSizeAndAnOddAddressTheMediumTile) {
   alignas(16) Bf16 x[64 + 1] = {}, w[64 * 64 + 1] = {};
   const auto choose = [&](int64_t rows, int64_t x_from, int64_t w_from,
-                          std::optional<TileSize> size = {}) {
+                          std::optional<TileSize> size = {}, const int32_t* of_experts = nullptr) {
     const ConstTensorView from(x + x_from, {1, 64});
     const WeightView weights = DenseWeights(w + w_from, {64, 64});
     Bf16 y[64];
-    const TileParams params = MakeTileParams(from, {}, weights, {y, {1, 64}});
+    TileParams params = MakeTileParams(from, {}, weights, {y, {1, 64}});
+    params.offsets = of_experts;
     return ChooseTile(params, {}, weights, rows, size);
   };
+  const int32_t offsets = 0;
   EXPECT_EQ(choose(16, 0, 0).size, TileSize::kDecode);
   EXPECT_EQ(choose(17, 0, 0).size, TileSize::kMedium);
   EXPECT_EQ(choose(64, 0, 0).size, TileSize::kMedium);
   EXPECT_EQ(choose(65, 0, 0).size, TileSize::kPrefill);
   EXPECT_EQ(choose(128, 0, 0).size, TileSize::kPrefill);
-  EXPECT_EQ(choose(129, 0, 0).size, TileSize::kPrefillPair);
+  EXPECT_EQ(choose(129, 0, 0).size, TileSize::kPrefill);
+  EXPECT_EQ(choose(128, 0, 0, {}, &offsets).size, TileSize::kPrefill);
+  EXPECT_EQ(choose(129, 0, 0, {}, &offsets).size, TileSize::kPrefillPair);
   EXPECT_EQ(choose(65, 0, 0).loads, TileLoads::kAligned);
   EXPECT_EQ(choose(65, 0, 0, TileSize::kDecode).size, TileSize::kDecode);
   for (const TileChoice& odd : {choose(1, 1, 0), choose(65, 0, 1, TileSize::kPrefill)}) {

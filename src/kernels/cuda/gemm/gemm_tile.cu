@@ -114,9 +114,7 @@ void LaunchSize(const TileParams& p, const TileChoice& tile, const Stream& strea
 void LaunchCodes(const TileParams& p, const TileChoice& tile, const Stream& stream) {
   using Medium = Tile<TileMath::kFp8, TileSize::kMedium>;
   if (tile.loads == TileLoads::kUnaligned) return Launch<Medium, TileLoads::kUnaligned>(p, stream);
-  if (tile.size == TileSize::kPrefill || tile.size == TileSize::kPrefillPair) {
-    return LaunchWarpgroupCodes(p, tile.size, stream);
-  }
+  if (tile.size == TileSize::kPrefill) return LaunchWarpgroupCodes(p, stream);
   if (DecodeCodesTake(p)) return LaunchDecodeCodes(p, tile.size, stream);
   Launch<Medium, TileLoads::kAligned>(p, stream);
 }

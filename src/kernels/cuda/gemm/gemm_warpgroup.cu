@@ -359,20 +359,15 @@ void LaunchProducts(const TileParams& p, const Stream& stream) {
   LaunchKernel<Products<kMath, kOutputs, false, true, kPair>>(p, stream);
 }
 
-template <TileMath kMath>
-void LaunchSize(const TileParams& p, TileSize size, const Stream& stream) {
-  if (size == TileSize::kPrefillPair) return LaunchProducts<kMath, true>(p, stream);
-  LaunchProducts<kMath, false>(p, stream);
-}
-
 }  // namespace
 
 void LaunchWarpgroupTiles(const TileParams& p, TileSize size, const Stream& stream) {
-  LaunchSize<TileMath::kBf16>(p, size, stream);
+  if (size == TileSize::kPrefillPair) return LaunchProducts<TileMath::kBf16, true>(p, stream);
+  LaunchProducts<TileMath::kBf16, false>(p, stream);
 }
 
-void LaunchWarpgroupCodes(const TileParams& p, TileSize size, const Stream& stream) {
-  LaunchSize<TileMath::kFp8>(p, size, stream);
+void LaunchWarpgroupCodes(const TileParams& p, const Stream& stream) {
+  LaunchProducts<TileMath::kFp8, false>(p, stream);
 }
 
 }  // namespace quire::cuda
