@@ -68,11 +68,6 @@ class BoxedPlaces {
   const int columns_;
 };
 
-struct BoxedMaps {
-  WeightBoxes w;
-  CUtensorMap x;
-};
-
 // Which CTA of a cluster owns a group of rows, and where in its memory the ranges' sums of it are. A CTA alone owns all.
 template <class T>
 class GroupOwners {
@@ -107,7 +102,7 @@ class BoxedProducer {
  public:
   static constexpr uint32_t kArrivals = 2;  // with the weights of a stage, and with its rows of x
 
-  __device__ BoxedProducer(const TileParams& p, const BoxedMaps& maps, BoxedShared<T>& shared)
+  __device__ BoxedProducer(const TileParams& p, const ProductBoxes& maps, BoxedShared<T>& shared)
       : p_(p), maps_(maps), shared_(shared) {}
 
   // Asks for the first weights of the first tile, while x must not be read yet.
@@ -148,7 +143,7 @@ class BoxedProducer {
   }
 
   const TileParams& p_;
-  const BoxedMaps& maps_;
+  const ProductBoxes& maps_;
   BoxedShared<T>& shared_;
   RingPosition<BoxedShared<T>::kStages> ring_;
   int asked_ = 0;  // steps of the ring whose weights are under way already
@@ -283,7 +278,7 @@ __device__ void InitBarriers(const TileParams& p, const TilePlace& first, BoxedS
 // A CTA has one tile, or a cluster has (BoxedTakes).
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kCtas)
-    BoxedTiles(const __grid_constant__ TileParams p, const __grid_constant__ BoxedMaps maps) {
+    BoxedTiles(const __grid_constant__ TileParams p, const __grid_constant__ ProductBoxes maps) {
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<BoxedShared<T>*>(memory);
   const int ranges = p.num_splits;
@@ -309,24 +304,10 @@ __global__ void __launch_bounds__(T::kThreads, T::kCtas)
 }
 
 template <class T>
-BoxedMaps MapsOf(const TileParams& p) {
-  return {.w = BoxesOf<T>(p),
-          .x = MakeTensorMap(
-              {.data = p.x,
-               .rows = p.rows,
-               .columns = p.inputs,
-               .row_bytes = p.x_row_bytes,
-               .box_rows = T::kTileRows,
-               .box_columns = kRowBytes / 2,
-               .matrices = p.num_batches,
-               .matrix_bytes = p.num_batches > 1 ? p.x_batch_bytes : p.rows * p.x_row_bytes})};
-}
-
-template <class T>
 void Launch(const TileParams& p, const Stream& stream) {
   static_assert(sizeof(BoxedShared<T>) <= BoxedShared<T>::kMostBytes);
   LaunchColumns<T>("gemm: boxed tiles", BoxedTiles<T>, sizeof(BoxedShared<T>), p, stream,
-                   MapsOf<T>(p));
+                   ProductBoxesOf<T>(p));
 }
 
 template <int kTileRows>

@@ -5,6 +5,8 @@
 //   kTileRows, kOutputs       of a tile; with `gated`, half of the outputs' rows of w are gate's and half are up's
 //   kInputBytes, kStepInputs  of an input, and how many inputs a stage has: whole panels of 128 bytes a row
 //   kIndexed                  whether rows of x are those of an index
+//   kXInBoxes                 whether the copy engine brings rows of x, too, which then have no index
+//   kFencesCopies             otherwise, whether the producer sees to it that products see its copies, or consumers do
 //   kProducerThreads          which are whole warps
 //   kReadsOnce                whether weights are read once in a step
 //   kBeginsAhead              whether BoxProducer::Begin is called
@@ -314,6 +316,27 @@ WeightBoxes BoxesOf(const TileParams& p) {
   return boxes;
 }
 
+// Rows of x, too. Those of experts follow each other.
+struct ProductBoxes {
+  WeightBoxes w;
+  CUtensorMap x;
+};
+
+template <class P>
+ProductBoxes ProductBoxesOf(const TileParams& p) {
+  const int64_t batches = p.offsets != nullptr ? 1 : p.num_batches;
+  return {
+      .w = BoxesOf<P>(p),
+      .x = MakeTensorMap({.data = p.x,
+                          .rows = p.rows,
+                          .columns = p.inputs * P::kInputBytes / 2,
+                          .row_bytes = p.x_row_bytes,
+                          .box_rows = P::kTileRows,
+                          .box_columns = kRowBytes / 2,
+                          .matrices = batches,
+                          .matrix_bytes = batches > 1 ? p.x_batch_bytes : p.rows * p.x_row_bytes})};
+}
+
 // A panel of a pair's weights, half by half: gate's and up's, or the first half of the outputs and the other. Where both
 // CTAs have the same, each asks for one half, which comes to both.
 template <class P>
@@ -370,17 +393,21 @@ __device__ __forceinline__ void AskForWeights(const TileParams& p, const WeightB
   }
 }
 
-// Copies rows of x one by one, as the index says, and rows of w in boxes. Shared has stages, and `full` and `empty` of
-// each, `scales` where they are brought: every thread arrives at `full` when its copies have ended, and one more time for
-// the boxes, which bring bytes. Of a pair, consumers of both CTAs arrive at each `empty`: boxes come to both.
+// Brings rows of w in boxes, and rows of x in boxes, or one by one as the index says. Shared has stages, and `full` and
+// `empty` of each, `scales` where they are brought. One thread arrives at `full` for the boxes, which bring bytes; where x
+// is copied every thread arrives, too, when its copies have ended. Of a pair, consumers of both CTAs arrive at each
+// `empty`: boxes come to both.
 template <class P, class Shared>
 class BoxProducer {
  public:
-  static constexpr uint32_t kArrivals = P::kProducerThreads + 1;
+  static constexpr uint32_t kArrivals = P::kXInBoxes ? 1 : P::kProducerThreads + 1;
 
-  __device__ BoxProducer(const TileParams& p, const WeightBoxes& boxes, Shared& shared)
+  // x: boxes of it, or null where it is copied.
+  __device__ BoxProducer(const TileParams& p, const WeightBoxes& boxes, const CUtensorMap* x,
+                         Shared& shared)
       : p_(p),
         boxes_(boxes),
+        x_(x),
         shared_(shared),
         thread_(static_cast<int>(threadIdx.x) % P::kProducerThreads),
         chunk_(thread_ % 8),
@@ -396,6 +423,56 @@ class BoxProducer {
   }
 
   __device__ void Run(const TilePlace& at) {
+    if constexpr (P::kXInBoxes) {
+      if (thread_ == 0) AskForTile(at);
+    } else {
+      CopyTile(at);
+    }
+  }
+
+  // When all tiles are done.
+  __device__ void End() {
+    if constexpr (P::kFencesCopies) {
+      while (pending_ > 0) FinishCopies();
+    }
+    if constexpr (P::kPair) WaitUntilAllIsFree();  // the other arrives here no more
+  }
+
+ private:
+  using Stage = BoxStage<P>;
+  static constexpr int kRowStep = P::kProducerThreads / 8, kRows = P::kTileRows / kRowStep;
+  static constexpr int kPanelInputs = kRowBytes / P::kInputBytes;
+  static constexpr int kMostPending =
+      3;  // stages of copies under way, where the producer waits for them
+  static_assert(!P::kFencesCopies || kMostPending < Shared::kStages);
+
+  __device__ void WaitUntilAllIsFree() {
+    if (P::kXInBoxes && thread_ != 0) return;
+    for (int i = 0; i < Shared::kStages; ++i) {
+      shared_.empty[ring_.stage].Wait(ring_.parity ^ 1);
+      ring_.Advance();
+    }
+  }
+
+  __device__ __forceinline__ void AskForTile(const TilePlace& at) {
+    static_assert(Stage::kPanels == 1 && !P::kIndexed && !P::kBringsScales);
+    static_assert(!P::kBeginsAhead && !P::kOneRange);
+    const int batch = p_.offsets == nullptr ? at.batch : 0;
+    for (int i = 0; i < p_.num_splits; ++i) {
+      const InputRange<P::kStepInputs> range(p_, i);
+      for (int input = range.begin; input < range.end; input += P::kStepInputs) {
+        PhaseBarrier& full = shared_.full[ring_.stage];
+        shared_.empty[ring_.stage].Wait(ring_.parity ^ 1);
+        full.Expect(Stage::kXPanelBytes);  // rows that are not there become 0
+        CopyBox(SharedAddress(shared_.stages[ring_.stage].x), x_, input * P::kInputBytes / 2,
+                at.row, batch, full.Address());
+        AskFor(at, ring_.stage, input, range.end);
+        ring_.Advance();
+      }
+    }
+  }
+
+  __device__ __forceinline__ void CopyTile(const TilePlace& at) {
     const XRows<kRows, kRowStep, P::kIndexed> rows(p_, at.row + row_, at.row_end,
                                                    chunk_ == 0 && at.first_output == 0);
     const std::byte* x = rows.Origin(
@@ -415,19 +492,6 @@ class BoxProducer {
     }
   }
 
-  // When all tiles are done.
-  __device__ void WaitUntilAllIsFree() {
-    for (int i = 0; i < Shared::kStages; ++i) {
-      shared_.empty[ring_.stage].Wait(ring_.parity ^ 1);
-      ring_.Advance();
-    }
-  }
-
- private:
-  using Stage = BoxStage<P>;
-  static constexpr int kRowStep = P::kProducerThreads / 8, kRows = P::kTileRows / kRowStep;
-  static constexpr int kPanelInputs = kRowBytes / P::kInputBytes;
-
   __device__ __forceinline__ void AskFor(const TilePlace& at, int stage, int input, int end) {
     if (thread_ != 0) return;
     AskForWeights<P>(p_, boxes_, at, input, end, shared_.stages[stage], shared_.full[stage]);
@@ -440,7 +504,7 @@ class BoxProducer {
     if (P::kBeginsAhead && asked_ > 0) {
       --asked_;
     } else {
-      shared_.empty[ring_.stage].Wait(ring_.parity ^ 1);
+      WaitForRoom();
       AskFor(at, ring_.stage, input, end);
     }
     const uint32_t to = SharedAddress(shared_.stages[ring_.stage].x);
@@ -459,16 +523,49 @@ class BoxProducer {
                     from[i] + (bytes > 0 ? first * P::kInputBytes : 0), bytes);
       }
     }
-    shared_.full[ring_.stage].ArriveAfterCopies();
+    if constexpr (P::kFencesCopies) {
+      CommitCopies();
+      if (++pending_ == kMostPending) FinishCopies();
+    } else {
+      shared_.full[ring_.stage].ArriveAfterCopies();
+    }
     ring_.Advance();
+  }
+
+  // While there is none, copies that have begun are finished.
+  __device__ __forceinline__ void WaitForRoom() {
+    PhaseBarrier& empty = shared_.empty[ring_.stage];
+    if constexpr (P::kFencesCopies) {
+      while (pending_ > 0 && !empty.HasEnded(ring_.parity ^ 1)) FinishCopies();
+    }
+    empty.Wait(ring_.parity ^ 1);
+  }
+
+  // Waits for the oldest stage's copies, and lets products see them: a fence of those who copied, so that consumers, who
+  // would wait at it for all they have asked of memory, need none.
+  __device__ __forceinline__ void FinishCopies() {
+    if (pending_ == 3) {
+      WaitForCopies<2>();
+    } else if (pending_ == 2) {
+      WaitForCopies<1>();
+    } else {
+      WaitForCopies<0>();
+    }
+    FenceForProducts();
+    shared_.full[finished_].Arrive();
+    finished_ = finished_ + 1 < Shared::kStages ? finished_ + 1 : 0;
+    --pending_;
   }
 
   const TileParams& p_;
   const WeightBoxes& boxes_;
+  const CUtensorMap* const x_;
   Shared& shared_;
   const int thread_, chunk_, row_;
   RingPosition<Shared::kStages> ring_;
-  int asked_ = 0;  // steps of the ring whose weights are under way already
+  int asked_ = 0;    // steps of the ring whose weights are under way already
+  int pending_ = 0;  // stages, from `finished_` on, whose copies are under way
+  int finished_ = 0;
 };
 
 }  // namespace quire::cuda

@@ -37,6 +37,7 @@ struct CodesTile {
   static constexpr int kThreads = kConsumerThreads + kProducerThreads;
   static constexpr bool kReadsOnce = true, kBeginsAhead = true;
   static constexpr bool kOneRange = true, kBringsScales = true, kPair = false;
+  static constexpr bool kXInBoxes = false, kFencesCopies = false;
   // Fewer outputs are for dense products, so that there are more CTAs.
   static constexpr bool kHasRanges = kBlocks == 1, kHasExperts = kBlocks == 2;
   static constexpr int kCtas = 2;  // a multiprocessor: while one folds, the other multiplies
@@ -219,7 +220,7 @@ __global__ void __launch_bounds__(T::kThreads, 2)
     CodesConsumer<T> consumer(p, shared);
     RunTiles(tiles, consumer, ranges);
   } else {
-    Filler producer(p, boxes, shared);
+    Filler producer(p, boxes, nullptr, shared);
     if (is_ahead) {
       if (first < tiles.count()) producer.Begin(PlaceOf(tiles, first, ranges));
       TakeTurn();

@@ -1,6 +1,6 @@
 // Products of many rows: a CTA per multiprocessor, which takes tile after tile.
 //
-//   producer    copies: rows of x one by one, as the index says; rows of w in boxes
+//   producer    rows of x and of w in boxes; as an index says, rows of x one by one
 //   consumers   two, with 64 rows each: sums += x w^T, then y
 //
 // The producer goes on to the next tile while consumers write this one.
@@ -40,6 +40,7 @@ struct Products {
   static constexpr int kTileRows = kConsumers * kBlockRows;
   static constexpr int kProducerThreads = kWarpgroup;
   static constexpr bool kReadsOnce = false, kBeginsAhead = false;
+  static constexpr bool kXInBoxes = !kIndexed, kFencesCopies = kIndexed;
   static constexpr bool kOneRange = false, kBringsScales = false;
 };
 
@@ -135,7 +136,6 @@ class Consumer {
       if (step == waits_at) SyncThreads<kConsumers * kWarpgroup>(kFirstHasBegun);
       const int stage = Uniform(ring_.stage);
       shared_.full[stage].Wait(ring_.parity);
-      FenceForProducts();  // copies of x are of threads that did not wait for them
       const uint32_t x = SharedAddress(shared_.stages[stage].x) + number_ * kBlockRows * kRowBytes;
       const uint32_t w = SharedAddress(shared_.stages[stage].w);
       BeginProducts();
@@ -154,14 +154,15 @@ class Consumer {
     if (num_steps > 0) FreeStage();
   }
 
+  using ScaledRows = XRows<2, 8, P::kIndexed>;  // of x, those of the thread
+
   // The scales of 128 inputs: of the thread's rows, times those of gate and of up.
   struct Scales {
     float x[2], w[2];
 
     __device__ float of(int half, int matrix) const { return x[half] * w[matrix]; }
   };
-  __device__ __forceinline__ Scales ScalesOf(const TilePlace& at,
-                                             const XRows<2, 8, P::kIndexed>& rows,
+  __device__ __forceinline__ Scales ScalesOf(const TilePlace& at, const ScaledRows& rows,
                                              int block) const {
     const int64_t of_w =
         at.batch * p_.w_scale_batch + at.first_output / kScaleBlock * p_.w_scale_stride + block;
@@ -173,40 +174,95 @@ class Consumer {
     return scales;
   }
 
+  // sums = those of the next stage's 128 inputs; the products are under way.
+  __device__ __forceinline__ void BeginBlock(float (&sums)[kSums]) {
+    const int stage = Uniform(ring_.stage);
+    shared_.full[stage].Wait(ring_.parity);
+    const uint32_t x = SharedAddress(shared_.stages[stage].x) + number_ * kBlockRows * kRowBytes;
+    const uint32_t w = SharedAddress(shared_.stages[stage].w);
+    HoldSums(sums);
+    BeginProducts();
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      MultiplyCodes(sums, PanelOperand(x, i * 32), PanelOperand(w, i * 32), i > 0);
+    }
+    CommitProducts();
+    ring_.Advance();
+  }
+
+  // total += sums, which are there, times their scales. With `gated` the first half of the sums is gate's.
+  __device__ __forceinline__ void FoldBlock(float (&sums)[kSums], const Scales& scales,
+                                            float (&total)[kSums]) {
+    HoldSums(sums);
+    FreeStage();
+#pragma unroll
+    for (int e = 0; e < kSums; ++e) {
+      total[e] = __fmaf_rn(scales.of(e / 2 % 2, e < kSums / 2 ? 0 : 1), sums[e], total[e]);
+    }
+  }
+
   // total += the sums of the range's blocks of 128 inputs, each times its scales.
   __device__ __forceinline__ void MultiplyBlocks(const TilePlace& at, const Range& range,
                                                  float (&total)[kSums]) {
-    const XRows<2, 8, P::kIndexed> rows(
-        p_, at.row + number_ * kBlockRows + thread_ / 32 * 16 + thread_ % 32 / 4, at.row_end,
-        /*reports=*/false);
+    const ScaledRows rows(p_, at.row + number_ * kBlockRows + thread_ / 32 * 16 + thread_ % 32 / 4,
+                          at.row_end,
+                          /*reports=*/false);
     const int num_steps = range.num_steps(), first_block = range.begin / kScaleBlock;
     if (num_steps == 0) return;
+    if constexpr (P::kHasRanges) {
+      MultiplyInTurn(at, rows, num_steps, first_block, total);
+    } else {
+      MultiplyAhead(at, rows, num_steps, first_block, total);
+    }
+  }
+
+  // Where sums of a range are beside the total there are no registers for another block's.
+  __device__ __forceinline__ void MultiplyInTurn(const TilePlace& at, const ScaledRows& rows,
+                                                 int num_steps, int first_block,
+                                                 float (&total)[kSums]) {
     Scales next = ScalesOf(at, rows, first_block);
     for (int step = 0; step < num_steps; ++step) {
-      const int stage = Uniform(ring_.stage);
-      shared_.full[stage].Wait(ring_.parity);
-      FenceForProducts();
-      const uint32_t x = SharedAddress(shared_.stages[stage].x) + number_ * kBlockRows * kRowBytes;
-      const uint32_t w = SharedAddress(shared_.stages[stage].w);
       float sums[kSums];
-      HoldSums(sums);
-      BeginProducts();
-#pragma unroll
-      for (uint32_t i = 0; i < 4; ++i) {
-        MultiplyCodes(sums, PanelOperand(x, i * 32), PanelOperand(w, i * 32), i > 0);
-      }
-      CommitProducts();
+      BeginBlock(sums);
       const Scales scales = next;
       if (step + 1 < num_steps) next = ScalesOf(at, rows, first_block + step + 1);
       WaitForProducts<0>();
-      HoldSums(sums);
-      ring_.Advance();
-      FreeStage();
-      // With `gated` the first half of the sums is gate's.
-#pragma unroll
-      for (int e = 0; e < kSums; ++e) {
-        total[e] = __fmaf_rn(scales.of(e / 2 % 2, e < kSums / 2 ? 0 : 1), sums[e], total[e]);
-      }
+      FoldBlock(sums, scales, total);
+    }
+  }
+
+  // A block is under way while the one before gets its scales, which were asked for when it began: neither products nor
+  // memory wait for the other. Two sets of sums take turns, without a branch between the beginning of a block and its end:
+  // at one the compiler would have products wait for each other.
+  __device__ __forceinline__ void MultiplyAhead(const TilePlace& at, const ScaledRows& rows,
+                                                int num_steps, int first_block,
+                                                float (&total)[kSums]) {
+    float even[kSums], odd[kSums];
+    Scales of_even, of_odd;
+    const auto begin = [&](int step, float(&sums)[kSums], Scales& scales) {
+      scales = ScalesOf(at, rows, first_block + step);
+      BeginBlock(sums);
+    };
+    begin(0, even, of_even);
+    int step = 0;
+#pragma unroll 1
+    for (; step + 2 < num_steps; step += 2) {
+      begin(step + 1, odd, of_odd);
+      WaitForProducts<1>();
+      FoldBlock(even, of_even, total);
+      begin(step + 2, even, of_even);
+      WaitForProducts<1>();
+      FoldBlock(odd, of_odd, total);
+    }
+    if (step + 1 < num_steps) {
+      begin(step + 1, odd, of_odd);
+      WaitForProducts<1>();
+      FoldBlock(even, of_even, total);
+      WaitForProducts<0>();
+      FoldBlock(odd, of_odd, total);
+    } else {
+      WaitForProducts<0>();
+      FoldBlock(even, of_even, total);
     }
   }
 
@@ -297,7 +353,7 @@ class Consumer {
 template <class P>
 __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     WarpgroupTiles(const __grid_constant__ TileParams p,
-                   const __grid_constant__ WeightBoxes boxes) {
+                   const __grid_constant__ ProductBoxes boxes) {
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<SharedStages<P>*>(memory);
   if (threadIdx.x == 0) {
@@ -322,14 +378,20 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
   const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (role == kConsumers) {
     GiveRegistersBack<kProducerRegisters>();
-    BoxProducer<P, SharedStages<P>> producer(p, boxes, shared);
+    BoxProducer<P, SharedStages<P>> producer(p, boxes.w, P::kXInBoxes ? &boxes.x : nullptr, shared);
     RunTiles(tiles, producer);
-    if constexpr (P::kPair) producer.WaitUntilAllIsFree();  // the other arrives here no more
+    producer.End();
   } else {
     TakeRegisters<kConsumerRegisters>();
     Consumer<P> consumer(p, shared, role);
     RunTiles(tiles, consumer);
   }
+}
+
+template <class P>
+ProductBoxes BoxesFor(const TileParams& p) {
+  if constexpr (P::kXInBoxes) return ProductBoxesOf<P>(p);
+  return {.w = BoxesOf<P>(p), .x = {}};
 }
 
 template <class P>
@@ -346,7 +408,7 @@ void LaunchKernel(const TileParams& p, const Stream& stream) {
                .block = dim3(kRoles * kWarpgroup),
                .shared_bytes = static_cast<size_t>(kBytes),
                .cluster = P::kCtas},
-              stream, p, BoxesOf<P>(p));
+              stream, p, BoxesFor<P>(p));
 }
 
 template <TileMath kMath, bool kPair>
