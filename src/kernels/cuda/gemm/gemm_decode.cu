@@ -243,14 +243,15 @@ void LaunchDecode(const TileParams& p, const Stream& stream) {
 }
 
 // Fewer would leave multiprocessors without work that tiles of 64 outputs have for them.
+template <int kTileRows>
 bool HasATileForAll(const TileParams& p) {
-  return MostTiles<CodesTile<16, 128, false>>(p) >= kMultiprocessors;
+  return MostTiles<CodesTile<kTileRows, 128, false>>(p) >= kMultiprocessors;
 }
 
 template <int kTileRows>
 void LaunchCodesOf(const TileParams& p, const Stream& stream) {
   if (p.x_index != nullptr) return LaunchDecode<CodesTile<kTileRows, 128, true>>(p, stream);
-  if (p.offsets != nullptr || (p.num_splits == 1 && HasATileForAll(p))) {
+  if (p.offsets != nullptr || (p.num_splits == 1 && HasATileForAll<kTileRows>(p))) {
     return LaunchDecode<CodesTile<kTileRows, 128, false>>(p, stream);
   }
   LaunchDecode<CodesTile<kTileRows, 64, false>>(p, stream);
