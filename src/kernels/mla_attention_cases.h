@@ -3,10 +3,13 @@
 #define QUIRE_KERNELS_MLA_ATTENTION_CASES_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "attn/kv_layout.h"
+#include "base/executor.h"
+#include "kernels/cpu/store.h"
 #include "testing/paged_batch.h"
 
 namespace quire::testing {
@@ -95,6 +98,18 @@ inline std::vector<int64_t> PathOf(const std::vector<int32_t>& parents, int64_t 
   for (int64_t i = node; i >= 0; i = parents[static_cast<size_t>(i)]) path.push_back(i);
   std::reverse(path.begin(), path.end());
   return path;
+}
+
+// Has all 576 values of a key be `value`.
+inline void OverwriteRow(const PagedBatch& batch, size_t seq, int64_t position, float value) {
+  SerialExecutor executor;
+  const Slot slot = batch.SlotAt(seq, position);
+  const std::vector<float> row(576, value);
+  cpu::StoreWrite({.store = batch.store(),
+                   .slots = {&slot, 1},
+                   .latent = ConstTensorView(row.data(), {1, 512}),
+                   .rope = ConstTensorView(row.data() + 512, {1, 64})},
+                  executor);
 }
 
 }  // namespace quire::testing

@@ -16,7 +16,6 @@
 #include "device/buffer.h"
 #include "device/thread_pool.h"
 #include "kernels/cpu/mla_attention.h"
-#include "kernels/cpu/store.h"
 #include "kernels/mla_attention_cases.h"
 #include "testing/active_faults.h"
 #include "testing/compare.h"
@@ -38,6 +37,7 @@ using testing::kScale;
 using testing::kTree;
 using testing::MixedSequences;
 using testing::MlaRun;
+using testing::OverwriteRow;
 using testing::PagedBatch;
 using testing::PagedBatchShape;
 using testing::PathOf;
@@ -276,17 +276,6 @@ TEST(MlaAttentionTest, ADraftLevelSeesItsOwnAncestorsOnly) {
 }
 
 // ---- Numbers that are not finite ----
-
-void OverwriteRow(const PagedBatch& batch, size_t seq, int64_t position, float value) {
-  SerialExecutor executor;
-  const Slot slot = batch.SlotAt(seq, position);
-  const std::vector<float> row(576, value);
-  cpu::StoreWrite({.store = batch.store(),
-                   .slots = {&slot, 1},
-                   .latent = ConstTensorView(row.data(), {1, 512}),
-                   .rope = ConstTensorView(row.data() + 512, {1, 64})},
-                  executor);
-}
 
 TEST(MlaAttentionTest, AKeyThatIsNotFiniteReachesOnlyTheQueriesThatSeeIt) {
   ThreadPool executor(2);

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/store.h"
 #include "kernels/cuda/mla_attention/mla_attention_testing.h"
 #include "kernels/mla_attention_cases.h"
 #include "testing/active_faults.h"
@@ -30,6 +29,7 @@ using testing::ErrorMessage;
 using testing::kAttentionCases;
 using testing::kScale;
 using testing::kTree;
+using testing::OverwriteRow;
 using testing::PagedBatch;
 using testing::PagedBatchShape;
 using testing::ReferenceAttention;
@@ -149,18 +149,6 @@ ReferenceAttention ReferenceOf(const PagedBatch& batch, MlaKernel kernel) {
 void ExpectNear(const ReferenceAttention& reference, const AttentionResult& result) {
   EXPECT_EQ(testing::Mismatch(result.out, reference.out, reference.out_bound), "");
   EXPECT_EQ(testing::Mismatch(result.lse, reference.lse, reference.lse_bound), "");
-}
-
-// All 576 values of a key.
-void OverwriteRow(const PagedBatch& batch, size_t seq, int64_t position, float value) {
-  SerialExecutor executor;
-  const Slot slot = batch.SlotAt(seq, position);
-  const std::vector<float> row(576, value);
-  cpu::StoreWrite({.store = batch.store(),
-                   .slots = {&slot, 1},
-                   .latent = ConstTensorView(row.data(), {1, 512}),
-                   .rope = ConstTensorView(row.data() + 512, {1, 64})},
-                  executor);
 }
 
 void ExpectNaN(const AttentionResult& result, const PagedBatchShape& shape, int64_t token) {
