@@ -328,6 +328,13 @@ class ScoreTest(CliTest):
         first = self.run_json(*args, "--load-format", "dummy")
         self.assertEqual(self.run_json(*args, "--load-format", "dummy"), first)
 
+    def test_dummy_tokens_are_text(self):
+        # Most of its 320 tokens are bytes, several of which may be one character.
+        text = self.run_ok("generate", SPARSE, "a b", "--load-format", "dummy", "--max-tokens", 40)
+        self.assertGreater(len(text), 20)
+        self.assert_refused(["no chat template", "its tokens are made up"], "generate", SPARSE,
+                            "Hello", "--chat", "--load-format", "dummy")
+
     def test_nothing_leaks(self):
         self.run_ok("score", V3_GROUPS, "--tokens", "5,6,7", "--continue", 3,
                     env={"ASAN_OPTIONS": "detect_leaks=1"})

@@ -85,7 +85,8 @@ void AddWhichModel(FlagReader& reader, ModelFlags& flags) {
       });
   add({"--load-format", "FORMAT", "auto",
        "auto or safetensors: the weights of the folder's files;\n"
-       "dummy: made-up weights, where config.json is all there is"},
+       "dummy: made-up weights, and tokens where no tokenizer is there:\n"
+       "config.json will do"},
       flags.load_format, ParseLoadFormat);
   add({"--device", "DEVICE", "cpu",
        "What computes: cpu, or cuda, a Hopper GPU (H100, H200), if quire was built for it"},

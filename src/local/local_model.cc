@@ -36,6 +36,14 @@ int32_t RanksOfMemory(DeviceKind device, const LocalOptions& options, int32_t nu
   return device == DeviceKind::kCpu ? options.ranks_of_machine : 1;
 }
 
+// A folder that is a config alone, as bench/models has them, can be served with made-up weights.
+TextModel OpenText(const OpenedModel& model) {
+  if (model.format == LoadFormat::kDummy && !HasTokenizer(model.folder)) {
+    return MakeUpTextModel(model.config->vocab_size);
+  }
+  return OpenTextModel(model.folder);
+}
+
 // Published folders are right; one that is not is better known before its first strange answer.
 void WarnOfVocabulary(const Tokenizer& tokenizer, const ModelConfig& config,
                       const LoadEvents& events) {
@@ -329,7 +337,7 @@ LocalModel StartLocalModel(OpenedModel opened, const LocalOptions& options) {
   LocalModel model;
   model.folder = opened.folder;
   model.device = ChooseDevice(options.device);
-  model.text = std::make_unique<const TextModel>(OpenTextModel(model.folder));
+  model.text = std::make_unique<const TextModel>(OpenText(opened));
   if (options.events.opened) options.events.opened(*model.text);
   WarnOfVocabulary(*model.text->tokenizer, *opened.config, options.events);
   const Speculation& speculation = options.speculation;

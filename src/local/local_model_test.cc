@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -165,6 +166,24 @@ std::filesystem::path FolderWith(const std::string& key, int value) {
 
 std::filesystem::path FolderWithDraftLayers(int num_layers) {
   return FolderWith("num_nextn_predict_layers", num_layers);
+}
+
+TEST(LocalModelTest, MadeUpWeightsAndNoTokenizerGiveMadeUpTokensThatAreAllText) {
+  const std::filesystem::path folder = FolderWith("vocab_size", 1000);
+  std::filesystem::remove(folder / "tokenizer.json");
+  const LocalModel model = OpenLocalModel(folder, SmallOptions());
+  EXPECT_EQ(model.text->tokenizer->vocab_size(), 1000);
+  EXPECT_EQ(model.text->chat, std::nullopt);
+  EXPECT_EQ(model.text->no_chat, "its tokens are made up, since its folder has no tokenizer");
+  // Most are words: bytes by themselves may be no character.
+  const TextRequest request{
+      .tokens = {.prompt = EncodePrompt(*model.text, "Once upon a time"), .max_tokens = 40}};
+  const std::string text = GenerateText(*model.answers, request).at(0).text.content;
+  EXPECT_GT(std::ranges::count(text, ' '), 20) << text;
+
+  LocalOptions files = SmallOptions();
+  files.load_format = LoadFormat::kSafetensors;
+  EXPECT_NE(ErrorMessage(ErrorCode::kInvalidArgument, [&] { OpenLocalModel(folder, files); }), "");
 }
 
 TEST(LocalModelTest, ADraftLayerGuessesAndChangesNoAnswer) {

@@ -15,6 +15,7 @@ OpenedModel OpenModel(const fs::path& folder, LoadFormat format) {
   Require(fs::is_directory(folder), "model: expected a folder with config.json, got {}{}",
           QuoteForMessage(folder.string()), fs::exists(folder) ? "" : ", which does not exist");
   OpenedModel model{.folder = folder,
+                    .format = format,
                     .config = std::make_unique<const ModelConfig>(ReadModelConfig(folder)),
                     .weights = nullptr};
   if (format == LoadFormat::kDummy) {

@@ -18,6 +18,7 @@ enum class LoadFormat { kAuto, kSafetensors, kDummy };
 // Nothing has been read but the config and the headers of the weight files.
 struct OpenedModel {
   std::filesystem::path folder;
+  LoadFormat format = LoadFormat::kAuto;
   std::unique_ptr<const ModelConfig> config;  // on its own, because the weights refer to it
   std::unique_ptr<WeightSource> weights;
   std::optional<OpenedHead> head = {};  // an EAGLE-3 head that drafts for it (model/eagle.h)

@@ -12,6 +12,14 @@
 namespace quire {
 namespace {
 
+constexpr const char* kJsonFile = "tokenizer.json";
+constexpr const char* kTiktokenFile = "tiktoken.model";
+
+bool HasFile(const std::filesystem::path& folder, const char* name) {
+  std::error_code ignored;
+  return std::filesystem::exists(folder / name, ignored);
+}
+
 // One text on its way to ids.
 class Encoding {
  public:
@@ -124,16 +132,19 @@ std::optional<int32_t> Tokenizer::unk() const { return parts_->roles.unk; }
 
 const TokenDecoder& Tokenizer::decoder() const { return parts_->decoder; }
 
+bool HasTokenizer(const std::filesystem::path& folder) {
+  return HasFile(folder, kJsonFile) || HasFile(folder, kTiktokenFile);
+}
+
 std::unique_ptr<const Tokenizer> OpenTokenizer(const std::filesystem::path& folder) {
-  std::error_code ignored;
-  if (std::filesystem::exists(folder / "tokenizer.json", ignored)) {
+  if (HasFile(folder, kJsonFile)) {
     return std::make_unique<const Tokenizer>(ReadTokenizerJson(folder));
   }
-  if (std::filesystem::exists(folder / "tiktoken.model", ignored)) {
+  if (HasFile(folder, kTiktokenFile)) {
     return std::make_unique<const Tokenizer>(ReadTiktoken(folder));
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              "{}: expected tokenizer.json or tiktoken.model, found neither", folder.string());
+  throw Error(ErrorCode::kInvalidArgument, "{}: expected {} or {}, found neither", folder.string(),
+              kJsonFile, kTiktokenFile);
 }
 
 }  // namespace quire

@@ -107,6 +107,9 @@ class Tokenizer {
   std::unique_ptr<const TokenizerParts> parts_;
 };
 
+// Whether a model folder has the files of one, right or not.
+bool HasTokenizer(const std::filesystem::path& folder);
+
 // Reads the tokenizer of a model folder. Throws Error(kInvalidArgument) with the file, the key, the
 // expected and the actual.
 std::unique_ptr<const Tokenizer> OpenTokenizer(const std::filesystem::path& folder);

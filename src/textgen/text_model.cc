@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "step/sampling_params.h"
+#include "text/made_up_tokenizer.h"
 
 namespace quire {
 
@@ -27,6 +28,13 @@ TextModel OpenTextModel(const std::filesystem::path& folder) {
   } catch (const Error& error) {
     model.no_chat = error.what();
   }
+  return model;
+}
+
+TextModel MakeUpTextModel(int64_t vocab_size) {
+  TextModel model;
+  model.tokenizer = MakeUpTokenizer(vocab_size);
+  model.no_chat = "its tokens are made up, since its folder has no tokenizer";
   return model;
 }
 

@@ -30,6 +30,9 @@ struct TextModel {
 
 // Throws Error(kInvalidArgument), with the file, the key, the expected and the actual.
 TextModel OpenTextModel(const std::filesystem::path& folder);
+// Of a model whose weights are made up, and whose folder has no tokenizer: its tokens are made up, too
+// (text/made_up_tokenizer.h). It does not chat, and nothing but a limit ends its answers.
+TextModel MakeUpTextModel(int64_t vocab_size);
 
 // The tokens of a text to be continued, with what the tokenizer puts before every text. `stop` as in
 // EncodeOptions.

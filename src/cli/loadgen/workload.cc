@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <numbers>
 
 #include "cli/parse.h"
+#include "text/common_words.h"
 
 namespace quire::cli {
 namespace {
@@ -16,19 +16,6 @@ constexpr int64_t kMaxRequestLength = 1'000'000;
 constexpr std::string_view kLognormal = "lognormal:";
 constexpr uint32_t kLengths = 0;
 constexpr uint32_t kWords = 1;
-
-// Short and common: with its space, each is one token of most large vocabularies.
-constexpr const char* kVocabulary[] = {
-    "the",   "of",    "and",   "to",    "in",    "is",    "that",  "for",   "it",   "as",
-    "was",   "with",  "be",    "by",    "on",    "not",   "he",    "his",   "are",  "or",
-    "at",    "from",  "this",  "an",    "had",   "which", "you",   "one",   "we",   "all",
-    "her",   "she",   "there", "would", "their", "him",   "been",  "has",   "when", "who",
-    "will",  "more",  "no",    "if",    "out",   "so",    "said",  "what",  "up",   "its",
-    "about", "into",  "than",  "them",  "can",   "only",  "other", "new",   "some", "could",
-    "time",  "these", "two",   "may",   "then",  "do",    "first", "any",   "my",   "now",
-    "such",  "like",  "our",   "over",  "man",   "me",    "even",  "most",  "made", "after",
-    "also",  "did",   "many",  "must",  "years", "back",  "way",   "well",  "down", "work",
-    "know",  "good",  "house", "water", "line",  "place", "right", "world", "hand", "light"};
 
 std::vector<double> ParseNumbers(std::string_view where, std::string_view text) {
   std::vector<double> numbers;
@@ -115,7 +102,7 @@ std::string Workload::DrawWords(int64_t count) {
   std::string text;
   for (int64_t i = 0; i < count; ++i) {
     if (i > 0) text += ' ';
-    text += kVocabulary[words_() % std::size(kVocabulary)];
+    text += CommonWords()[words_() % CommonWords().size()];
   }
   return text;
 }
