@@ -42,8 +42,8 @@ SUITES = (
           "CudaRouteAndSortTest.*:*/CudaRoute*SeedsTest.*/0:CudaRouterTest.Only*:CudaCombine*", 8),
     Suite("products, experts", "kernels/cuda_kernels_test", "CudaGemm*:CudaExpert*", 5,
           "CudaGemmTest.HeadsAre*:CudaGemmTest.RowsAreQuantised*:CudaGemmTest.RepeatsHave*:"
-          "CudaExpertGemmTest.EqualsALoop*:CudaGemmTest.CodesAre*:CudaGemmPlannerTest.FewRowsKeep*:"
-          "CudaGemmBoxedTest.WhatIsNotFinite*", 2),
+          "CudaExpertGemmTest.EqualsALoop*:CudaExpertGemmTest.AFewTiles*:CudaGemmTest.CodesAre*:"
+          "CudaGemmPlannerTest.FewRowsKeep*:CudaGemmBoxedTest.WhatIsNotFinite*", 2),
     Suite("attention", "kernels/cuda_kernels_test", "*CudaMla*:CudaMhaPrefill*", 16,
           "*/CudaMlaSmallTest.*:*/CudaMlaSmallTreeTest.*:CudaMlaSmallMergeTest.*:"
           "CudaMhaPrefillTest.AKeyThat*", 10),

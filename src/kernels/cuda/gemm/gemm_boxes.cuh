@@ -316,7 +316,13 @@ WeightBoxes BoxesOf(const TileParams& p) {
   return boxes;
 }
 
-// Rows of x, too. Those of experts follow each other.
+// Whether each matrix has rows of x of its own. Those of experts follow each other, and matrices may share theirs: a
+// stride of 0 is none that the copy engine's maps are said to take.
+__host__ __device__ inline bool HasRowsOfBatches(const TileParams& p) {
+  return p.offsets == nullptr && p.x_batch_bytes != 0;
+}
+
+// Rows of x, too.
 struct ProductBoxes {
   WeightBoxes w;
   CUtensorMap x;
@@ -324,7 +330,7 @@ struct ProductBoxes {
 
 template <class P>
 ProductBoxes ProductBoxesOf(const TileParams& p) {
-  const int64_t batches = p.offsets != nullptr ? 1 : p.num_batches;
+  const int64_t batches = HasRowsOfBatches(p) ? p.num_batches : 1;
   return {
       .w = BoxesOf<P>(p),
       .x = MakeTensorMap({.data = p.x,
@@ -457,7 +463,7 @@ class BoxProducer {
   __device__ __forceinline__ void AskForTile(const TilePlace& at) {
     static_assert(Stage::kPanels == 1 && !P::kIndexed && !P::kBringsScales);
     static_assert(!P::kBeginsAhead && !P::kOneRange);
-    const int batch = p_.offsets == nullptr ? at.batch : 0;
+    const int batch = HasRowsOfBatches(p_) ? at.batch : 0;
     for (int i = 0; i < p_.num_splits; ++i) {
       const InputRange<P::kStepInputs> range(p_, i);
       for (int input = range.begin; input < range.end; input += P::kStepInputs) {

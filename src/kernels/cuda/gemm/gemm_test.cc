@@ -195,27 +195,34 @@ TEST(CudaGemmTest, ManyOutputsOfFewRowsHaveTheBitsOfOtherTiles) {
   }
 }
 
-// Pairs of row tiles that share their weights, beside tiles that do not: an odd last row tile, alone and behind a group
-// of eight; one, two, three and fourteen columns of tiles; more tiles than CTAs, and longer ones than there are stages;
-// two ranges of inputs.
-TEST(CudaGemmTest, PairsOfRowTilesHaveTheBitsOfSingleOnes) {
-  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+// An odd last row tile, alone and behind a group of eight; one, two, three and fourteen columns of tiles; more tiles than
+// CTAs, and longer ones than there are stages; two ranges of inputs. All rows by the other tile, some by `tile`.
+void ExpectSameBits(Form form, TileSize tile, TileSize other) {
   for (const MatrixShape shape :
        {MatrixShape{130, 72}, MatrixShape{512, 712}, MatrixShape{700, 520}, MatrixShape{300, 1100},
         MatrixShape{3400, 328}}) {
-    for (Form form : {Form::kBf16, Form::kFp8}) {
-      const MadeUpMatrix matrix({.format = FormatOf(form), .shape = shape});
-      const Products products(matrix, form, Spread::kAligned);
-      const std::vector<float> x = MadeUpX(8, 1300 * shape.inputs);
-      const std::vector<float> expected = products.Run(x, DType::kF32, {}, TileSize::kPrefill);
-      for (int64_t rows : {1, 127, 128, 129, 256, 257, 385, 1024, 1025, 1300}) {
-        const std::vector<float> some(x.begin(), x.begin() + rows * shape.inputs);
-        const std::vector<float> y = products.Run(some, DType::kF32, {}, TileSize::kPrefillPair);
-        EXPECT_EQ(BitMismatch(y, std::span(expected).first(y.size())), "")
-            << FormName(form) << ", " << shape.outputs << " outputs, " << rows << " rows";
-      }
+    const MadeUpMatrix matrix({.format = FormatOf(form), .shape = shape});
+    const Products products(matrix, form, Spread::kAligned);
+    const std::vector<float> x = MadeUpX(8, 1300 * shape.inputs);
+    const std::vector<float> expected = products.Run(x, DType::kF32, {}, other);
+    for (int64_t rows : {1, 127, 128, 129, 256, 257, 385, 1024, 1025, 1300}) {
+      const std::vector<float> some(x.begin(), x.begin() + rows * shape.inputs);
+      const std::vector<float> y = products.Run(some, DType::kF32, {}, tile);
+      EXPECT_EQ(BitMismatch(y, std::span(expected).first(y.size())), "")
+          << shape.outputs << " outputs, " << rows << " rows";
     }
   }
+}
+
+// Pairs share their weights, beside tiles that do not.
+TEST(CudaGemmTest, PairsOfRowTilesHaveTheBitsOfSingleOnes) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  ExpectSameBits(Form::kBf16, TileSize::kPrefillPair, TileSize::kPrefill);
+}
+
+TEST(CudaGemmTest, LargeTilesOfCodesHaveTheBitsOfSmallOnes) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  ExpectSameBits(Form::kFp8, TileSize::kPrefill, TileSize::kMedium);
 }
 
 TEST(CudaGemmTest, RepeatsHaveTheSameBits) {
@@ -259,6 +266,32 @@ TEST(CudaGemmTest, HeadsAreProductsOfTheirOwn) {
             << WeightFormatName(format) << ", " << rows << " rows";
       }
     }
+  }
+}
+
+TEST(CudaGemmTest, MatricesMayShareTheirRowsOfX) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const MatrixShape shape{72, 48};
+  const Stream stream;
+  const MadeUpMatrix a({.shape = shape}), b({.shape = shape, .first_output = 9});
+  const DeviceWeights weights({&a, &b, &a}, Spread::kAligned);
+  for (int64_t rows : {1, 20, 70, 130}) {
+    const DeviceRows x(MadeUpX(2, rows * shape.inputs), shape.inputs, Spread::kAligned);
+    const DeviceOutput together(rows, 3 * shape.outputs, DType::kBf16, Spread::kAligned);
+    const DeviceOutput single(rows, 3 * shape.outputs, DType::kBf16, Spread::kAligned);
+    Gemm({.x = x.view(),
+          .w = weights.view(),
+          .y = together.view().Columns(0, shape.outputs),
+          .x_step = 0,
+          .y_step = shape.outputs},
+         stream);
+    for (int64_t i = 0; i < 3; ++i) {
+      Gemm({.x = x.view(),
+            .w = weights.at(i),
+            .y = single.view().Columns(i * shape.outputs, shape.outputs)},
+           stream);
+    }
+    EXPECT_EQ(BitMismatch(together.Values(stream), single.Values(stream)), "") << rows << " rows";
   }
 }
 
@@ -424,9 +457,16 @@ TEST(TileChoiceTest, FormatsChooseTheMath) {
   EXPECT_EQ(ChooseTile({}, {}, weights, 1).math, TileMath::kBf16);
   weights.format = WeightFormat::kFp8Block;
   EXPECT_EQ(ChooseTile({}, {}, weights, 1).math, TileMath::kFp8KeepX);
-  EXPECT_EQ(ChooseTile({}, {}, weights, 129).size, TileSize::kPrefill);  // no warpgroups, no pairs
   Fp8E4m3 code;
-  EXPECT_EQ(ChooseTile({}, {.codes = &code}, weights, 1).math, TileMath::kFp8);
+  const QuantisedRows codes{.codes = &code};
+  EXPECT_EQ(ChooseTile({}, codes, weights, 1).math, TileMath::kFp8);
+  // Experts of bf16 alone have pairs.
+  const int32_t offsets = 0;
+  const TileParams of_experts{.offsets = &offsets};
+  EXPECT_EQ(ChooseTile(of_experts, {}, weights, 129).size, TileSize::kPrefill);
+  EXPECT_EQ(ChooseTile(of_experts, codes, weights, 129).size, TileSize::kPrefill);
+  EXPECT_EQ(ChooseTile(of_experts, codes, weights, 129, TileSize::kPrefillPair).size,
+            TileSize::kPrefill);
 }
 
 TEST(CudaGemmTest, WrongArgumentsAreRefusedByName) {

@@ -146,8 +146,7 @@ TEST(CudaExpertGemmTest, ManyLongTilesHaveTheBitsOfOtherSizes) {
 }
 
 // Experts with even and odd numbers of row tiles, one and none; and one with all rows. One to three columns of tiles.
-TEST(CudaExpertGemmTest, PairsOfRowTilesHaveTheBitsOfSingleOnes) {
-  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+void ExpectExpertsHaveSameBits(Form form, TileSize tile, TileSize other) {
   const std::vector<int64_t> edges = {0, 1, 127, 128, 129, 257, 0, 384, 64, 300, 0};
   std::vector<int64_t> many;
   for (int i = 0; i < 4; ++i) many.insert(many.end(), edges.begin(), edges.end());
@@ -159,22 +158,50 @@ TEST(CudaExpertGemmTest, PairsOfRowTilesHaveTheBitsOfSingleOnes) {
       const std::vector<float> x = MadeUpX(19, rows * shape.inputs);
       std::vector<int32_t> index;
       for (int64_t r = 0; r < rows; ++r) index.push_back(static_cast<int32_t>(r * 7919 % rows));
-      for (Form form : {Form::kBf16, Form::kFp8}) {
-        for (Op op : {Op::kPlain, Op::kGated}) {
-          SCOPED_TRACE(fmt::format("{} experts, {} outputs, form {}, {}", counts.size(),
-                                   shape.outputs, static_cast<int>(form),
-                                   op == Op::kGated ? "gated" : "plain"));
-          const Experts experts(shape, std::ssize(counts), form, op, Spread::kAligned);
-          const auto run = [&](const std::vector<int32_t>& of, TileSize tile) {
-            return experts.RunIndexed(x, of, offsets, DType::kF32, tile);
-          };
-          EXPECT_EQ(BitMismatch(run(index, TileSize::kPrefillPair), run(index, TileSize::kPrefill)),
-                    "");
-          EXPECT_EQ(BitMismatch(run({}, TileSize::kPrefillPair), run({}, TileSize::kPrefill)), "");
-        }
+      for (Op op : {Op::kPlain, Op::kGated}) {
+        SCOPED_TRACE(fmt::format("{} experts, {} outputs, {}", counts.size(), shape.outputs,
+                                 op == Op::kGated ? "gated" : "plain"));
+        const Experts experts(shape, std::ssize(counts), form, op, Spread::kAligned);
+        const auto run = [&](const std::vector<int32_t>& of, TileSize size) {
+          return experts.RunIndexed(x, of, offsets, DType::kF32, size);
+        };
+        EXPECT_EQ(BitMismatch(run(index, tile), run(index, other)), "");
+        EXPECT_EQ(BitMismatch(run({}, tile), run({}, other)), "");
       }
     }
   }
+}
+
+TEST(CudaExpertGemmTest, PairsOfRowTilesHaveTheBitsOfSingleOnes) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  ExpectExpertsHaveSameBits(Form::kBf16, TileSize::kPrefillPair, TileSize::kPrefill);
+}
+
+TEST(CudaExpertGemmTest, LargeTilesOfCodesHaveTheBitsOfSmallOnes) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  ExpectExpertsHaveSameBits(Form::kFp8, TileSize::kPrefill, TileSize::kMedium);
+}
+
+// Small enough for tools that see every access: rows that a producer copies by an index, several tiles of them, and more
+// steps than there are stages.
+TEST(CudaExpertGemmTest, AFewTilesOfIndexedRowsAreThoseGathered) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const MatrixShape shape{136, 1032};
+  const std::vector<int32_t> offsets = {0, 150, 150, 280};
+  const std::vector<float> x = MadeUpX(20, offsets.back() * shape.inputs);
+  std::vector<int32_t> index;
+  for (int32_t r = 0; r < offsets.back(); ++r) index.push_back(r * 79 % offsets.back());
+  const std::vector<float> gathered = Gathered(x, shape.inputs, index);
+  const auto expect_same = [&](Form form, TileSize tile) {
+    const Experts experts(shape, 3, form, Op::kGated, Spread::kAligned);
+    EXPECT_EQ(BitMismatch(experts.RunIndexed(x, index, offsets, DType::kBf16, tile),
+                          experts.Run(gathered, offsets, DType::kBf16, tile)),
+              "")
+        << "form " << static_cast<int>(form) << ", tile " << static_cast<int>(tile);
+  };
+  expect_same(Form::kBf16, TileSize::kPrefill);
+  expect_same(Form::kBf16, TileSize::kPrefillPair);
+  expect_same(Form::kFp8, TileSize::kPrefill);
 }
 
 TEST(CudaExpertGemmTest, RowsOfAnIndexAreThoseGatheredBitForBit) {
