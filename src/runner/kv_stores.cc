@@ -33,7 +33,8 @@ KvFormat IndexKeyFormat(const ModelConfig& config, const RunnerOptions& options)
 std::vector<KvLayout> StoreLayouts(const ModelConfig& config, const RunnerOptions& options) {
   const KvLayout latent(options.kv_format, AttentionShape(config).dims, options.page_size);
   std::vector<KvLayout> layouts(static_cast<size_t>(config.num_layers()), latent);
-  std::vector<KvLayout> of_draft(config.drafts ? 1 : 0, latent);
+  std::vector<KvLayout> of_draft;
+  if (config.drafts) of_draft.push_back(latent);
   if (config.indexer) {
     const KvLayout keys(IndexKeyFormat(config, options),
                         {.latent_dim = config.indexer->head_dim, .rope_dim = 0}, options.page_size);
