@@ -624,6 +624,22 @@ class EvalTest(CliTest):
         # It is given up early: nobody waits for so many time-outs.
         self.assertLess(json.loads(report.read_text())["questions"], 10)
 
+    def test_what_the_other_mode_has_is_refused(self):
+        data, url = self.questions(1), f"http://127.0.0.1:{self.closed_port()}"
+        for flags, name in (([TINY_CHAT], "MODEL"), (["--model", TINY_CHAT], "--model"),
+                            (["--page-size", 32], "--page-size"),
+                            (["--speculative-algorithm", "ngram"], "--speculative-algorithm"),
+                            (["--disable-radix-cache"], "--disable-radix-cache")):
+            with self.subTest(name=name):
+                self.assert_refused([f"{name}: expected without --url"], "eval", "--url", url,
+                                    "--data", data, *flags)
+        for flags in (["--served-model-name", "x"], ["--api-key", "x"]):
+            with self.subTest(name=flags[0]):
+                self.assert_refused([f"{flags[0]}: expected --url"], "eval", TINY_CHAT,
+                                    "--load-format", "dummy", "--data", data, *flags)
+        self.assert_refused(["url 'nowhere'", "expected http://"], "eval", "--url", "nowhere",
+                            "--data", data)
+
     def test_interrupt_shows_what_there_is(self):
         # One question at a time: a server that never ends is asked the second.
         server = socket.create_server(("127.0.0.1", 0))

@@ -68,6 +68,8 @@ class ServerAnswerer final : public Answerer {
   ServerAnswerer(ServerAddress server, const Interrupt& interrupt)
       : server_(std::move(server)), interrupt_(interrupt) {
     server_.url = WithoutVersion(std::move(server_.url));
+    asio::io_context io;
+    HttpClient(io, {.url = server_.url});  // a url that is none is refused here, not as an answer
   }
 
   GivenAnswer Ask(const std::string& question, const AskOptions& options) override {

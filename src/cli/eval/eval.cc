@@ -31,6 +31,7 @@ namespace quire::cli {
 namespace {
 
 constexpr int64_t kMaxConcurrency = 1024;
+constexpr const char* kOwnGroup = "Options";  // where flags are that have no heading
 
 struct EvalFlags {
   ModelFlags model = {};
@@ -63,7 +64,8 @@ struct EvalRun {
 
 // ---- Asking ----
 
-// On one line: how many are done, and how many of them are right.
+// How many are done, and how many of them are right: on one line of a terminal; elsewhere a line
+// now and then.
 class EvalProgress {
  public:
   explicit EvalProgress(size_t total) : total_(total) {}
@@ -72,15 +74,23 @@ class EvalProgress {
     const std::lock_guard lock(mutex_);
     ++num_done_;
     num_right_ += is_right;
-    line_.Show(
-        fmt::format("{} {}/{} questions, {} right", Bar(Part()), num_done_, total_, num_right_));
+    const std::string text =
+        fmt::format("{} {}/{} questions, {} right", Bar(Part()), num_done_, total_, num_right_);
+    if (line_.is_terminal()) return line_.Show(text);
+    if (Clock::now() < next_line_) return;
+    next_line_ = Clock::now() + kBetweenLines;
+    fmt::print(stderr, "{}\n", text);
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds kBetweenLines{10};
+
   double Part() const { return static_cast<double>(num_done_) / static_cast<double>(total_); }
 
   std::mutex mutex_;
   StatusLine line_;
+  Clock::time_point next_line_ = Clock::now() + kBetweenLines;
   size_t total_;
   size_t num_done_ = 0;
   size_t num_right_ = 0;
@@ -310,6 +320,19 @@ void RunEval(EvalFlags flags) {
   throw Exit{kInterruptedCode};
 }
 
+// Flags of the other mode would do nothing, and the result would be taken for what they ask for.
+// What the environment holds is no request.
+void RefuseWhatDoesNothing(const FlagReader& reader, bool with_url) {
+  for (const auto& [name, group] : reader.Typed()) {
+    const bool is_of_server = name == "--served-model-name" || name == "--api-key";
+    const bool is_of_model = group != kOwnGroup || name == "--disable-radix-cache";
+    Require(!is_of_server || with_url, "{}: expected --url with it, got none", name);
+    Require(!is_of_model || !with_url,
+            "{}: expected without --url, which asks a server and loads no model, got both{}", name,
+            name == "--model" ? "; --served-model-name names the server's model" : "");
+  }
+}
+
 void AddEvalFlags(FlagReader& reader, EvalFlags& flags) {
   const auto text = [](const std::string&, const std::string& value) { return value; };
   const auto count = [](int64_t min, int64_t max) {
@@ -363,7 +386,10 @@ void AddEval(CLI::App& quire) {
        "the file.\n"
        "Ctrl-C ends it with what has been answered so far, and 130. Ends with 1 if nothing was "
        "answered.\n"},
-      AddEvalFlags, RunEval);
+      AddEvalFlags, [](const EvalFlags& flags, const FlagReader& reader) {
+        RefuseWhatDoesNothing(reader, !flags.server.url.empty());
+        RunEval(flags);
+      });
 }
 
 }  // namespace quire::cli
