@@ -76,6 +76,18 @@ void AddListening(FlagReader& reader, ServeFlags& flags) {
   add({"--tls-key-file", "FILE", "", "Private key (PEM)"}, flags.http.tls_key_file, ParseText);
 }
 
+// As a browser writes it, since the header is compared with it: no path, no slash at the end.
+std::string ParseOrigin(const std::string& where, const std::string& text) {
+  const size_t scheme = text.find("://");
+  const size_t host = scheme == std::string::npos ? text.size() : scheme + 3;
+  const bool is_origin =
+      scheme != 0 && host < text.size() && text.find_first_of("/?#@ \t", host) == std::string::npos;
+  Require(is_origin || text == "*" || text == "null",
+          "{}: expected scheme://host[:port] without a path, or *, got {}", where,
+          QuoteForMessage(text));
+  return text;
+}
+
 void AddAccess(FlagReader& reader, ServeFlags& flags) {
   const auto add = [&](const FlagText& text, auto& target, auto parse) {
     reader.Add(text, target, parse).Group("Who may ask").Twin();
@@ -89,7 +101,7 @@ void AddAccess(FlagReader& reader, ServeFlags& flags) {
   add({"--api-key-file", "FILE", "", "More keys, one a line; lines that begin with # are comments"},
       flags.api_key_file, ParseText);
   add({"--cors-origin", "ORIGIN", "", "Let pages of this origin ask; * for all"},
-      flags.origins.cors_origin, ParseText);
+      flags.origins.cors_origin, ParseOrigin);
   reader
       .AddList(
           {"--allowed-host", "NAME", "",

@@ -429,6 +429,12 @@ class FlagsTest(unittest.TestCase):
         for host in ("", "nowhere", "1.2.3", "192.0.2.1"):
             self.assert_refused(["--load-format", "dummy", "--port", 0, "--host", host], host)
 
+    def test_origins(self):
+        for origin in ("https://example.com/", "https://example.com/app", "example.com", "https://",
+                       "://example.com", "https://a.com https://b.com"):
+            self.assert_refused(["--load-format", "dummy", "--port", 0, "--cors-origin", origin],
+                                "--cors-origin", origin)
+
     def test_key_files(self):
         empty = self.folder / "empty"
         empty.write_text("\n\n")
