@@ -273,10 +273,12 @@ std::string LogLine(const AccessRecord& record, AccessLog format) {
   const std::string time = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   const double seconds = std::chrono::duration<double>(record.duration).count();
   if (format == AccessLog::kText) {
+    // What is no HTTP has no method, path or id; columns stay where they are.
+    const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text.c_str(); };
     std::string line =
-        fmt::format("{} {} {} {} {} {} {:.3f}s {}B {}", time, record.remote, record.method,
-                    record.path, record.status, HttpOutcomeName(record.outcome), seconds,
-                    record.response_bytes, record.note);
+        fmt::format("{} {} {} {} {} {} {:.3f}s {}B {}", time, record.remote, or_dash(record.method),
+                    or_dash(record.path), record.status, HttpOutcomeName(record.outcome), seconds,
+                    record.response_bytes, or_dash(record.note));
     for (const auto& [name, value] : record.values) line += fmt::format(" {}={:.6g}", name, value);
     if (!record.error.empty()) line += " " + record.error;
     return line;

@@ -34,9 +34,10 @@ void CheckRequest(const Request& request, const RunnerLimits& limits, int32_t ma
   Require(std::ssize(request.stop_tokens) <= kMaxRequestStops + kMaxModelStops,
           "stop tokens: expected at most {}, got {}", kMaxRequestStops + kMaxModelStops,
           request.stop_tokens.size());
-  for (const int32_t token : request.stop_tokens) {
-    Require(token >= 0 && token < limits.vocab_size, "stop token: expected 0..{}, got {}",
-            limits.vocab_size - 1, token);
+  for (size_t i = 0; i < request.stop_tokens.size(); ++i) {
+    const int32_t token = request.stop_tokens[i];
+    Require(token >= 0 && token < limits.vocab_size, "stop_token_ids[{}]: expected 0..{}, got {}",
+            i, limits.vocab_size - 1, token);
   }
   SamplingParams sampling = request.sampling;
   sampling.logit_bias = request.logit_bias;

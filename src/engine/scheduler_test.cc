@@ -1069,7 +1069,7 @@ TEST(SchedulerTest, RequestsThatCannotBeComputedAreRefused) {
   EXPECT_EQ(message([](Request& r) {
               r.stop_tokens = {3, 1000};
             }),
-            "stop token: expected 0..999, got 1000");
+            "stop_token_ids[1]: expected 0..999, got 1000");
   EXPECT_EQ(message([](Request& r) { r.stop_tokens.assign(1089, 7); }),
             "stop tokens: expected at most 1088, got 1089");
   EXPECT_EQ(message([](Request& r) { r.logit_bias.assign(1025, {.token = 7, .bias = 1}); }),

@@ -114,6 +114,10 @@ class BodyTest(BadInputTest):
                 self.assertEqual(response.status, 400)
                 self.assertTrue(response.error["param"].startswith("messages"), response.error)
 
+    def test_stop_tokens_beyond_the_vocabulary(self):
+        self.assert_refused(COMPLETIONS, {"prompt": "x", "stop_token_ids": [1, 1 << 20]},
+                            "stop_token_ids[1]", 1 << 20, param="stop_token_ids[1]")
+
     def test_unknown_model(self):
         for path, fields in ((COMPLETIONS, {"prompt": "x"}), (CHAT, {"messages": HELLO})):
             self.assert_refused(path, {"model": "gpt-5", **fields}, "gpt-5", "tiny_chat",
@@ -235,6 +239,12 @@ class HttpTest(BadInputTest):
         # No line ever ends.
         self.assert_raw_status(b"G" * (4 * MAX_HEADER), 431)
         self.assert_raw_status(head + b"y" * (4 * MAX_HEADER), 431)
+
+    def test_encoded_bodies(self):
+        for coding in (b"gzip", b"zstd"):
+            self.assert_raw_status(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                                   b"Content-Encoding: %s\r\nContent-Length: 15\r\n\r\n"
+                                   b'{"content":"a"}' % coding, 415)
 
     def test_what_is_no_http(self):
         for data in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"HELO mail\r\n\r\n",

@@ -264,6 +264,13 @@ const Service::Route& Service::CheckRoute(const HttpRequest& request, HttpHeader
                                          AllowedMethods(route), request.method));
   }
   CheckAccess(request, route.access);
+  // It would be read as JSON, and be none.
+  const std::string_view coding = request.headers.Find("Content-Encoding").value_or("identity");
+  if (!EqualIgnoringCase(coding, "identity")) {
+    throw ErrorOfStatus(415,
+                        fmt::format("Content-Encoding: expected a body that is not encoded, got {}",
+                                    QuoteForMessage(coding)));
+  }
   return route;
 }
 
