@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "cli/answer.h"
@@ -133,7 +134,7 @@ Chat::Next Chat::TakeInterrupt() {
 
 Chat::Next Chat::TakeLine(std::string_view line) {
   if (line.ends_with('\r')) line.remove_suffix(1);
-  if (line.empty()) return Next::kGoOn;
+  if (line.find_first_not_of(" \t") == std::string_view::npos) return Next::kGoOn;
   if (line.starts_with('/') && !line.starts_with("//")) return TakeCommand(line);
   Ask(line.starts_with("//") ? line.substr(1) : line);
   return Next::kGoOn;
@@ -158,7 +159,9 @@ Chat::Next Chat::TakeCommand(std::string_view line) {
   } else if (name == "/stats") {
     SayStats();
   } else {
-    Say("unknown command {}; /help lists those that there are\n", QuoteForMessage(name));
+    const std::vector<std::string> names{"/help", "/reset", "/system", "/stats", "/exit"};
+    Say("unknown command {}{}; /help lists those that there are\n", QuoteForMessage(name),
+        DidYouMean(name, names));
   }
   return Next::kGoOn;
 }

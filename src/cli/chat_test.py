@@ -225,12 +225,15 @@ class TerminalTest(TerminalCase):
         listed = terminal.say("/help")
         for word in ("/reset", "/system", "/stats", "/exit", "ctrl-C", "ctrl-D"):
             self.assertIn(word, listed)
-        self.assertRegex(terminal.say("/rest"), r'unknown command "/rest"; /help')
+        self.assertRegex(terminal.say("/rest"),
+                         r'unknown command "/rest"; did you mean /reset\?; /help')
+        self.assertRegex(terminal.say("/foo"), r'unknown command "/foo"; /help')
         self.assertIn('got "it"', terminal.say("/reset it"))
         answer = terminal.ask("Hello")
         self.assertRegex(terminal.say("/stats"),
                          rf"^1 answers, {answer.prompt_tokens} prompt tokens \(0 cached\), 24 output")
         self.assertEqual(terminal.say(""), "")
+        self.assertEqual(terminal.say("  "), "")
         self.assertGreater(terminal.ask("//help").prompt_tokens, answer.prompt_tokens)
 
     def test_two_slashes_send_one(self):

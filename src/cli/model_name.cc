@@ -68,8 +68,9 @@ NamedFolder FindModel(const ModelFlags& flags) {
   Require(
       found.has_value(),
       "model: expected a folder with config.json, got {}, which does not exist and is not in the "
-      "Hugging Face cache, {}{}; this downloads it: hf download {}",
-      QuoteForMessage(text), cache.string(), near, text);
+      "Hugging Face cache, {}{}",
+      QuoteForMessage(text), cache.string(),
+      near.empty() ? "; this downloads it: hf download " + text : near);
   return {.folder = *found, .name = text};
 }
 
