@@ -139,16 +139,19 @@ Grammar::Expr JsonRules::StringExcept(std::span<const std::string> names) {
     } else {
       ways.push_back(grammar_.Empty());
     }
-    CodePoints others = kJsonEscaped.Complement();
+    std::vector<CodePointRange> taken;
     while (begin < end) {
       const char32_t c = plain[begin][depth];
       size_t next = begin;
       while (next < end && plain[next][depth] == c) ++next;
-      others = others.Without({{c, c}});
+      taken.push_back({c, c});
       ways.push_back(
           grammar_.Sequence({grammar_.Characters({{c, c}}), self(self, begin, next, depth + 1)}));
       begin = next;
     }
+    CodePoints names_go_on;
+    names_go_on.Add(taken);
+    const CodePoints others = kJsonEscaped.Complement().Without(names_go_on);
     ways.push_back(grammar_.Sequence({grammar_.Characters(others), any}));
     return grammar_.Choice(std::move(ways));
   };

@@ -23,6 +23,9 @@ namespace {
 constexpr size_t kMaxProperties = 1000;  // they are written one inside the other
 constexpr int64_t kMaxCount = 100'000;   // minItems, maxLength ...
 constexpr double kMaxNumberBound = 1e9;  // beyond, fractions are lost in a double
+// Steps to tell the schemas of "oneOf" apart, of about a microsecond: those that refer to each
+// other could take for ever. Enough for a thousand that are compared in pairs.
+constexpr int64_t kMaxApartSteps = int64_t{1} << 19;
 
 constexpr std::string_view kTypes[] = {"null",   "boolean", "object", "array",
                                        "number", "integer", "string"};
@@ -269,28 +272,42 @@ class SchemaReader {
     return grammar_.Choice(std::move(ways));
   }
 
+  void SpendApart(int64_t steps) {
+    apart_steps_left_ -= steps;
+    if (apart_steps_left_ >= 0) return;
+    Refuse("\"oneOf\"", fmt::format("expected schemas that can be told apart in {} steps, got more "
+                                    "or larger ones (\"anyOf\" is not checked)",
+                                    kMaxApartSteps));
+  }
+
   // Whether it is clear that no value matches both.
-  bool AreApart(const OrderedJson& a, const OrderedJson& b, int depth) const {
+  bool AreApart(const OrderedJson& a, const OrderedJson& b, int depth) {
     constexpr int kMaxDepth = 16;  // of references
+    SpendApart(1);
     if (!a.is_object() || !b.is_object() || depth > kMaxDepth) return false;
     if (a.contains("$ref")) return AreApart(Resolve(a["$ref"], "oneOf"), b, depth + 1);
     if (b.contains("$ref")) return AreApart(a, Resolve(b["$ref"], "oneOf"), depth + 1);
+    const std::optional<std::vector<OrderedJson>> values_a = Values(a), values_b = Values(b);
+    const int64_t num_a = values_a ? std::ssize(*values_a) : 1;
+    const int64_t num_b = values_b ? std::ssize(*values_b) : 1;
+    SpendApart((num_a + num_b) / 16 + num_a * num_b / 1024);
     const auto types_a = PossibleTypes(a), types_b = PossibleTypes(b);
     const bool share_type = std::ranges::any_of(types_a, [&](const std::string& type) {
       return HasType(types_b, type) || (type == "number" && HasType(types_b, "integer"));
     });
     if (!share_type) return true;
-    const std::optional<std::vector<OrderedJson>> values_a = Values(a), values_b = Values(b);
     if (values_a && values_b) {
       return std::ranges::none_of(*values_a, [&](const OrderedJson& value) {
         return std::ranges::find(*values_b, value) != values_b->end();
       });
     }
     if (types_a != std::vector<std::string>{"object"} || types_b != types_a) return false;
-    for (const std::string& name : Required(a, "oneOf")) {
-      const std::vector<std::string> other = Required(b, "oneOf");
-      if (std::ranges::find(other, name) == other.end()) continue;
-      if (!a.contains("properties") || !b.contains("properties")) continue;
+    if (!a.contains("properties") || !b.contains("properties")) return false;
+    const std::vector<std::string> names = Required(a, "oneOf"), others = Required(b, "oneOf");
+    SpendApart(std::ssize(names) * std::ssize(others) / 64);
+    for (const std::string& name : names) {
+      if (std::ranges::find(others, name) == others.end()) continue;
+      SpendApart(std::ssize(a["properties"]) / 32 + std::ssize(b["properties"]) / 32);
       if (!a["properties"].contains(name) || !b["properties"].contains(name)) continue;
       if (AreApart(a["properties"][name], b["properties"][name], depth + 1)) return true;
     }
@@ -304,10 +321,14 @@ class SchemaReader {
     return std::vector<OrderedJson>(schema["enum"].begin(), schema["enum"].end());
   }
 
+  static void AddOnce(const std::string& type, std::vector<std::string>& types) {
+    if (std::ranges::find(types, type) == types.end()) types.push_back(type);
+  }
+
   std::vector<std::string> PossibleTypes(const OrderedJson& schema) const {
     std::vector<std::string> types;
     if (const auto values = Values(schema)) {
-      for (const OrderedJson& value : *values) types.emplace_back(JsonTypeOf(value));
+      for (const OrderedJson& value : *values) AddOnce(std::string(JsonTypeOf(value)), types);
       return types;
     }
     if (schema.contains("type")) return Types(schema, "oneOf");
@@ -322,10 +343,12 @@ class SchemaReader {
     if (name == std::string_view("enum") && !schema["enum"].is_array()) {
       Refuse(where, "\"enum\": expected an array");
     }
+    std::optional<std::vector<std::string>> types;
+    if (schema.contains("type")) types = Types(schema, where);
     std::vector<Grammar::Expr> ways;
     const std::optional<std::vector<OrderedJson>> values = Values(schema);
     for (const OrderedJson& value : *values) {
-      if (schema.contains("type") && !HasType(Types(schema, where), JsonTypeOf(value))) continue;
+      if (types && !HasType(*types, JsonTypeOf(value))) continue;
       ways.push_back(grammar_.Literal(Dump(value)));
     }
     if (ways.empty()) Refuse(where, fmt::format("\"{}\": expected a value of the type", name));
@@ -341,7 +364,7 @@ class SchemaReader {
         Refuse(where,
                fmt::format("\"type\": expected a type of JSON, got {}", DescribeForMessage(one)));
       }
-      types.push_back(name);
+      AddOnce(name, types);
     };
     if (type.is_array()) {
       for (const OrderedJson& one : type) add(one);
@@ -691,6 +714,7 @@ class SchemaReader {
   std::string source_;
   std::map<std::string, Grammar::Rule> rules_;  // by place
   std::vector<Pending> pending_;
+  int64_t apart_steps_left_ = kMaxApartSteps;
 };
 
 }  // namespace

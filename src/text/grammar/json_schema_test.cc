@@ -321,5 +321,41 @@ TEST(JsonSchemaTest, LargeSchemasAreRefusedAndNotSlow) {
       "grammar: expected at most 131072 states, got more");
 }
 
+// Two objects of so many properties, each one of the two again.
+std::string SchemasOfEachOther(int num_properties) {
+  OrderedJson schema = {
+      {"oneOf", {{{"$ref", "#/$defs/a"}}, {{"$ref", "#/$defs/b"}}}},
+  };
+  for (const std::string name : {"a", "b"}) {
+    OrderedJson& object = schema["$defs"][name] = {{"type", "object"}};
+    for (int i = 0; i < num_properties; ++i) {
+      const std::string property = "p" + std::to_string(i);
+      object["properties"][property] = {{"$ref", "#/$defs/" + name}};
+      object["required"].push_back(property);
+    }
+  }
+  return schema.dump();
+}
+
+// The ways through properties of properties are num_properties^5.
+TEST(JsonSchemaTest, WhatCannotBeToldApartSoonIsRefused) {
+  EXPECT_EQ(Refusal(SchemasOfEachOther(2)),
+            "schema: #: \"oneOf\": not supported where a value might match two schemas, here those "
+            "at 0 and 1 (\"anyOf\" is)");
+  const std::string too_much =
+      "schema: \"oneOf\": expected schemas that can be told apart in 524288 steps, got more or "
+      "larger ones (\"anyOf\" is not checked)";
+  EXPECT_EQ(Refusal(SchemasOfEachOther(100)), too_much);
+  OrderedJson constants;
+  for (int i = 0; i < 1000; ++i) constants["oneOf"].push_back({{"const", i}});
+  EXPECT_EQ(Refusal(constants.dump()), "no error");
+  for (int i = 1000; i < 1100; ++i) constants["oneOf"].push_back({{"const", i}});
+  EXPECT_EQ(Refusal(constants.dump()), too_much);
+  OrderedJson required = {{"type", "object"}};
+  for (int i = 0; i < 10'000; ++i) required["required"].push_back("p" + std::to_string(i));
+  required["properties"] = OrderedJson::object();
+  EXPECT_EQ(Refusal(OrderedJson{{"oneOf", {required, required}}}.dump()), too_much);
+}
+
 }  // namespace
 }  // namespace quire
