@@ -8,6 +8,10 @@
 namespace quire {
 namespace {
 
+// What else takes time, in steps of TokenGrammar::kMaxWork. That bounds the memory of a call, too.
+constexpr size_t kEdgesPerStep = 16;
+constexpr int64_t kStepsPerConfig = 64;
+
 constexpr int32_t kUnknown = -2;
 constexpr int32_t kDead = -1;
 
@@ -53,9 +57,11 @@ struct TokenGrammar::Repetition {
   std::map<std::array<int64_t, 3>, const Walk*> windows;
 };
 
-TokenGrammar::TokenGrammar(GrammarAutomaton automaton, std::shared_ptr<const VocabularyTrie> trie)
+TokenGrammar::TokenGrammar(GrammarAutomaton automaton, std::shared_ptr<const VocabularyTrie> trie,
+                           int64_t max_work)
     : automaton_(std::move(automaton)),
       trie_(std::move(trie)),
+      max_work_(max_work),
       path_(MaskIndex(trie_->max_depth()) + 1) {}
 
 TokenGrammar::~TokenGrammar() = default;
@@ -76,10 +82,29 @@ void TokenGrammar::Forget() const {
   cache_bytes_ = 0;
 }
 
+void TokenGrammar::Spend(int64_t work) const {
+  work_left_ -= work;
+  if (work_left_ >= 0) return;
+  throw Error(ErrorCode::kCapacityExceeded,
+              "grammar: expected at most {} steps to find which tokens may follow, got more: it is "
+              "too ambiguous",
+              max_work_);
+}
+
+// closure_, of these threads.
+void TokenGrammar::Close(std::span<const GrammarThread> threads) const {
+  closure_.Compute(automaton_, threads, pool_);
+  for (const GrammarThread& thread : closure_.threads()) {
+    const GrammarAutomaton::State& state = automaton_.states[MaskIndex(thread.state)];
+    Spend(static_cast<int64_t>(1 + state.bytes.size() / kEdgesPerStep));
+  }
+}
+
 int32_t TokenGrammar::Intern(std::vector<GrammarThread> threads) const {
   const auto [place, is_new] = numbers_.try_emplace(threads, static_cast<int32_t>(configs_.size()));
   if (!is_new) return place->second;
-  closure_.Compute(automaton_, threads, pool_);
+  Close(threads);
+  Spend(kStepsPerConfig);
   auto config = std::make_unique<Config>();
   config->ends = closure_.ends();
   config->next.fill(kUnknown);
@@ -92,7 +117,7 @@ int32_t TokenGrammar::Intern(std::vector<GrammarThread> threads) const {
 int32_t TokenGrammar::Next(int32_t config, uint8_t byte) const {
   const int32_t known = configs_[MaskIndex(config)]->next[byte];
   if (known != kUnknown) return known;
-  closure_.Compute(automaton_, configs_[MaskIndex(config)]->threads, pool_);
+  Close(configs_[MaskIndex(config)]->threads);
   std::vector<GrammarThread> threads;
   closure_.Read(automaton_, byte, threads);
   const int32_t next = threads.empty() ? kDead : Intern(std::move(threads));
@@ -116,6 +141,7 @@ TokenGrammar::Walk TokenGrammar::Read(int32_t state, std::span<const int32_t> fr
     path_[root.depth] = first;
     end_at(first, start);
     for (int32_t i = start + 1; i < root.end;) {
+      Spend(1);
       const VocabularyTrie::Node& node = nodes[MaskIndex(i)];
       const int32_t config = Next(path_[node.depth - 1u], node.byte);
       if (config == kDead) {
@@ -227,6 +253,7 @@ bool TokenGrammar::AddTokens(std::span<const GrammarThread> threads, const Stack
                              std::span<uint32_t> mask) const {
   const std::lock_guard lock(mutex_);
   if (cache_bytes_ > kMaxCacheBytes) Forget();
+  work_left_ = max_work_;
   bool any = false;
   const auto add = [&](const Walk& walk) {
     walk.AddTokens(mask);

@@ -32,14 +32,20 @@ constexpr int64_t TokenMaskWords(int64_t vocab_size) { return (vocab_size + 31) 
 // Any number of threads may use it.
 class TokenGrammar {
  public:
-  TokenGrammar(GrammarAutomaton automaton, std::shared_ptr<const VocabularyTrie> trie);
+  // Nodes of the trie, threads, and edges of their states that AddTokens may look at: all answers
+  // wait for it, and a grammar of a thousand loops that are read at once would take minutes and
+  // gigabytes. The largest schemas and choices need less than a tenth.
+  static constexpr int64_t kMaxWork = int64_t{1} << 24;
+
+  TokenGrammar(GrammarAutomaton automaton, std::shared_ptr<const VocabularyTrie> trie,
+               int64_t max_work = kMaxWork);
   ~TokenGrammar();
 
   const GrammarAutomaton& automaton() const { return automaton_; }
   const VocabularyTrie& trie() const { return *trie_; }
 
   // Sets the bits of the tokens that one of the threads can read. Returns whether there is any.
-  // Throws Error(kCapacityExceeded) as GrammarClosure.
+  // Throws Error(kCapacityExceeded) as GrammarClosure, and for more than max_work.
   bool AddTokens(std::span<const GrammarThread> threads, const StackPool& pool,
                  std::span<uint32_t> mask) const;
 
@@ -52,6 +58,8 @@ class TokenGrammar {
   struct Walk;
   struct Repetition;
 
+  void Spend(int64_t work) const;
+  void Close(std::span<const GrammarThread> threads) const;
   int32_t Intern(std::vector<GrammarThread> threads) const;
   int32_t Next(int32_t config, uint8_t byte) const;
   const Walk& WalkFrom(int32_t state) const;
@@ -65,6 +73,7 @@ class TokenGrammar {
 
   const GrammarAutomaton automaton_;
   const std::shared_ptr<const VocabularyTrie> trie_;
+  const int64_t max_work_;
 
   mutable std::mutex mutex_;  // over all below
   mutable StackPool pool_;    // of stacks above the walk's own rule
@@ -77,6 +86,7 @@ class TokenGrammar {
   mutable std::map<std::pair<const Walk*, int32_t>, std::unique_ptr<Repetition>> repetitions_;
   mutable std::vector<int32_t> path_;  // configs by depth
   mutable int64_t cache_bytes_ = 0;
+  mutable int64_t work_left_ = 0;  // of the call at hand
 };
 
 // Where one answer stands in a grammar. For one thread at a time.

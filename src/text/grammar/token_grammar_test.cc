@@ -232,6 +232,28 @@ TEST(EbnfTest, AnAmbiguousGrammarEndsAsAnError) {
 
 // ---- Masks ----
 
+// Hundreds of loops, each of which may read every token.
+TEST(TokenGrammarTest, AMaskThatWouldTakeTooLongIsAnError) {
+  const auto loops = [](int count) {
+    std::string text = "root ::= ";
+    for (int i = 0; i < count; ++i) text += ".* ";
+    return std::make_shared<const TokenGrammar>(CompileGrammar(ParseEbnf(text + "\"!\"", "ebnf")),
+                                                ByteTrie(), 100'000);
+  };
+  std::vector<uint32_t> mask(8);
+  GrammarMatcher many(loops(500));
+  ASSERT_TRUE(many.Accept('a'));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(
+        ErrorMessage([&] { many.Fill(mask); }),
+        "grammar: expected at most 100000 steps to find which tokens may follow, got more: it "
+        "is too ambiguous");
+  }
+  GrammarMatcher few(loops(5));
+  ASSERT_TRUE(few.Accept('a'));
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(few.Fill(mask));  // what is known costs nothing
+}
+
 // Every bit of a mask is whether the token would be accepted, along a way through the grammar.
 void ExpectMasksAreWhatIsAccepted(const std::shared_ptr<const TokenGrammar>& grammar,
                                   uint32_t seed) {
