@@ -193,14 +193,16 @@ class Drafter {
 };
 
 // For every state whether the end of its rule can be reached from it, without a byte or at all.
+// Every edge is looked at once for each of its ends: a state may have a hundred thousand.
 std::vector<bool> CanEnd(const Draft& draft, bool with_bytes) {
-  // Who is to be looked at again when a state, or a rule, turns out well.
+  // What turns out well with a state: those before it; with a call's target, or with the start of
+  // the rule that is called, those that call, if the other is well too.
+  struct Call {
+    int32_t caller;
+    int32_t other;
+  };
   std::vector<std::vector<int32_t>> before(draft.states.size());
-  std::vector<std::vector<int32_t>> callers(draft.starts.size());
-  std::vector<int32_t> rule_of_start(draft.states.size(), -1);
-  for (size_t r = 0; r < draft.starts.size(); ++r) {
-    rule_of_start[StateIndex(draft.starts[r])] = static_cast<int32_t>(r);
-  }
+  std::vector<std::vector<Call>> calls(draft.states.size());
   std::vector<bool> can_end(draft.states.size());
   std::vector<int32_t> work;
   const auto mark = [&](int32_t state) {
@@ -212,36 +214,22 @@ std::vector<bool> CanEnd(const Draft& draft, bool with_bytes) {
     const auto state = static_cast<int32_t>(s);
     for (const int32_t next : draft.states[s].free) before[StateIndex(next)].push_back(state);
     for (const auto& [rule, target] : draft.states[s].calls) {
-      before[StateIndex(target)].push_back(state);
-      callers[rule].push_back(state);
+      const int32_t start = draft.starts[rule];
+      calls[StateIndex(target)].push_back({.caller = state, .other = start});
+      calls[StateIndex(start)].push_back({.caller = state, .other = target});
     }
     for (const auto& edge : draft.states[s].bytes) {
       if (with_bytes) before[StateIndex(edge.target)].push_back(state);
     }
+    if (draft.states[s].ends_rule) mark(state);
   }
-  for (size_t s = 0; s < draft.states.size(); ++s) {
-    if (draft.states[s].ends_rule) mark(static_cast<int32_t>(s));
-  }
-  const auto look_again = [&](int32_t s) {
-    const Draft::State& state = draft.states[StateIndex(s)];
-    const auto is_well = [&](int32_t target) { return can_end[StateIndex(target)]; };
-    const bool well =
-        std::ranges::any_of(state.free, is_well) ||
-        std::ranges::any_of(state.calls,
-                            [&](const auto& call) {
-                              return is_well(draft.starts[call.first]) && is_well(call.second);
-                            }) ||
-        (with_bytes &&
-         std::ranges::any_of(state.bytes, [&](const auto& edge) { return is_well(edge.target); }));
-    if (well) mark(s);
-  };
   while (!work.empty()) {
     const int32_t state = work.back();
     work.pop_back();
-    for (const int32_t other : before[StateIndex(state)]) look_again(other);
-    if (rule_of_start[StateIndex(state)] < 0) continue;
-    for (const int32_t other : callers[StateIndex(rule_of_start[StateIndex(state)])])
-      look_again(other);
+    for (const int32_t other : before[StateIndex(state)]) mark(other);
+    for (const Call& call : calls[StateIndex(state)]) {
+      if (can_end[StateIndex(call.other)]) mark(call.caller);
+    }
   }
   return can_end;
 }

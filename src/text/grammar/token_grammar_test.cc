@@ -220,6 +220,16 @@ TEST(EbnfTest, LeftRecursionAndRulesWithoutATextAreRefused) {
   EXPECT_FALSE(matcher.Accept('c'));
 }
 
+// Each of the ways is looked at twice, and not all of them for each of them.
+TEST(EbnfTest, ManyWaysThatLeadNowhereAreNotLookedAtAgainAndAgain) {
+  std::string text = "b ::= \"a\" b\nroot ::= ";
+  for (int i = 0; i < 40'000; ++i) text += "b \"x\" | ";
+  const auto grammar = Ebnf(text + "\"y\"");
+  EXPECT_TRUE(Matches(grammar, "y"));
+  GrammarMatcher matcher(grammar);
+  EXPECT_FALSE(matcher.Accept('a'));
+}
+
 TEST(EbnfTest, AnAmbiguousGrammarEndsAsAnError) {
   const auto grammar = Ebnf("root ::= \"a\" (root | root root | root root root)?");
   GrammarMatcher matcher(grammar);
