@@ -57,7 +57,7 @@ struct Scheduler::Sequence {
   bool stopped = false;   // ends with the next Schedule
   bool alone = false;     // shares nothing that is not computed yet: that came to a fault
   std::unique_ptr<TokenConstraint> constraint;
-  std::vector<uint32_t> mask;               // of the constraint; empty: none
+  std::vector<uint32_t> mask;               // of the constraint, while it runs; else empty
   std::optional<std::string> mask_failure;  // why there is no mask for the step at hand
 };
 
@@ -190,7 +190,6 @@ void Scheduler::Constrain(Sequence& seq) const {
   const ConstraintFactory& make = seq.task->request.constraint;
   if (!make) return;
   seq.constraint = make();
-  seq.mask.resize(static_cast<size_t>(MaskWords(limits_.vocab_size)));
 }
 
 void Scheduler::Cancel(RequestId id) {
@@ -357,6 +356,10 @@ void Scheduler::AddEntry(Sequence& seq, TokenCount q_len) {
   const int32_t num_samples = is_last ? std::min(seq.SamplesToDraw(), samples_left_) : 0;
   entries_.push_back({.seq = &seq, .q_len = q_len, .num_samples = num_samples});
   seq.in_batch = true;
+  // Only now: the answers that wait may be a hundred thousand, and a mask takes 16 KiB.
+  if (seq.constraint && num_samples > 0) {
+    seq.mask.resize(static_cast<size_t>(MaskWords(limits_.vocab_size)));
+  }
   budget_ -= q_len;
   samples_left_ -= num_samples;
 }
@@ -471,6 +474,7 @@ void Scheduler::Preempt(Sequence& seq) {
 void Scheduler::Release(Sequence& seq) {
   std::erase(running_, &seq);
   seq.running = false;
+  seq.mask = {};
   if (std::exchange(seq.in_batch, false)) DropEntry(seq);
   if (seq.WantsScores()) seq.task->prompt_scores.clear();  // they come again with the prompt
   admission_blocked_ = false;                              // there are pages again

@@ -1,14 +1,19 @@
 // What requests and their answers take in memory, against the bytes of a body, or the tokens of an answer.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/scheduler.h"
 #include "io/test_files.h"
 #include "serve/openai_response.h"
 #include "serve/text_requests.h"
+#include "step/token_constraint.h"
 #include "testing/allocation_count.h"
 #include "testing/sanitized_share.h"
 
@@ -119,6 +124,38 @@ TEST(ServeMemoryTest, AWholeAnswerWithLogprobsTakesAFewHundredBytesAToken) {
   EXPECT_LT(WholeAnswerBytes(Endpoint::kChat, 3000), 500);
   EXPECT_LT(WholeAnswerBytes(Endpoint::kCompletion, 3000), 500);
   EXPECT_LT(WholeAnswerBytes(Endpoint::kGenerate, 3000), 500);
+}
+
+// Held to nothing, by a constraint all the same.
+class AnyToken : public TokenConstraint {
+ public:
+  bool Fill(std::span<uint32_t> mask) override {
+    std::ranges::fill(mask, ~0u);
+    return true;
+  }
+  bool Accept(int32_t) override { return true; }
+  void Rollback(int64_t) override {}
+  bool IsFinished() const override { return false; }
+};
+
+// One request of a client may be 256 of the engine's, of 64 answers each.
+TEST(ServeMemoryTest, AnswersThatWaitHaveNoMask) {
+  const RunnerLimits limits{.page_size = PageSize(64),
+                            .pool_pages = PageCount(1025),
+                            .context = TokenCount(4096),
+                            .max_seqs = 64,
+                            .max_step_tokens = TokenCount(2048),
+                            .max_samples = 64,
+                            .vocab_size = 129'280};
+  Scheduler scheduler(limits, {});
+  const int64_t before = testing::AllocatedBytes();
+  for (int i = 0; i < 256; ++i) {
+    Request request{.prompt = {1}, .num_samples = 64};
+    request.constraint = [] { return std::make_unique<AnyToken>(); };
+    ASSERT_TRUE(scheduler.Add(std::move(request)));
+  }
+  constexpr int64_t kAnswers = 256 * 64;
+  EXPECT_LT((testing::AllocatedBytes() - before) / kAnswers, 1024);
 }
 
 }  // namespace
