@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/suggest.h"
 #include "cli/answer.h"
 #include "cli/answer_flags.h"
 #include "cli/colour.h"
@@ -24,7 +25,7 @@
 #include "cli/model_name.h"
 #include "cli/output.h"
 #include "cli/ranks.h"
-#include "cli/suggest.h"
+#include "cli/suggest_path.h"
 
 namespace quire::cli {
 namespace {

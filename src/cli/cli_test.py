@@ -166,7 +166,7 @@ class ReadmeTest(CliTest):
         built = set()
         blocks = re.findall(r"^```sh\n(.*?)^```", (SOURCE / "README.md").read_text(), re.M | re.S)
         lines = "".join(blocks).splitlines()
-        self.assertRegex(lines[0], "^sudo apt-get install -y make")  # the only thing that make does not install
+        self.assertRegex(lines[0], "^sudo apt-get update && sudo apt-get install -y make")  # the only thing that make does not install
         for line in lines:
             if found := re.match(r"make ([a-z-]+)", line):
                 built.add(self.trees.get(found[1]))

@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "cli/suggest.h"
+#include "cli/suggest_path.h"
 #include "io/json.h"
 
 namespace quire::cli {

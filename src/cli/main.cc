@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/suggest.h"
 #include "cli/bench.h"
 #include "cli/chat.h"
 #include "cli/command.h"
@@ -25,7 +26,6 @@
 #include "cli/ranks.h"
 #include "cli/score.h"
 #include "cli/serve.h"
-#include "cli/suggest.h"
 #include "io/json.h"
 
 namespace quire::cli {
@@ -54,19 +54,25 @@ std::string HintFor(const CLI::App& command, const std::string& argument) {
   return command.get_name() == "generate" ? "; a prompt of several words goes in quotes" : "";
 }
 
+// Of a command line without a subcommand.
+std::string DescribeMissing(const CLI::App& app, const std::vector<std::string>& unknown) {
+  const std::vector<std::string> commands =
+      NamesOf(app.get_subcommands([](const CLI::App*) { return true; }));
+  const std::string expected =
+      fmt::format("expected a subcommand, one of {}", fmt::join(commands, ", "));
+  if (unknown.empty()) return expected + ", got none";
+  const bool is_flag = unknown[0].starts_with('-');
+  return fmt::format("{}, got {}{}", expected, QuoteForMessage(unknown[0]),
+                     DidYouMean(unknown[0], is_flag ? NamesOf(app.get_options()) : commands));
+}
+
 std::string Describe(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(true);
+  if (app.get_subcommands().empty()) return DescribeMissing(app, unknown);
   if (unknown.empty()) return error.what();
-  const std::string quoted = QuoteForMessage(unknown[0]);
-  if (app.get_subcommands().empty()) {
-    const std::vector<std::string> commands =
-        NamesOf(app.get_subcommands([](const CLI::App*) { return true; }));
-    return fmt::format("expected a subcommand, one of {}, got {}{}", fmt::join(commands, ", "),
-                       quoted, DidYouMean(unknown[0], commands));
-  }
   const CLI::App& command = *app.get_subcommands()[0];
-  return fmt::format("expected MODEL and flags of quire {}, got {}{}", command.get_name(), quoted,
-                     HintFor(command, unknown[0]));
+  return fmt::format("expected MODEL and flags of quire {}, got {}{}", command.get_name(),
+                     QuoteForMessage(unknown[0]), HintFor(command, unknown[0]));
 }
 
 // Parses, and runs what was asked for.

@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "cli/suggest.h"
+#include "cli/suggest_path.h"
 #include "io/json.h"
 #include "local/hub_cache.h"
 #include "local/model_folder.h"

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/suggest.h"
 #include "cli/flags.h"
 #include "cli/input.h"
 #include "cli/local_model.h"
@@ -25,7 +26,6 @@
 #include "cli/model_name.h"
 #include "cli/parse.h"
 #include "cli/ranks.h"
-#include "cli/suggest.h"
 #include "io/json.h"
 #include "serve/server.h"
 

@@ -60,8 +60,9 @@ void Listener::ListenTcp(asio::io_context& io, const HttpServerOptions& options)
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
-  Require(!error, "cannot listen on address {}, port {}: {}", options.address, options.port,
-          error.message());
+  Require(!error, "cannot listen on address {}, port {}: {}{}", options.address, options.port,
+          error.message(),
+          error == asio::error::address_in_use ? "; take another port, or 0 for a free one" : "");
   port_ = acceptor.local_endpoint().port();
   endpoint_ = (options.tls_certificate_file.empty() ? "http://" : "https://") +
               EndpointText(acceptor.local_endpoint());

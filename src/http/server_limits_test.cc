@@ -449,7 +449,8 @@ TEST(HttpListenTest, AnAddressThatCannotBeHadIsNamed) {
   };
   EXPECT_EQ(listen({.port = test.port()}), "cannot listen on address 127.0.0.1, port " +
                                                std::to_string(test.port()) +
-                                               ": Address already in use");
+                                               ": Address already in use; take another port, "
+                                               "or 0 for a free one");
   EXPECT_EQ(listen({.address = "nowhere"}), "address: expected an IP address, got 'nowhere'");
   EXPECT_EQ(listen({.port = 65536}), "port: expected 0 to 65535, got 65536");
   EXPECT_EQ(listen({.max_connections = 0}), "max_connections: expected at least 1, got 0");

@@ -94,7 +94,7 @@ TEST(MessagesRequestTest, RefusalsNameTheFieldTheExpectedAndTheActual) {
   EXPECT_EQ(MessagesRefusal(R"({"max_tokens": 9})"), "messages | messages: missing");
   EXPECT_EQ(MessagesRefusal(R"({"max_tokens": 9, "messages": []})"),
             "messages | messages: expected at least one message, got an array of 0");
-  EXPECT_EQ(WithHi(R"("top_c": 1)"), "top_c | top_c: unknown field");
+  EXPECT_EQ(WithHi(R"("top_c": 1)"), "top_c | top_c: unknown field; did you mean top_p?");
   EXPECT_EQ(
       WithHi(R"("stop_sequences": "END")"),
       "stop_sequences | stop_sequences: expected an array of at most 16 strings, got \"END\"");

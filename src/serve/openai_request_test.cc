@@ -93,7 +93,8 @@ TEST(OpenaiRequestTest, DeepNestingAndSizeAreBounded) {
 }
 
 TEST(OpenaiRequestTest, AFieldNobodyKnowsIsRefusedByName) {
-  EXPECT_EQ(ChatRefusal(R"("temprature": 1)"), "temprature | temprature: unknown field");
+  EXPECT_EQ(ChatRefusal(R"("temprature": 1)"),
+            "temprature | temprature: unknown field; did you mean temperature?");
   EXPECT_EQ(CompletionRefusal(R"("guided_xml": {})"), "guided_xml | guided_xml: unknown field");
   EXPECT_EQ(ChatRefusal(R"("a\nb": 1)"), R"("a\nb" | "a\nb": unknown field)");
   EXPECT_EQ(ChatRefusal(R"("prompt": "Hi")"), "prompt | prompt: unknown field");

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/suggest.h"
 #include "io/json.h"
 
 namespace quire {
@@ -165,7 +166,8 @@ void RequestFields::RefuseUnknown() const {
     if (ignore_ != nullptr && *ignore_) {
       (*ignore_)(PathOf(name));
     } else {
-      throw BadField(PathOf(name), fmt::format("{}: unknown field", PathOf(name)));
+      throw BadField(PathOf(name),
+                     fmt::format("{}: unknown field{}", PathOf(name), DidYouMean(name, known_)));
     }
   }
 }

@@ -128,7 +128,7 @@ TEST(ResponsesRequestTest, RefusalsNameTheFieldTheExpectedAndTheActual) {
   EXPECT_EQ(
       ResponsesRefusal(R"({"input": []})"),
       "input | input: expected a string, or an array of at least one item, got an array of 0");
-  EXPECT_EQ(WithInput(R"("top_c": 1)"), "top_c | top_c: unknown field");
+  EXPECT_EQ(WithInput(R"("top_c": 1)"), "top_c | top_c: unknown field; did you mean top_p?");
   EXPECT_EQ(WithInput(R"("max_output_tokens": 0)"),
             "max_output_tokens | max_output_tokens: expected an integer of 1 or more, got 0");
   EXPECT_EQ(

@@ -1,21 +1,15 @@
-#include "cli/suggest.h"
+#include "base/suggest.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "io/json.h"
-
-namespace quire::cli {
+namespace quire {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr size_t kLongestWord = 256;    // the longest name that file systems take is 255 bytes
-constexpr size_t kMostEntries = 10000;  // of a folder that are looked at
+constexpr size_t kLongestWord = 256;  // the longest name that file systems take is 255 bytes
 
 // Letters added, left out, replaced, or swapped with the next one.
 size_t Distance(std::string_view a, std::string_view b) {
@@ -34,24 +28,13 @@ size_t Distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-std::vector<std::string> EntriesOf(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end;
-       !error && entry != end && names.size() < kMostEntries; entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
-  std::ranges::sort(names);  // a folder has no order of its own
-  return names;
-}
-
 }  // namespace
 
 std::optional<std::string> NearestName(std::string_view word, std::span<const std::string> names) {
   if (word.empty() || word.size() > kLongestWord) return std::nullopt;
   const std::string* nearest = nullptr;
   // Up to a third of the letters, and one of a short word.
-  size_t least = (word.size() + 2) / 3 + 1;
+  size_t least = std::max<size_t>(1, word.size() / 3) + 1;
   std::vector<const std::string*> longer;
   for (const std::string& name : names) {
     if (name.size() > kLongestWord) continue;
@@ -70,21 +53,4 @@ std::string DidYouMean(std::string_view word, std::span<const std::string> names
   return name ? fmt::format("; did you mean {}?", *name) : "";
 }
 
-std::string DidYouMeanPath(const fs::path& path) {
-  std::error_code error;
-  fs::path there;
-  auto part = path.begin();
-  for (; part != path.end(); ++part) {
-    if (!fs::exists(there / *part, error)) break;
-    there /= *part;
-  }
-  if (part == path.end()) return "";
-  const auto name = NearestName(part->string(), EntriesOf(there.empty() ? "." : there));
-  if (!name) return "";
-  there /= *name;
-  for (++part; part != path.end(); ++part) there /= *part;
-  if (!fs::exists(there, error)) return "";
-  return fmt::format("; did you mean {}?", QuoteForMessage(there.string()));
-}
-
-}  // namespace quire::cli
+}  // namespace quire
