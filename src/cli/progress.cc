@@ -44,8 +44,8 @@ void LoadingBar::Update(ByteOffset loaded) {
   if (Seconds() < next_update_) return;
   next_update_ = Seconds() + kUpdateSeconds;
   const double part = static_cast<double>(loaded.raw()) / static_cast<double>(total_.raw());
-  line_.Show(fmt::format("loading {} {:3.0f}%  {} of {}  {:.2f} GB/s", Bar(part), part * 100,
-                         FormatBytes(loaded), FormatBytes(total_), GigabytesPerSecond(loaded)));
+  line_.Show(fmt::format("loading {} {:3.0f}%  {} of {}  {}", Bar(part), part * 100,
+                         FormatBytes(loaded), FormatBytes(total_), RateOf(loaded)));
 }
 
 std::string LoadingBar::Finish() {
@@ -54,8 +54,8 @@ std::string LoadingBar::Finish() {
     return fmt::format("loaded {} of weights on each of {} ranks in {:.1f} s", FormatBytes(total_),
                        num_ranks_, Seconds());
   }
-  return fmt::format("loaded {} of weights in {:.1f} s, {:.2f} GB/s", FormatBytes(total_),
-                     Seconds(), GigabytesPerSecond(total_));
+  return fmt::format("loaded {} of weights in {:.1f} s, {}", FormatBytes(total_), Seconds(),
+                     RateOf(total_));
 }
 
 double LoadingBar::Seconds() const {
@@ -63,8 +63,11 @@ double LoadingBar::Seconds() const {
   return std::chrono::duration<double>(now_() - begin_).count();
 }
 
-double LoadingBar::GigabytesPerSecond(ByteOffset loaded) const {
-  return static_cast<double>(loaded.raw()) / std::max(Seconds(), 1e-9) * 1e-9;
+// Of small models there is no gigabyte a second to see.
+std::string LoadingBar::RateOf(ByteOffset loaded) const {
+  const double rate = static_cast<double>(loaded.raw()) / std::max(Seconds(), 1e-9);
+  return rate < 0.1e9 ? fmt::format("{:.1f} MB/s", rate * 1e-6)
+                      : fmt::format("{:.2f} GB/s", rate * 1e-9);
 }
 
 void TaskBar::Begin(const std::string& task) {

@@ -46,7 +46,7 @@ class LoadingBar {
 
  private:
   double Seconds() const;
-  double GigabytesPerSecond(ByteOffset loaded) const;
+  std::string RateOf(ByteOffset loaded) const;
 
   StatusLine line_;
   ByteOffset total_;

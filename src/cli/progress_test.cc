@@ -18,6 +18,14 @@ TEST(LoadingBarTest, ItTimesTheWeightsAndNotWhatIsDoneBehindThem) {
   EXPECT_EQ(bar.Finish(), "loaded 1.86 GiB of weights in 2.0 s, 1.00 GB/s");
 }
 
+TEST(LoadingBarTest, ASlowLoadHasARateToSee) {
+  LoadingBar::Clock::time_point now;
+  LoadingBar bar(ByteOffset(19'000'000), 1, [&] { return now; });
+  now += std::chrono::seconds(4);
+  bar.Update(ByteOffset(19'000'000));
+  EXPECT_EQ(bar.Finish(), "loaded 18.12 MiB of weights in 4.0 s, 4.8 MB/s");
+}
+
 TEST(LoadingBarTest, ItSaysWhoseWeightsTheyAre) {
   LoadingBar::Clock::time_point now;
   LoadingBar bar(ByteOffset(1'000'000'000), 8, [&] { return now; });

@@ -37,11 +37,15 @@ int32_t RanksOfMemory(DeviceKind device, const LocalOptions& options, int32_t nu
 }
 
 // A folder that is a config alone, as bench/models has them, can be served with made-up weights.
-TextModel OpenText(const OpenedModel& model) {
-  if (model.format == LoadFormat::kDummy && !HasTokenizer(model.folder)) {
-    return MakeUpTextModel(model.config->vocab_size);
+TextModel OpenText(const OpenedModel& model, const LoadEvents& events) {
+  if (model.format != LoadFormat::kDummy || HasTokenizer(model.folder)) {
+    return OpenTextModel(model.folder);
   }
-  return OpenTextModel(model.folder);
+  if (events.warning) {
+    events.warning("tokens are made up, as the weights are: " + model.folder.string() +
+                   " has no tokenizer");
+  }
+  return MakeUpTextModel(model.config->vocab_size);
 }
 
 // Published folders are right; one that is not is better known before its first strange answer.
@@ -337,7 +341,7 @@ LocalModel StartLocalModel(OpenedModel opened, const LocalOptions& options) {
   LocalModel model;
   model.folder = opened.folder;
   model.device = ChooseDevice(options.device);
-  model.text = std::make_unique<const TextModel>(OpenText(opened));
+  model.text = std::make_unique<const TextModel>(OpenText(opened, options.events));
   if (options.events.opened) options.events.opened(*model.text);
   WarnOfVocabulary(*model.text->tokenizer, *opened.config, options.events);
   const Speculation& speculation = options.speculation;

@@ -171,7 +171,12 @@ std::filesystem::path FolderWithDraftLayers(int num_layers) {
 TEST(LocalModelTest, MadeUpWeightsAndNoTokenizerGiveMadeUpTokensThatAreAllText) {
   const std::filesystem::path folder = FolderWith("vocab_size", 1000);
   std::filesystem::remove(folder / "tokenizer.json");
-  const LocalModel model = OpenLocalModel(folder, SmallOptions());
+  LocalOptions options = SmallOptions();
+  std::vector<std::string> warnings;
+  options.events.warning = [&](const std::string& text) { warnings.push_back(text); };
+  const LocalModel model = OpenLocalModel(folder, options);
+  EXPECT_EQ(warnings, std::vector<std::string>{"tokens are made up, as the weights are: " +
+                                               folder.string() + " has no tokenizer"});
   EXPECT_EQ(model.text->tokenizer->vocab_size(), 1000);
   EXPECT_EQ(model.text->chat, std::nullopt);
   EXPECT_EQ(model.text->no_chat, "its tokens are made up, since its folder has no tokenizer");

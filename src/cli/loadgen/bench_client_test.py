@@ -45,7 +45,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.seen.append((self.path, dict(self.headers), None))
-        self.answer(200, json.dumps({"data": [{"id": "plain"}, {"id": "other"}]}))
+        if self.server.asks_for_key and "Authorization" not in self.headers:
+            return self.answer(401, json.dumps({"error": {"message": "no key"}}))
+        return self.answer(200, json.dumps({"data": [{"id": "plain"}, {"id": "other"}]}))
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -140,6 +142,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.seen = []  # path, headers, body
         self.running = 0
         self.most_running = 0
+        self.asks_for_key = False
         self.ended = threading.Event()
 
     def handle_error(self, request, client_address):
@@ -321,6 +324,11 @@ class BenchClientTest(unittest.TestCase):
             self.assertEqual([headers["Authorization"] for _, headers, _ in self.server.seen],
                              [f"Bearer {KEY}"] * 2)  # the models, then the request
             self.assertNotIn(KEY, done.stdout + done.stderr)
+
+    def test_a_server_that_asks_for_a_key_is_named(self):
+        self.server.asks_for_key = True
+        done = self.bench(code=1)
+        self.assertIn("/v1/models: the server asks for a key: --api-key gives it one", done.stderr)
 
     def test_connections_are_kept(self):
         ports = set()

@@ -75,6 +75,7 @@ asio::awaitable<std::string> LoadClient::FirstModel() {
   const std::string what = target_.url + "/v1/models";
   HttpClientRequest request = MakeRequest("GET", "/v1/models", "");
   const HttpResponse response = co_await http->Request(std::move(request));
+  Require(response.status != 401, "{}: the server asks for a key: --api-key gives it one", what);
   Require(response.status == 200, "{}: expected status 200, got {}: {}", what, response.status,
           QuoteForMessage(response.body));
   const Json json = ParseJson(response.body, what);
