@@ -20,7 +20,7 @@ struct Scheduler::Task {
   std::vector<std::unique_ptr<Sequence>> answers;  // [num_samples], by number
   int64_t num_finished = 0;
   bool admitted = false;
-  bool begun = false;  // has been part of a step
+  bool begun = false;  // has been part of a step that was committed
   bool given = false;  // by another scheduler, and not given away again
   TokenCount cached_tokens;
   std::vector<TokenEvent::PromptToken> prompt_scores;
@@ -325,7 +325,6 @@ void Scheduler::AddPrefills() {
     const TokenCount q_len = Min(seq->ToCompute() - TokenCount(scores ? 1 : 0), budget_);
     if (q_len == seq->ToCompute() && samples_left_ == 0) continue;
     AddEntry(*seq, q_len);
-    CountCached(*seq);
     const TokenCount end = seq->pages.computed + q_len;
     pages_.PublishChunk(seq->task->request.cache_salt,
                         std::span(seq->tokens).first(static_cast<size_t>(end.raw())), seq->pages);
@@ -341,7 +340,7 @@ void Scheduler::Begin(Sequence& seq) {
   }
 }
 
-// How much of a prompt was there already is known once it begins.
+// How much of a prompt was there already is known once it has begun, and is not to be computed anew.
 void Scheduler::CountCached(const Sequence& seq) {
   Task& task = *seq.task;
   if (std::exchange(task.begun, true)) return;
@@ -535,7 +534,6 @@ void Scheduler::Restart(Sequence& seq) {
   seq.alone = true;
   seq.in_batch = false;
   seq.pages.is_sound = false;
-  counters_.cached_tokens -= std::exchange(seq.task->cached_tokens, TokenCount(0)).raw();
   Release(seq);
   waiting_.insert(&seq);
 }
@@ -544,6 +542,7 @@ void Scheduler::CommitEntry(const Entry& entry, const StepSequence& step,
                             const StepSequenceResult& result, std::vector<TokenEvent>& events) {
   Sequence& seq = *entry.seq;
   if (!seq.IsDecoding()) counters_.prefill_tokens += entry.q_len.raw();
+  CountCached(seq);
   seq.in_batch = false;
   seq.pages.computed += entry.q_len;
   seq.pages.kept = PageCount(step.pages.size());

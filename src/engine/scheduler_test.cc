@@ -385,6 +385,25 @@ TEST(SchedulerTest, WhoSharesWhatComesToAFaultComputesItAlone) {
   }
 }
 
+// Whoever reads the counters while a step runs sees none fall behind it.
+TEST(SchedulerTest, TokensOfAPrefixCountAsCachedOnceTheirStepHasNoFault) {
+  for (const RowFault fault : {RowFault::kNone, RowFault::kLogitsNotFinite}) {
+    Scheduler scheduler(Limits({}), {});
+    for (int i = 0; i < 2; ++i) scheduler.Add(MakeRequest(Prompt(24), 5));
+    std::vector<TokenEvent> events;
+    ASSERT_EQ(scheduler.Schedule({}, events).sequences.size(), 2u);
+    EXPECT_EQ(scheduler.counters().cached_tokens, 0);
+    const StepToken token{.chosen = {.token = 1}};
+    const StepAnswer answer{.tokens = {&token, 1}};
+    const StepSequenceResult well{.answers = {&answer, 1}};
+    const StepSequenceResult first =
+        fault == RowFault::kNone ? well : StepSequenceResult{.fault = fault};
+    const std::vector<StepSequenceResult> results = {first, well};
+    scheduler.Commit({.sequences = results}, events);
+    EXPECT_EQ(scheduler.counters().cached_tokens, fault == RowFault::kNone ? 20 : 0);
+  }
+}
+
 TEST(SchedulerTest, AFaultInWhatIsSharedEndsAllAndNothingIsKept) {
   Harness harness(Limits({.max_seqs = 5}));
   const std::vector<RequestId> ids = AddBurst(harness, 8, 18, 24, 5);
