@@ -190,9 +190,12 @@ std::string ComparedTable(const BenchReport& report) {
   if (!report.compared) return {};
   const std::string names[] = {ModelName(report.model), ModelName(report.compared->model)};
   const size_t width = std::max<size_t>({12, names[0].size(), names[1].size()});
-  std::string text =
-      fmt::format("\nms per token, and attention's part of them\n{:>8} {:>{}} {:>{}} {:>6}\n",
-                  "context", names[0], 2 * width + 1, names[1], 2 * width + 1, "ratio");
+  std::string text = fmt::format(
+      "\nms per token, attention's part of them, and how many times as long the second model "
+      "takes\n"
+      "{:>8} {:>{}} {:>{}}\n{:>8} {:>{}} {:>{}} {:>{}} {:>{}} {:>6}\n",
+      "", names[0], 2 * width + 1, names[1], 2 * width + 1, "context", "a token", width,
+      "attention", width, "a token", width, "attention", width, "times");
   for (size_t i = 0; i < report.contexts.size(); ++i) {
     const Measurement& one = report.contexts[i];
     const Measurement& other = report.compared->contexts[i];

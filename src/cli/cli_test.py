@@ -1258,7 +1258,7 @@ class BenchTest(CliTest):
         file, plot = self.folder / "bench.json", self.folder / "bench.svg"
         text = self.run_ok("bench", SPARSE, "--load-format", "dummy", *self.flags, "--compare", V2_LITE,
                            "--plot", plot, "--json", file)
-        self.assertIn("ms per token, and attention's part of them", text)
+        self.assertIn("ms per token, attention's part of them, and how many times as long", text)
         for model in (SPARSE, V2_LITE):
             self.assertIn(f"one sequence, {pathlib.Path(model).name}", text)
         found = json.loads(file.read_text())

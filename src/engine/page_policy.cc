@@ -18,9 +18,11 @@ PagePolicy::PagePolicy(const RunnerLimits& limits, PrefixCache prefix_cache)
       pool_(limits.pool_pages - PageCount(1), limits.page_size),
       tree_(std::make_unique<PrefixTree>(limits.page_size)),
       is_provisional_(static_cast<size_t>(limits.pool_pages.raw())) {
-  Require(pool_.num_pages() >= limits.page_size.PagesFor(limits.context),
-          "scheduler: pages: expected at least {} for a sequence of the context length {}, got {}",
-          limits.page_size.PagesFor(limits.context), limits.context, pool_.num_pages());
+  Require(
+      pool_.num_pages() >= limits.page_size.PagesFor(limits.context),
+      "KV cache: expected room for one sequence of the context length, {} tokens, got {} pages of "
+      "{}; a larger cache will do, or a shorter context",
+      limits.context, pool_.num_pages(), limits.page_size.raw());
 }
 
 bool PagePolicy::Admit(std::string_view salt, std::span<const int32_t> tokens, bool may_match,

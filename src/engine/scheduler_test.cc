@@ -1109,9 +1109,10 @@ TEST(SchedulerTest, LimitsThatCannotWorkAreRefused) {
   const auto message = [](const RunnerLimits& limits, const SchedulerOptions& options = {}) {
     return ErrorMessage(ErrorCode::kInvalidArgument, [&] { Scheduler(limits, options); });
   };
-  EXPECT_EQ(message(Limits({.pages = 74, .context = 300})),
-            "scheduler: pages: expected at least 75 for a sequence of the context length 300, got "
-            "74");
+  EXPECT_EQ(
+      message(Limits({.pages = 74, .context = 300})),
+      "KV cache: expected room for one sequence of the context length, 300 tokens, got 74 pages "
+      "of 4; a larger cache will do, or a shorter context");
   EXPECT_EQ(message(Limits({.max_seqs = 8, .step_tokens = 7})),
             "scheduler: tokens of a step: expected at least one for each of 8 sequences, got 7");
   RunnerLimits limits = Limits({.max_seqs = 8});

@@ -80,7 +80,7 @@ std::string FormatBytes(ByteOffset bytes) {
 
 std::string ToTable(const MemoryPlan& plan) {
   const auto row = [](const char* name, const std::string& value, const std::string& note) {
-    return fmt::format("  {:<12} {:>12}  {}\n", name, value, note);
+    return fmt::format("  {:<12} {:>12}{}{}\n", name, value, note.empty() ? "" : "  ", note);
   };
   const RunnerLimits& limits = plan.limits;
   const std::string of =

@@ -142,8 +142,7 @@ ChatFormat ChatFormat::Load(const std::filesystem::path& folder, const TemplateL
   if (format.template_) return format;
   Require(
       ModelType(folder) == "deepseek_v32",
-      "{}: no chat template: looked for {}, for \"chat_template\" in {}, and for the model_type "
-      "deepseek_v32 in config.json",
+      "{}: found no {}, no \"chat_template\" in {}, and no model_type deepseek_v32 in config.json",
       folder.string(), kTemplateFile, kTokenizerConfig);
   format.tools_prompt_ = ReadToolsPrompt(folder);
   return format;

@@ -122,8 +122,8 @@ TEST(ChatFormatTest, DeepseekV32sTextAboutToolsComesWithTheModel) {
 TEST(ChatFormatTest, AFolderWithoutATemplateIsRefusedWithWhatWasLookedFor) {
   const TempDir dir;
   const std::string expected =
-      "DIR: no chat template: looked for chat_template.jinja, for \"chat_template\" in "
-      "tokenizer_config.json, and for the model_type deepseek_v32 in config.json";
+      "DIR: found no chat_template.jinja, no \"chat_template\" in tokenizer_config.json, and no "
+      "model_type deepseek_v32 in config.json";
   EXPECT_EQ(FolderRefusal(dir), expected);
   dir.Write("tokenizer_config.json", "{}");
   dir.Write("config.json", R"({"model_type": "deepseek_v3"})");
