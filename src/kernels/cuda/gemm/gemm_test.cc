@@ -273,7 +273,9 @@ TEST(CudaGemmTest, MatricesMayShareTheirRowsOfX) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const MatrixShape shape{72, 48};
   const Stream stream;
-  const MadeUpMatrix a({.shape = shape}), b({.shape = shape, .first_output = 9});
+  constexpr WeightFormat kFormat = WeightFormat::kBf16;
+  const MadeUpMatrix a({.format = kFormat, .shape = shape});
+  const MadeUpMatrix b({.format = kFormat, .shape = shape, .first_output = 9});
   const DeviceWeights weights({&a, &b, &a}, Spread::kAligned);
   for (int64_t rows : {1, 20, 70, 130}) {
     const DeviceRows x(MadeUpX(2, rows * shape.inputs), shape.inputs, Spread::kAligned);
