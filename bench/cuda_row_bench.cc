@@ -255,13 +255,13 @@ void RegisterCudaRows(Effort effort) {
     const char* name;
     SamplingParams params;
   };
-  const Kind kinds[] = {{"greedy", {.temperature = 0}},
-                        {"plain", {}},
-                        {"top_p", {.top_p = 0.95f}},
-                        {"top_k_top_p", {.top_k = 50, .top_p = 0.95f}},
-                        {"greedy_top20", {.temperature = 0, .top_logprobs = 20}}};
+  const Kind kinds[] = {
+      {"greedy", {.temperature = 0}}, {"plain", {}},
+      {"top_p", {.top_p = 0.95f}},    {"top_k_top_p", {.top_k = 50, .top_p = 0.95f}},
+      {"min_p", {.min_p = 0.02f}},    {"greedy_top20", {.temperature = 0, .top_logprobs = 20}}};
   for (const Kind& kind : kinds) {
-    for (int32_t rows : {1, 64, 256}) {
+    // A search for 15 has a cluster of eight CTAs each, for 16 of four, for 64 of two, for 256 one CTA.
+    for (int32_t rows : {1, 8, 15, 16, 64, 256}) {
       if (effort == Effort::kQuick && rows != 64) continue;
       Register(fmt::format("sample/{}/r{}", kind.name, rows), lazy,
                [kind, rows](RowBench& bench) { return bench.SampleRows(kind.params, rows); });

@@ -52,7 +52,8 @@ SUITES = (
           "CudaSelectKeysTest.ByCodesALongRow*", 3),
     Suite("sampling, trees", "decode/cuda_decode_test", "*", 2,
           "*/SampleItemsTest/*.TheHighestAnd*:*/SampleItemsTest/*.Bias*:*/SampleItemsTest/*.ALarge*:"
-          "*/SampleItemsTest/*.Logprobs*:*/SampleItemsTest/*.RowsThat*:*/TreeGrowthTest.*", 5),
+          "*/SampleItemsTest/*.Logprobs*:*/SampleItemsTest/*.RowsThat*:CudaSearchTest.EveryFormTakes*:"
+          "*/TreeGrowthTest.*", 8),
     Suite("runner", "runner/cuda_runner_test", "*", 1, "CudaRunnerTest.CopiedPages*", 1),
     Suite("drafts", "runner/cuda_drafts_test", "*", 6, "LayerDrafterTest.RowsOfATree*", 1),
     Suite("runner: bits, parity", "runner/cuda_runner_invariants_test", "*", 6, "", 0),

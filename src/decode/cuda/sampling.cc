@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/maths.h"
+#include "kernels/cuda/gemm/gemm_tile.h"
 
 namespace quire::cuda {
 namespace {
@@ -18,6 +19,17 @@ int64_t NumChunks(const SampleCapacity& capacity) {
 }
 
 }  // namespace
+
+SearchShape SearchShapeOf(const SampleCapacity& capacity) {
+  // Clusters do not span the processor clusters of a GPU, in each of which some multiprocessors are left over.
+  const auto room = [](int32_t ctas) {
+    return ctas > 2 ? kMultiprocessors - 12 : kMultiprocessors;
+  };
+  int32_t ctas = kMostSearchCtas;
+  while (ctas > 1 && int64_t{capacity.items} * ctas > room(ctas)) ctas /= 2;
+  const int64_t slice = CeilDiv(capacity.vocab_size, int64_t{32} * ctas) * 32;  // whole lines
+  return {.ctas = ctas, .slice = static_cast<int32_t>(slice), .is_held = slice <= kMostHeldLogits};
+}
 
 void ValidateForDevice(const SampleCapacity& capacity) {
   Validate(capacity);

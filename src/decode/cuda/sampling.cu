@@ -1,5 +1,5 @@
 // Sampling in three launches: ScanKernel reads every logit once; FinishKernel ends what needs no more
-// than that; SearchKernel, a CTA per item, does draws, adjusted rows and alternatives.
+// than that; SearchKernel, a cluster of CTAs per item or one, does draws, adjusted rows and alternatives.
 #include <cstdint>
 
 #include "base/maths.h"
@@ -11,6 +11,12 @@
 
 namespace quire::cuda {
 namespace {
+
+// A whole row.
+struct RowValues {
+  const float* values;
+  int32_t size;
+};
 
 struct SampleView {
   SampleCapacity capacity;
@@ -211,73 +217,95 @@ __global__ void __launch_bounds__(kFinishWarps * 32) FinishKernel(SampleView vie
 
 // ---- Draws ----
 
-// The row with mask, bias and penalties, written by the whole CTA.
-__device__ RowValues Adjusted(const SampleView& view, const SampleItem& item) {
-  const RowValues row = view.Row(item.row);
-  float* const values = view.adjusted + int64_t{item.adjusted} * view.capacity.vocab_size;
+struct SearchArgs {
+  SampleView view;
+  SearchShape shape;
+
+  // This CTA's part of a row.
+  __device__ RowSlice SliceOf(const RowValues& row, uint32_t rank) const {
+    const int32_t first = static_cast<int32_t>(rank) * shape.slice;
+    const int32_t left = row.size - first;
+    return {.values = row.values + first,
+            .first = first,
+            .size = left < 0             ? 0
+                    : left < shape.slice ? left
+                                         : shape.slice};
+  }
+};
+
+// To `values`, the slice with mask, bias and penalties, by the whole CTA. Slices have nothing to do with each
+// other.
+__device__ void Adjust(const SampleView& view, const SampleItem& item, const RowSlice& row,
+                       float* values) {
   uint32_t* const occurrences =
-      view.occurrences + int64_t{item.adjusted} * view.capacity.vocab_size;
+      view.occurrences + int64_t{item.adjusted} * view.capacity.vocab_size + row.first;
   const uint32_t* const mask = view.MaskOf(item);
-  ForTokens(row, [&](int token, float value) {
+  ForTokens(row, [&](int i, float value) {
+    const int32_t token = row.first + i;
     const bool allowed = mask == nullptr || (mask[token / 32] >> (token % 32) & 1u) != 0;
-    values[token] = allowed ? value : -INFINITY;
-    occurrences[token] = 0;
+    values[i] = allowed ? value : -INFINITY;
+    occurrences[i] = 0;
   });
   __syncthreads();  // all is copied before any of it is changed
+  const int32_t vocab_size = view.VocabSize();
+  const auto is_token = [&](int32_t token) { return token >= 0 && token < vocab_size; };
+  // Below 0, or the slice's size or more, where it is another CTA's.
+  const auto place_of = [&](int32_t token) { return token - row.first; };
+  const auto is_here = [&](int32_t i) { return i >= 0 && i < row.size; };
   const LogitBias* const biases = view.biases + item.first_bias;
   for (int i = ThreadId(); i < item.num_biases; i += kSearchThreads) {
     const int32_t token = biases[i].token;
-    if (token < 0 || token >= row.size) {
+    if (!is_token(token)) {
       Report(view.status, DeviceFault::kToken, Launch::kSample, item.first_bias + i);
       continue;
     }
+    const int32_t at = place_of(token);
     // The first bias of a token adds all of them, in order.
-    bool first = true;
+    bool first = is_here(at);
     for (int j = 0; j < i && first; ++j) first = biases[j].token != token;
     for (int j = i; j < item.num_biases && first; ++j) {
       if (biases[j].token != token) continue;
-      values[token] = Changed(values[token], __fadd_rn(values[token], biases[j].bias));
+      values[at] = Changed(values[at], __fadd_rn(values[at], biases[j].bias));
     }
   }
   // Of the text: a bit for the prompt, one for every time in the output.
-  const int32_t* const text = view.text + item.first_text;
-  for (int i = ThreadId(); i < item.num_prompt + item.num_output; i += kSearchThreads) {
-    if (text[i] < 0 || text[i] >= row.size) {
-      Report(view.status, DeviceFault::kToken, Launch::kSample, item.first_text + i);
-    } else if (i < item.num_prompt) {
-      atomicOr(&occurrences[text[i]], 0x80000000u);
-    } else {
-      atomicAdd(&occurrences[text[i]], 1u);
+  const auto count = [&](int32_t first, int32_t num, auto add) {
+    const int32_t* const text = view.text + first;
+    for (int i = ThreadId(); i < num; i += kSearchThreads) {
+      if (!is_token(text[i])) {
+        Report(view.status, DeviceFault::kToken, Launch::kSample, first + i);
+      } else if (is_here(place_of(text[i]))) {
+        add(i, &occurrences[place_of(text[i])]);
+      }
     }
-  }
-  const int32_t* const path = view.text + item.first_path;
-  for (int i = ThreadId(); i < item.num_path; i += kSearchThreads) {
-    if (path[i] < 0 || path[i] >= row.size) {
-      Report(view.status, DeviceFault::kToken, Launch::kSample, item.first_path + i);
+  };
+  count(item.first_text, item.num_prompt + item.num_output, [&](int i, uint32_t* seen) {
+    if (i < item.num_prompt) {
+      atomicOr(seen, 0x80000000u);
     } else {
-      atomicAdd(&occurrences[path[i]], 1u);
+      atomicAdd(seen, 1u);
     }
-  }
+  });
+  count(item.first_path, item.num_path, [](int, uint32_t* seen) { atomicAdd(seen, 1u); });
   __syncthreads();  // all is biased and counted
   if (HasPenalties(item)) {
-    for (int token = ThreadId(); token < row.size; token += kSearchThreads) {
-      const uint32_t seen = occurrences[token];
+    for (int i = ThreadId(); i < row.size; i += kSearchThreads) {
+      const uint32_t seen = occurrences[i];
       if (seen == 0) continue;
-      values[token] = Penalized(item, static_cast<int32_t>(seen & 0x7fffffffu), values[token]);
+      values[i] = Penalized(item, static_cast<int32_t>(seen & 0x7fffffffu), values[i]);
     }
   }
   __syncthreads();
-  return {.values = values, .size = row.size};
 }
 
-// The key of the highest value, then its first token.
-__device__ uint64_t Best(const RowValues& row, SearchStorage& s) {
+// The candidate that comes first.
+__device__ uint64_t Best(Team& team, const RowSlice& row) {
   uint64_t best = ~uint64_t{0};
-  ForTokens(row, [&](int token, float value) {
-    const uint64_t key = uint64_t{KeyOf(value)} << 32 | static_cast<uint32_t>(token);
-    if (key < best) best = key;
+  ForTokens(row, [&](int i, float value) {
+    const uint64_t candidate = CandidateOf(KeyOf(value), row.first + i);
+    if (candidate < best) best = candidate;
   });
-  return LeastOverThreads(best, s);
+  return LeastOverTeam(team, best);
 }
 
 // How many candidates are kept, and their weight.
@@ -291,109 +319,125 @@ struct Kept {
 };
 
 // All filters keep a number of first candidates, so together they keep the least of these numbers.
-__device__ Kept Keep(const RowValues& row, const SampleItem& item, uint32_t first_key,
-                     const Weigher& weigh, SearchStorage& s) {
-  uint64_t sum = 0, above = 0, num_above = 0;
-  ForTokens(row, [&](int, float value) {
-    const float weight = weigh.Weight(value);
-    sum += FixedWeight(weight);
-    if (weight >= item.min_p) above += FixedWeight(weight), ++num_above;
-  });
-  uint64_t total = SumOverThreads(sum, s);
-  Kept kept = {.count = static_cast<uint64_t>(row.size), .weight = total};
-  if (item.top_k > 0 && item.top_k < row.size) {
-    const Cut cut =
-        Search<Reach::kCount>(row, first_key, static_cast<uint64_t>(item.top_k), weigh, s);
-    kept = {.count = cut.Count(), .weight = cut.weight};
+__device__ Kept Keep(Team& team, const RowSlice& row, int32_t vocab_size, const SampleItem& item,
+                     uint32_t first_key, const BinSums& first_sums, const Weigher& weigh,
+                     Sorted& sorted) {
+  uint64_t total = __shfl_sync(kAllLanes, SumThrough(first_sums.weight), kWarp - 1);
+  Kept kept = {.count = static_cast<uint64_t>(vocab_size), .weight = total};
+  if (item.top_k > 0 && item.top_k < vocab_size) {
+    const Cut cut = Search(team, row, first_key, first_sums, Reach::kCount,
+                           static_cast<uint64_t>(item.top_k), weigh, Listing::kFirst, sorted);
+    kept = {.count = cut.count, .weight = cut.weight};
     total = cut.weight;  // top-p is a part of what top-k leaves
   }
   if (item.min_p > 0.0f) {
-    above = SumOverThreads(above, s);
-    num_above = SumOverThreads(num_above, s);
+    uint64_t above = 0, num_above = 0;
+    ForTokens(row, [&](int, float value) {
+      const float weight = weigh.Weight(value);
+      if (weight >= item.min_p) above += FixedWeight(weight), ++num_above;
+    });
+    above = SumOverTeam(team, above);
+    num_above = SumOverTeam(team, num_above);
     kept.Limit(num_above, above);
   }
   if (item.top_p < 1.0f) {
     const uint64_t target = PartOf(PartOfTopP(item.top_p), total);
-    const Cut cut = Search<Reach::kWeight>(row, first_key, target > 0 ? target : 1, weigh, s);
-    kept.Limit(cut.Count(), cut.weight);
+    const Cut cut = Search(team, row, first_key, first_sums, Reach::kWeight,
+                           target > 0 ? target : 1, weigh, Listing::kFirst, sorted);
+    kept.Limit(cut.count, cut.weight);
   }
   return kept;
 }
 
-__device__ int32_t Draw(const RowValues& row, const SampleItem& item, uint32_t first_key,
-                        SearchStorage& s) {
+__device__ int32_t Draw(Team& team, const RowSlice& row, int32_t vocab_size, const SampleItem& item,
+                        uint32_t first_key) {
   const Weigher weigh = MakeWeigher(ValueOf(first_key), item.temperature);
-  const Kept kept = Keep(row, item, first_key, weigh, s);
+  const BinSums first_sums = FillFirstBins(team, row, first_key, weigh);
+  Sorted sorted;
+  const Kept kept = Keep(team, row, vocab_size, item, first_key, first_sums, weigh, sorted);
   const uint64_t target = PartOf(DrawBits(item.seed, item.sample, item.position), kept.weight);
-  const Cut cut = Search<Reach::kWeight>(row, first_key, target > 0 ? target : 1, weigh, s);
-  FindTies(row, cut.key, cut.taken - 1, 1, &s.token, s);
-  return s.token;
+  const Cut cut = Search(team, row, first_key, first_sums, Reach::kWeight, target > 0 ? target : 1,
+                         weigh, Listing::kFew, sorted);
+  return TokenOfCandidate(cut.candidate);
 }
 
 // ---- Alternatives ----
 
 // The num_top highest of a row as it is.
-__device__ void FindTop(const RowValues& row, const RowSummary& summary, int32_t num_top,
-                        TokenLogprob* top, SearchStorage& s) {
-  const Cut cut =
-      Search<Reach::kCount>(row, summary.key, static_cast<uint64_t>(num_top), NoWeight(), s);
-  if (ThreadId() == 0) s.num_top = 0;
-  __syncthreads();
-  ForTokens(row, [&](int token, float value) {
-    const uint32_t key = KeyOf(value);
-    if (key >= cut.key) return;
-    const uint32_t at = atomicAdd(&s.num_top, 1u);  // in any order: they are ranked below
-    if (at < kMaxTopLogprobs) s.top_key[at] = key, s.top_token[at] = token;
-  });
-  FindTies(row, cut.key, 0, cut.taken, s.top_token + cut.before, s);  // which ends with a barrier
+__device__ void FindTop(Team& team, const RowSlice& row, const RowSummary& summary, int32_t num_top,
+                        TokenLogprob* top) {
+  ListFirst(team, row, summary.key, static_cast<uint32_t>(num_top));
   const int i = ThreadId();
-  if (i >= num_top) return;
-  const auto key_at = [&](int j) {
-    return j < static_cast<int>(cut.before) ? s.top_key[j] : cut.key;
-  };
-  const uint64_t mine = uint64_t{key_at(i)} << 32 | static_cast<uint32_t>(s.top_token[i]);
-  int rank = 0;
-  for (int j = 0; j < num_top; ++j) {
-    rank += (uint64_t{key_at(j)} << 32 | static_cast<uint32_t>(s.top_token[j])) < mine ? 1 : 0;
-  }
-  TokenLogprob& to = top[rank];
-  to.token = s.top_token[i];
-  to.logprob = LogprobOf(ValueOf(key_at(i)), summary.log_sum_exp);
+  if (team.rank() > 0 || i >= num_top) return;
+  const uint64_t candidate = team.s.list[i];
+  top[i].token = TokenOfCandidate(candidate);
+  top[i].logprob = LogprobOf(ValueOf(KeyOfCandidate(candidate)), summary.log_sum_exp);
 }
 
-// One CTA per item; each has the SM's shared memory to itself.
-__global__ void __launch_bounds__(kSearchThreads, 1) SearchKernel(SampleView view) {
+// A cluster per item, or one CTA; each has the SM's shared memory to itself. All CTAs of an item go the same
+// way.
+__global__ void __launch_bounds__(kSearchThreads, 1)
+    SearchKernel(const __grid_constant__ SearchArgs args) {
   TakeTurn();
   extern __shared__ uint64_t storage[];
   SearchStorage& s = *reinterpret_cast<SearchStorage*>(storage);
-  const int32_t at = static_cast<int32_t>(blockIdx.x);
+  float* const held = reinterpret_cast<float*>(&s + 1);
+  const SampleView& view = args.view;
+  const auto num_ctas = static_cast<uint32_t>(args.shape.ctas);
+  const auto at = static_cast<int32_t>(blockIdx.x / num_ctas);
   if (at >= view.counts->num_items) return;
   const SampleItem item = view.items[at];
   const bool plain =
       item.kind == SampleKind::kGiven || (item.kind == SampleKind::kHighest && item.adjusted < 0);
-  if ((plain && item.num_top == 0) || !view.IsInside(item)) return;  // the whole CTA
+  if ((plain && item.num_top == 0) || !view.IsInside(item)) return;  // the whole cluster
+  Team team(blockIdx.x % num_ctas, num_ctas, s);
+  team.Arrive();
+  const RowSlice as_it_is = args.SliceOf(view.Row(item.row), team.rank());
+  const auto slice_at = [&](const float* values) -> RowSlice {
+    return {.values = values, .first = as_it_is.first, .size = as_it_is.size};
+  };
+  const bool is_adjusted = !plain && item.adjusted >= 0;
+  if (args.shape.is_held && !is_adjusted) BeginCopy(as_it_is, held);
   const RowSummary summary = Summarize(view, item.row);
+  WaitForCopies<0>();
+  __syncthreads();  // the slice is there
+  team.Begin();
+  RowSlice row = args.shape.is_held ? slice_at(held) : as_it_is;
   if (!plain && summary.Decides()) {
     uint32_t key = summary.key;
-    RowValues row = view.Row(item.row);
     int32_t token = summary.token;
-    if (item.adjusted >= 0) {
-      row = Adjusted(view, item);
-      const uint64_t best = Best(row, s);
-      key = static_cast<uint32_t>(best >> 32);
-      token = static_cast<int32_t>(best & 0xffffffffu);
+    if (is_adjusted) {
+      float* const values =
+          args.shape.is_held
+              ? held
+              : view.adjusted + int64_t{item.adjusted} * view.VocabSize() + as_it_is.first;
+      Adjust(view, item, as_it_is, values);
+      row = slice_at(values);
+      const uint64_t best = Best(team, row);
+      key = KeyOfCandidate(best);
+      token = TokenOfCandidate(best);
     }
     const bool decides = key < kLastKey;  // not where a mask has ruled out all there is
-    if (decides && item.kind == SampleKind::kDraw) token = Draw(row, item, key, s);
-    if (ThreadId() == 0) {
+    if (decides && item.kind == SampleKind::kDraw) {
+      token = Draw(team, row, view.VocabSize(), item, key);
+    }
+    if (team.rank() == 0 && ThreadId() == 0) {
       view.chosen[at] = decides ? ChosenOf(view.Row(item.row), token, summary.log_sum_exp)
                                 : FaultyToken(kNoToken);
     }
-    __syncthreads();  // the storage is free for what follows
   }
-  if (item.num_top > 0) {
-    FindTop(view.Row(item.row), summary, item.num_top, view.top + int64_t{at} * kMaxTopLogprobs, s);
+  if (item.num_top == 0) return;
+  if (is_adjusted) {
+    row = as_it_is;
+    if (args.shape.is_held) {
+      __syncthreads();  // the adjusted slice is read no more
+      BeginCopy(as_it_is, held);
+      WaitForCopies<0>();
+      __syncthreads();  // the slice is there
+      row = slice_at(held);
+    }
   }
+  FindTop(team, row, summary, item.num_top, view.top + int64_t{at} * kMaxTopLogprobs);
 }
 
 }  // namespace
@@ -424,14 +468,19 @@ void Sample(const SampleArgs& args, const Stream& stream) {
   LaunchAhead("sample: finish", FinishKernel, {.grid = finish, .block = dim3(kFinishWarps * 32)},
               stream, view);
   if (args.work == SampleWork::kScan) return;
+  const SearchShape shape = SearchShapeOf(capacity);
+  const size_t held_bytes = shape.is_held ? static_cast<size_t>(shape.slice) * sizeof(float) : 0;
+  const size_t shared_bytes = sizeof(SearchStorage) + held_bytes;
+  constexpr size_t kMostBytes = sizeof(SearchStorage) + kMostHeldLogits * sizeof(float);
   Check(cudaFuncSetAttribute(SearchKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(sizeof(SearchStorage))),
+                             static_cast<int>(kMostBytes)),
         "sample: shared memory");
   LaunchAhead("sample: search", SearchKernel,
-              {.grid = dim3(static_cast<unsigned>(capacity.items)),
+              {.grid = dim3(static_cast<unsigned>(capacity.items * shape.ctas)),
                .block = dim3(kSearchThreads),
-               .shared_bytes = sizeof(SearchStorage)},
-              stream, view);
+               .shared_bytes = shared_bytes,
+               .cluster = static_cast<unsigned>(shape.ctas)},
+              stream, SearchArgs{.view = view, .shape = shape});
 }
 
 }  // namespace quire::cuda

@@ -47,6 +47,18 @@ struct SampleScratch {
   std::span<uint32_t> occurrences = {};  // [adjusted, vocab]
 };
 
+// How a search for items is spread: an item's row is cut into slices, one for each CTA of a cluster.
+inline constexpr int32_t kMostSearchCtas = 8;  // of a cluster that every Hopper has
+// Logits of a slice that a CTA keeps in its shared memory: 163840 by eight.
+inline constexpr int32_t kMostHeldLogits = 20480;
+struct SearchShape {
+  int32_t ctas = 1;      // of an item: 8, 4, 2 or 1
+  int32_t slice = 0;     // tokens of a CTA; the last may have fewer, or none
+  bool is_held = false;  // in shared memory, read once
+};
+// The more CTAs the fewer items there are, as many as there are multiprocessors for.
+SearchShape SearchShapeOf(const SampleCapacity& capacity);
+
 // Throws Error(kInvalidArgument) naming the field, also for what only the device cannot do.
 void ValidateForDevice(const SampleCapacity& capacity);
 SampleScratch LayOutSampleScratch(const SampleCapacity& capacity, Carver& carver);
