@@ -97,7 +97,7 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
                                pinned);
       }()),
       orders_(rank_.host.get(), memory_, config_.shard.tokens),
-      gemms_(options.deterministic ? GemmBackend::kTiles : GemmBackend::kCublasLt, parts_.gemm,
+      gemms_(options.deterministic ? GemmBackend::kExact : GemmBackend::kCublasLt, parts_.gemm,
              parts_.side_gemm),
       work_(memory_.buckets.size()),
       deliveries_(stream_, parts_.staging) {

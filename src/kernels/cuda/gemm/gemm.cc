@@ -236,7 +236,7 @@ TileParams MakeTileParams(const ConstTensorView& x, const QuantisedRows& x_codes
   p.rows = static_cast<int32_t>(y.dim(0));
   p.outputs = static_cast<int32_t>(w.shape.outputs);
   p.inputs = static_cast<int32_t>(w.shape.inputs);
-  p.split_inputs = static_cast<int32_t>(GemmSplitInputs(p.inputs, 1));
+  p.split_inputs = static_cast<int32_t>(GemmSplitInputs(p.inputs, 1, MathOf(x_codes, w)));
   p.y_in_pairs =
       p.y_stride % 2 == 0 && IsMultiple(p.y, static_cast<uintptr_t>(2 * DTypeBytes(y.dtype())));
   return p;
@@ -245,6 +245,11 @@ TileParams MakeTileParams(const ConstTensorView& x, const QuantisedRows& x_codes
 TileParams MakeTileParams(const GemmArgs& args) {
   TileParams p = MakeTileParams(args.x, args.x_codes, args.w, args.y);
   p.bias = args.bias;
+  if (!args.up.empty()) {
+    p.gated = true;
+    p.w[1] = args.up.data;
+    p.w_scales[1] = args.up.scales;
+  }
   if (args.w.count > 1) {
     p.num_batches = static_cast<int32_t>(args.w.count);
     p.x_batch_bytes = 2 * args.x_step;
@@ -274,15 +279,32 @@ TileChoice ChooseTile(const TileParams& p, const QuantisedRows& x_codes, const W
           .loads = TileLoads::kAligned};
 }
 
+int32_t GemmRanges(const GemmArgs& args) {
+  return GemmSplits(std::max(args.w.whole_outputs, args.w.shape.outputs), args.w.shape.inputs,
+                    MathOf(args.x_codes, args.w));
+}
+
+bool GemmTakesGate(const GemmArgs& args) {
+  if (args.w.format != WeightFormat::kBf16 || args.up.format != args.w.format) return false;
+  if (args.up.row_stride != args.w.row_stride) return false;
+  const TileParams p = MakeTileParams(args);
+  return ChooseTile(p, args.x_codes, args.w, p.rows).loads == TileLoads::kAligned;
+}
+
 void Gemm(const GemmArgs& args, const Stream& stream, std::optional<TileSize> size) {
   Validate(args);
-  QUIRE_CHECK(args.up.empty(), "gate and up of a dense product by tiles");
   if (args.y.dim(0) == 0) return;
   TileParams p = MakeTileParams(args);
-  p.num_splits = GemmSplits(std::max<int64_t>(args.w.whole_outputs, p.outputs), p.inputs,
-                            MathOf(args.x_codes, args.w));
-  p.split_inputs = static_cast<int32_t>(GemmSplitInputs(p.inputs, p.num_splits));
-  LaunchTiles(p, ChooseTile(p, args.x_codes, args.w, p.rows, size), stream);
+  const TileChoice tile = ChooseTile(p, args.x_codes, args.w, p.rows, size);
+  p.num_splits = GemmRanges(args);
+  p.split_inputs = static_cast<int32_t>(GemmSplitInputs(p.inputs, p.num_splits, tile.math));
+  if (p.gated) {
+    const bool adds_ranges = tile.size == TileSize::kPrefill || tile.size == TileSize::kPrefillPair;
+    QUIRE_CHECK(GemmTakesGate(args) && (adds_ranges || p.num_splits == 1),
+                "gate and up of {} ranges by tiles of {} rows", p.num_splits,
+                ExtentOf(tile.size).rows);
+  }
+  LaunchTiles(p, tile, stream);
 }
 
 ByteOffset WeightViewBytes(const WeightView& w) {

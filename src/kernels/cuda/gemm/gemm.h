@@ -10,7 +10,7 @@
 // same bits in any batch: order of summation in kernels/cuda/gemm/gemm_tile.h. cuBLASLt, through a
 // GemmPlanner (kernels/cuda/gemm/gemm_planner.h), is faster for many rows, and its bits are the same for
 // the same number of rows only. Few rows times few outputs go to Gemv (kernels/cuda/gemm/gemv.h) there, and
-// 17 to 64 rows to BoxedGemm (kernels/cuda/gemm/gemm_boxed.h).
+// 17 to 64 rows to BoxedGemm (kernels/cuda/gemm/gemm_boxed.h), which has the tile kernel's bits if told its ranges.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_H_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMM_H_
 
@@ -86,7 +86,8 @@ struct GemmArgs {
   // widened to bf16.
   QuantisedRows x_codes = {};
   WeightView w = {};
-  // Empty, or as w, of count 1 and without a bias: w is gate, and y = silu(x w^T) * (x up^T). BoxedGemm's alone.
+  // Empty, or as w, of count 1 and without a bias: w is gate, and y = silu(x w^T) * (x up^T). For BoxedGemm, and for
+  // Gemm where GemmTakesGate.
   WeightView up = {};
   TensorView y = {};  // [rows, outputs] bf16 or f32, any row stride; overlaps no x
   int64_t x_step = 0;
@@ -97,7 +98,14 @@ struct GemmArgs {
 // Throws Error(kInvalidArgument) naming the argument, the expected and the actual value.
 void Validate(const GemmArgs& args);
 
-// The products by the tile kernel, in the tile of ChooseTile, which is given `size`.
+// How many ranges Gemm cuts the inputs into: of a part of a matrix as many as of the whole.
+int32_t GemmRanges(const GemmArgs& args);
+// Whether gate and up are such that every number of rows has them with their activation, by kernels that sum as Gemm
+// does: bf16, every row of x and w on a multiple of 16 bytes. The number of rows decides nothing here.
+bool GemmTakesGate(const GemmArgs& args);
+
+// The products by the tile kernel, in the tile of ChooseTile, which is given `size`. Up to 64 rows of gate and up must
+// have one range.
 void Gemm(const GemmArgs& args, const Stream& stream, std::optional<TileSize> size = {});
 
 // What the op must read and write, and compute, for benchmarks.
@@ -119,7 +127,7 @@ void RequireX(const ConstTensorView& x, const QuantisedRows& x_codes, int64_t ro
 int64_t RequireY(const TensorView& y, const WeightView& w);
 TileParams MakeTileParams(const ConstTensorView& x, const QuantisedRows& x_codes,
                           const WeightView& w, const TensorView& y);
-// Of a dense product, but for its ranges and gate.
+// Of a dense product, but for its ranges.
 TileParams MakeTileParams(const GemmArgs& args);
 // The instance of the tile kernel for params made of these operands and then completed. A matrix of w
 // multiplies `rows` rows, on average; `size`, if given, is taken instead of the one that suits them.

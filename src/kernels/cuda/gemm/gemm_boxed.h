@@ -5,7 +5,8 @@
 // Weights are read once and little is computed with them, so what counts is that all multiprocessors ask for weights,
 // from before the kernel before has ended: a tile of 64 outputs has its inputs cut among the CTAs of a cluster, which
 // add their sums through each other's shared memory. An element's order of summation is the tile kernel's
-// (kernels/cuda/gemm/gemm_tile.h), with other ranges: those of BoxedRanges. The number of rows changes no bit.
+// (kernels/cuda/gemm/gemm_tile.h), with ranges of its own, BoxedRanges, or with those it is told: with GemmRanges it has
+// the tile kernel's bits. The number of rows changes no bit.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_BOXED_H_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMM_BOXED_H_
 
@@ -37,12 +38,8 @@ constexpr int32_t BoxedRanges(int64_t tiles, int64_t inputs) {
   }
   return ranges;
 }
-// All but the last have so many.
-constexpr int64_t BoxedRangeInputs(int64_t inputs, int32_t ranges) {
-  return RoundUp(CeilDiv(inputs, int64_t{ranges}), int64_t{64});
-}
 
-// The product, with `ranges` (1, 2, 4 or 8) instead of BoxedRanges if given. Throws Error(kInvalidArgument) as Gemm
+// The product, with `ranges` (1, 2, 4 or 8) of GemmSplitInputs instead of BoxedRanges if given. Throws Error(kInvalidArgument) as Gemm
 // does, and where BoxedTakes is false.
 void BoxedGemm(const GemmArgs& args, const Stream& stream, std::optional<int32_t> ranges = {});
 

@@ -51,11 +51,13 @@ class Boxed {
   }
 
   // By the tile kernel.
-  std::vector<float> Tiles(const std::vector<float>& x) const {
+  std::vector<float> Tiles(const std::vector<float>& x, std::optional<TileSize> size = {}) const {
     const DeviceRows rows(x, shape_.inputs, Spread::kAligned);
     const DeviceOutput y(std::ssize(x) / shape_.inputs, shape_.outputs, DType::kF32,
                          Spread::kAligned);
-    Gemm({.x = rows.view(), .w = gate_weights_.view(), .y = y.view()}, stream_);
+    GemmArgs args{.x = rows.view(), .w = gate_weights_.view(), .y = y.view()};
+    if (up_weights_) args.up = up_weights_->view();
+    Gemm(args, stream_, size);
     return y.Values(stream_);
   }
 
@@ -112,16 +114,27 @@ TEST(CudaGemmBoxedTest, TheNumberOfRowsChangesNoBit) {
   }
 }
 
+// One range, two, four and eight; of which the last ends within a step, and which are no multiple of 128 inputs. Tiles of
+// all sizes, and gate and up by prefill tiles, whose ranges are added in registers.
 TEST(CudaGemmBoxedTest, TheSameRangesHaveTheBitsOfTheTileKernel) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
-  for (const MatrixShape shape : {MatrixShape{70, 304}, MatrixShape{200, 1024},
-                                  MatrixShape{576, 2048}, MatrixShape{64, 4096}}) {
+  for (const MatrixShape shape :
+       {MatrixShape{70, 304}, MatrixShape{200, 1024}, MatrixShape{576, 2048}, MatrixShape{72, 2816},
+        MatrixShape{64, 4096}, MatrixShape{130, 4104}}) {
     const int32_t ranges = GemmSplits(shape.outputs, shape.inputs, TileMath::kBf16);
-    const Boxed boxed(shape);
-    for (int64_t rows : {5, 20, 64}) {
-      const std::vector<float> x = MadeUpX(8, rows * shape.inputs);
-      EXPECT_EQ(BitMismatch(boxed.Run(x, DType::kF32, ranges), boxed.Tiles(x)), "")
-          << shape.inputs << " inputs, " << ranges << " ranges, " << rows << " rows";
+    for (bool gated : {false, true}) {
+      const Boxed boxed(shape, gated);
+      for (int64_t rows : {1, 5, 16, 20, 64}) {
+        SCOPED_TRACE(fmt::format("{} inputs, {} ranges, {} rows, gated {}", shape.inputs, ranges,
+                                 rows, gated));
+        const std::vector<float> x = MadeUpX(8, rows * shape.inputs);
+        const std::vector<float> y = boxed.Run(x, DType::kF32, ranges);
+        EXPECT_EQ(BitMismatch(y, boxed.Tiles(x, TileSize::kPrefill)), "");
+        if (!gated || ranges == 1) {
+          EXPECT_EQ(BitMismatch(y, boxed.Tiles(x, TileSize::kDecode)), "");
+          EXPECT_EQ(BitMismatch(y, boxed.Tiles(x, TileSize::kMedium)), "");
+        }
+      }
     }
   }
 }
@@ -201,8 +214,6 @@ TEST(GemmBoxedTest, RangesAreAsManyAsMultiprocessorsHaveRoomFor) {
   EXPECT_EQ(BoxedRanges(128, 128), 1);  // 16 heads of 512
   EXPECT_EQ(BoxedRanges(32, 512), 2);   // and of 128
   EXPECT_EQ(BoxedRanges(1, 64), 1);
-  EXPECT_EQ(BoxedRangeInputs(2816, 4), 704);
-  EXPECT_EQ(BoxedRangeInputs(1100, 8), 192);
 }
 
 }  // namespace

@@ -118,12 +118,12 @@ GemmShape ShapeOf(const GemmArgs& args) {
 }
 
 GemmKernel ChooseGemm(GemmBackend backend, const GemmArgs& args) {
-  if (backend == GemmBackend::kTiles) return GemmKernel::kTiles;
-  if (!args.up.empty()) return GemmKernel::kBoxed;
+  // Up to 16 rows without an activation are decode tiles.
+  const bool may_be_boxed = !args.up.empty() || args.y.dim(0) > ExtentOf(TileSize::kDecode).rows;
+  const bool is_boxed = may_be_boxed && BoxedTakes(args);
+  if (backend == GemmBackend::kExact) return is_boxed ? GemmKernel::kBoxed : GemmKernel::kTiles;
   if (GemvTakes(args)) return GemmKernel::kGemv;
-  if (args.y.dim(0) > ExtentOf(TileSize::kDecode).rows && BoxedTakes(args)) {
-    return GemmKernel::kBoxed;
-  }
+  if (is_boxed) return GemmKernel::kBoxed;
   if (args.w.format != WeightFormat::kBf16 || args.bias != nullptr) return GemmKernel::kTiles;
   const GemmShape s = ShapeOf(args);
   if (s.rows <= ExtentOf(TileSize::kDecode).rows) return GemmKernel::kTiles;
@@ -136,13 +136,14 @@ GemmKernel ChooseGemm(GemmBackend backend, const GemmArgs& args) {
 }
 
 bool TakesGate(GemmBackend backend, const GemmArgs& args) {
-  return backend != GemmBackend::kTiles && args.y.dim(0) > kFewGemvRows && BoxedTakes(args);
+  if (backend == GemmBackend::kExact) return GemmTakesGate(args);
+  return args.y.dim(0) > kFewGemvRows && BoxedTakes(args);
 }
 
 GemmPlanner::GemmPlanner(GemmBackend backend, std::span<std::byte> workspace,
                          std::span<std::byte> side_workspace)
     : backend_(backend), workspace_(workspace), side_workspace_(side_workspace) {
-  if (backend == GemmBackend::kTiles) return;
+  if (backend == GemmBackend::kExact) return;
   RequireAligned("gemm workspace", workspace);
   RequireAligned("gemm side workspace", side_workspace);
   Require(side_workspace.empty() || side_workspace.size() == workspace.size(),
@@ -157,7 +158,7 @@ GemmPlanner& GemmPlanner::operator=(GemmPlanner&&) noexcept = default;
 int64_t GemmPlanner::num_plans() const { return std::ssize(algorithms_); }
 
 void GemmPlanner::Plan(const GemmShape& shape) {
-  if (backend_ == GemmBackend::kTiles || algorithms_.contains(shape)) return;
+  if (backend_ == GemmBackend::kExact || algorithms_.contains(shape)) return;
   auto plan = std::make_unique<Algorithm>(shape);
   Preference preference;
   CheckCublas(cublasLtMatmulPreferenceCreate(preference.out()), "gemm: preference");
@@ -196,7 +197,9 @@ void GemmPlanner::Gemm(const GemmArgs& args, const Stream& stream, GemmLane lane
   if (args.y.dim(0) == 0) return;
   const GemmKernel kernel = Choose(args);
   if (kernel == GemmKernel::kGemv) return Gemv(args, stream);
-  if (kernel == GemmKernel::kBoxed) return BoxedGemm(args, stream);
+  if (kernel == GemmKernel::kBoxed) {
+    return BoxedGemm(args, stream, is_exact() ? std::optional(GemmRanges(args)) : std::nullopt);
+  }
   if (kernel == GemmKernel::kTiles) return cuda::Gemm(args, stream);
   GemmByCublasLt(args, stream, lane);
 }

@@ -22,7 +22,8 @@ namespace quire::cuda {
 
 enum class GemmBackend {
   kCublasLt,  // where it takes the product; kernels of our own for up to 64 rows, and for what it does not take
-  kTiles,  // the tile kernel always: a row's bits do not depend on the number of rows
+  // Kernels of our own that sum in the tile kernel's order: a row's bits do not depend on the number of rows.
+  kExact,
 };
 
 // All that the choice of an algorithm depends on.
@@ -50,11 +51,12 @@ enum class GemmKernel {
   kBoxed,  // otherwise, where BoxedTakes it, of more rows than a decode tile has; of gate and up, whatever the rows
   kCublasLt,  // otherwise, of more rows than a decode tile has, with bf16 weights, no bias, and every row of x, w and y
   // on a multiple of 16 bytes; the tile kernel, if cuBLASLt turns out to have no algorithm for the shape
-  kTiles,  // all others, and all with GemmBackend::kTiles
+  kTiles,  // all others; with kExact all that is not boxed
 };
 // Looks at shapes, types and addresses alone, never at memory.
 GemmKernel ChooseGemm(GemmBackend backend, const GemmArgs& args);
-// Whether gate and up, args.up, are one product. One row or two are Gemv's, which has no activation.
+// Whether gate and up, args.up, are one product. One row or two are Gemv's, which has no activation; with kExact the
+// matrices alone decide, as nothing is rounded between the product and its activation then.
 bool TakesGate(GemmBackend backend, const GemmArgs& args);
 
 class GemmPlanner {
@@ -76,7 +78,7 @@ class GemmPlanner {
   void Plan(const GemmShape& shape);
   int64_t num_plans() const;
   // Whether a row of y has the same bits beside any others.
-  bool is_exact() const { return backend_ == GemmBackend::kTiles; }
+  bool is_exact() const { return backend_ == GemmBackend::kExact; }
   GemmKernel Choose(const GemmArgs& args) const { return ChooseGemm(backend_, args); }
   // Whether gate and up are one product with their activation, args.up.
   bool TakesGate(const GemmArgs& args) const { return quire::cuda::TakesGate(backend_, args); }

@@ -347,8 +347,11 @@ TEST(GemmKernelTest, ShapesTypesAndAddressesChooseTheKernel) {
   EXPECT_EQ(choose(17, nothing), GemmKernel::kBoxed);
   EXPECT_EQ(choose(64, nothing), GemmKernel::kBoxed);
   EXPECT_EQ(choose(65, nothing), GemmKernel::kCublasLt);
-  EXPECT_EQ(choose(8, nothing, GemmBackend::kTiles), GemmKernel::kTiles);
-  EXPECT_EQ(choose(17, nothing, GemmBackend::kTiles), GemmKernel::kTiles);
+  EXPECT_EQ(choose(8, nothing, GemmBackend::kExact), GemmKernel::kTiles);
+  EXPECT_EQ(choose(16, nothing, GemmBackend::kExact), GemmKernel::kTiles);
+  EXPECT_EQ(choose(17, nothing, GemmBackend::kExact), GemmKernel::kBoxed);
+  EXPECT_EQ(choose(64, nothing, GemmBackend::kExact), GemmKernel::kBoxed);
+  EXPECT_EQ(choose(65, nothing, GemmBackend::kExact), GemmKernel::kTiles);
   // A bias is added by Gemv, by boxed products and by the tiles, but not by cuBLASLt.
   const auto biased = [&](GemmArgs& a) { a.bias = bias; };
   EXPECT_EQ(choose(8, biased), GemmKernel::kGemv);
@@ -365,31 +368,161 @@ TEST(GemmKernelTest, ShapesTypesAndAddressesChooseTheKernel) {
   const auto odd_x = [&](GemmArgs& a) { a.x = {x + 1, {a.x.dim(0), 64}}; };
   EXPECT_EQ(choose(7, odd_x), GemmKernel::kTiles);
   EXPECT_EQ(choose(17, odd_x), GemmKernel::kTiles);
+  EXPECT_EQ(choose(17, odd_x, GemmBackend::kExact), GemmKernel::kTiles);
+  EXPECT_EQ(choose(17, e4m3, GemmBackend::kExact), GemmKernel::kTiles);
   // More outputs than all multiprocessors take at once are cuBLASLt's.
   const auto many = [&](GemmArgs& a) {
     a.w.shape.outputs = 64 * kMaxBoxedTiles + 8;
     a.y = {y, {17, a.w.shape.outputs}};
   };
   EXPECT_EQ(choose(17, many), GemmKernel::kCublasLt);
+  EXPECT_EQ(choose(17, many, GemmBackend::kExact), GemmKernel::kTiles);
 }
 
 TEST(GemmKernelTest, GateAndUpAreOneProductOfSomeRows) {
   alignas(16) Bf16 x[65 * 64] = {}, w[64 * 64] = {}, y[65 * 64] = {};
-  const auto takes = [&](int64_t rows, GemmBackend backend = GemmBackend::kCublasLt) {
-    return TakesGate(backend, {.x = {x, {rows, 64}},
-                               .w = DenseWeights(w, {64, 64}),
-                               .up = DenseWeights(w, {64, 64}),
-                               .y = {y, {rows, 64}}});
+  const auto args_of = [&](int64_t rows) {
+    return GemmArgs{.x = {x, {rows, 64}},
+                    .w = DenseWeights(w, {64, 64}),
+                    .up = DenseWeights(w, {64, 64}),
+                    .y = {y, {rows, 64}}};
   };
+  const auto takes = [&](int64_t rows) { return TakesGate(GemmBackend::kCublasLt, args_of(rows)); };
   EXPECT_FALSE(takes(2));
   EXPECT_TRUE(takes(3));
   EXPECT_TRUE(takes(64));
   EXPECT_FALSE(takes(65));
-  EXPECT_FALSE(takes(3, GemmBackend::kTiles));
+  // Exact: whatever the number of rows, or never.
+  for (int64_t rows : {1, 2, 3, 16, 17, 64, 65}) {
+    GemmArgs args = args_of(rows);
+    EXPECT_TRUE(TakesGate(GemmBackend::kExact, args)) << rows;
+    EXPECT_EQ(ChooseGemm(GemmBackend::kExact, args),
+              rows <= kMaxBoxedRows ? GemmKernel::kBoxed : GemmKernel::kTiles);
+    args.w.format = args.up.format = WeightFormat::kFp8Block;
+    EXPECT_FALSE(TakesGate(GemmBackend::kExact, args)) << rows;
+    args = args_of(rows);
+    args.w.data += 2;  // an element
+    EXPECT_FALSE(TakesGate(GemmBackend::kExact, args)) << rows;
+    // More than boxes take: tiles, of one range.
+    args = args_of(rows);
+    args.w.shape.outputs = args.up.shape.outputs = 64 * kMaxBoxedTiles + 8;
+    EXPECT_TRUE(TakesGate(GemmBackend::kExact, args)) << rows;
+    EXPECT_EQ(ChooseGemm(GemmBackend::kExact, args), GemmKernel::kTiles);
+    EXPECT_EQ(GemmRanges(args), 1);
+  }
 }
 
-TEST_F(CudaGemmPlannerTest, TheTilesBackendNeedsNoPlanAndNoWorkspace) {
-  const GemmPlanner planner(GemmBackend::kTiles, {});
+// ---- Exact ----
+
+// A product, gate and up, or heads, of the first rows of x.
+class ExactProducts {
+ public:
+  enum class Form { kPlain, kGated, kHeads };
+
+  ExactProducts(MatrixShape shape, Form form, std::span<const float> bias = {})
+      : shape_(shape),
+        form_(form),
+        first_({.format = WeightFormat::kBf16, .shape = shape}),
+        second_({.format = WeightFormat::kBf16, .shape = shape, .first_output = 7}),
+        weights_(form == Form::kHeads ? std::vector<const MadeUpMatrix*>{&first_, &second_, &first_}
+                                      : std::vector<const MadeUpMatrix*>{&first_},
+                 Spread::kAligned),
+        up_(second_, Spread::kAligned),
+        bias_({bias.begin(), bias.end()}),
+        is_biased_(!bias.empty()) {}
+
+  int64_t heads() const { return form_ == Form::kHeads ? 3 : 1; }
+  int64_t x_width() const { return heads() * shape_.inputs; }
+  int64_t y_width() const { return heads() * shape_.outputs; }
+
+  std::vector<float> Run(const GemmPlanner& planner, std::span<const float> values,
+                         const Stream& stream) const {
+    const DeviceRows x({values.begin(), values.end()}, x_width(), Spread::kAligned);
+    const int64_t rows = std::ssize(values) / x_width();
+    const DeviceOutput y(rows, y_width(), DType::kBf16, Spread::kAligned);
+    GemmArgs args{.x = x.view().Columns(0, shape_.inputs),
+                  .w = weights_.view(),
+                  .y = y.view().Columns(0, shape_.outputs)};
+    if (form_ == Form::kGated) args.up = up_.view();
+    if (form_ == Form::kHeads) args.x_step = shape_.inputs, args.y_step = shape_.outputs;
+    if (is_biased_) args.bias = bias_.span().data();
+    EXPECT_TRUE(form_ != Form::kGated || planner.TakesGate(args)) << rows;
+    planner.Gemm(args, stream);
+    return y.Values(stream);
+  }
+
+ private:
+  MatrixShape shape_;
+  Form form_;
+  MadeUpMatrix first_, second_;
+  DeviceWeights weights_, up_;
+  DeviceVector<float> bias_;
+  bool is_biased_;
+};
+
+// Over the borders of kernels: decode tiles, boxes of 16, 32 and 64 rows, warpgroups. One range, two, four and eight.
+TEST_F(CudaGemmPlannerTest, ExactRowsHaveTheSameBitsWhateverTheirNumber) {
+  using Form = ExactProducts::Form;
+  constexpr int64_t kRows = 200;
+  const GemmPlanner planner(GemmBackend::kExact, {});
+  for (const MatrixShape shape : {MatrixShape{72, 304}, MatrixShape{200, 1096},
+                                  MatrixShape{128, 2816}, MatrixShape{64, 4104}}) {
+    for (const Form form : {Form::kPlain, Form::kGated, Form::kHeads}) {
+      const std::vector<float> bias = MadeUpValues(3, form == Form::kPlain ? shape.outputs : 0);
+      const ExactProducts products(shape, form, bias);
+      const std::vector<float> x = MadeUpX(8, kRows * products.x_width());
+      const std::vector<float> all = products.Run(planner, x, *stream_);
+      for (int64_t rows = 1; rows < kRows; ++rows) {
+        const auto first = std::span(x).first(static_cast<size_t>(rows * products.x_width()));
+        const std::vector<float> some = products.Run(planner, first, *stream_);
+        ASSERT_EQ(BitMismatch(some, std::span(all).first(some.size())), "")
+            << shape.outputs << " x " << shape.inputs << ", form " << static_cast<int>(form) << ", "
+            << rows << " rows";
+      }
+    }
+  }
+}
+
+// Ranks have parts of matrices, whose bits are those of the whole ones: 8512 outputs have another number of ranges than 64.
+TEST_F(CudaGemmPlannerTest, ExactPartsOfAMatrixHaveTheBitsOfTheWhole) {
+  const GemmPlanner planner(GemmBackend::kExact, {});
+  const MatrixShape shape{8512, 1024};
+  constexpr int64_t kPart = 64;
+  ASSERT_NE(GemmSplits(shape.outputs, shape.inputs, TileMath::kBf16),
+            GemmSplits(kPart, shape.inputs, TileMath::kBf16));
+  const MadeUpMatrix gate({.format = WeightFormat::kBf16, .shape = shape}),
+      up({.format = WeightFormat::kBf16, .shape = shape, .first_output = 7});
+  const DeviceWeights gate_weights(gate, Spread::kAligned), up_weights(up, Spread::kAligned);
+  const auto part_of = [&](const WeightView& whole) {
+    WeightView part = whole;
+    part.shape.outputs = kPart;
+    part.whole_outputs = shape.outputs;
+    return part;
+  };
+  for (int64_t rows : {1, 16, 40, 70}) {
+    const DeviceRows x(MadeUpX(4, rows * shape.inputs), shape.inputs, Spread::kAligned);
+    for (bool gated : {false, true}) {
+      const DeviceOutput whole(rows, shape.outputs, DType::kF32, Spread::kAligned);
+      const DeviceOutput part(rows, kPart, DType::kF32, Spread::kAligned);
+      GemmArgs args{.x = x.view(), .w = gate_weights.view(), .y = whole.view()};
+      if (gated) args.up = up_weights.view();
+      planner.Gemm(args, *stream_);
+      args.w = part_of(args.w);
+      if (gated) args.up = part_of(args.up);
+      args.y = part.view();
+      planner.Gemm(args, *stream_);
+      const std::vector<float> all = whole.Values(*stream_), some = part.Values(*stream_);
+      for (int64_t t = 0; t < rows; ++t) {
+        const auto of_all = std::span(all).subspan(static_cast<size_t>(t * shape.outputs), kPart);
+        const auto of_some = std::span(some).subspan(static_cast<size_t>(t * kPart), kPart);
+        ASSERT_EQ(BitMismatch(of_some, of_all), "") << rows << " rows, gated " << gated;
+      }
+    }
+  }
+}
+
+TEST_F(CudaGemmPlannerTest, TheExactBackendNeedsNoPlanAndNoWorkspace) {
+  const GemmPlanner planner(GemmBackend::kExact, {});
   const PlannedProduct product({128, 256}, 8, DType::kF32), same({128, 256}, 8, DType::kF32);
   planner.Gemm(product.args(), *stream_);
   Gemm(same.args(), *stream_);

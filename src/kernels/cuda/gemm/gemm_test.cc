@@ -72,7 +72,7 @@ class Products {
 };
 
 // The CPU's cases, then those at the edges of what only the device has: tiles, ranges of inputs (of
-// which the last is empty in `empty_range`: 8 ranges of 640), the steps of 64 and 128 inputs.
+// which the last is empty in `empty_range`: 8 ranges of 640, of bf16 of 576 and 72), the steps of 64 and 128 inputs.
 std::vector<GemmCase> AllCases() {
   std::vector<GemmCase> cases(std::begin(testing::kGemmCases), std::end(testing::kGemmCases));
   cases.push_back({"tile_edges", {129, 64}, {15, 16, 17, 63, 64, 65, 127, 128, 129, 257}});
@@ -233,6 +233,35 @@ TEST(CudaGemmTest, RepeatsHaveTheSameBits) {
   const std::vector<float> x = MadeUpX(8, 40 * shape.inputs);
   const std::vector<float> first = products.Run(x, DType::kF32);
   for (int i = 0; i < 20; ++i) EXPECT_EQ(BitMismatch(products.Run(x, DType::kF32), first), "");
+}
+
+// Gate and up of many rows, with one range of inputs and with several: silu of one product times the other, neither
+// rounded.
+TEST(CudaGemmTest, GateAndUpOfManyRowsAreTheirProductsAndTheActivation) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const Stream stream;
+  for (const MatrixShape shape :
+       {MatrixShape{200, 328}, MatrixShape{72, 1104}, MatrixShape{576, 2048}}) {
+    const MadeUpMatrix gate({.format = WeightFormat::kBf16, .shape = shape}),
+        up({.format = WeightFormat::kBf16, .shape = shape, .first_output = 7});
+    const DeviceWeights gate_weights(gate, Spread::kAligned), up_weights(up, Spread::kAligned);
+    for (int64_t rows : {65, 130}) {
+      const std::vector<float> values = MadeUpX(9, rows * shape.inputs);
+      const DeviceRows x(values, shape.inputs, Spread::kAligned);
+      for (DType dtype : {DType::kF32, DType::kBf16}) {
+        const DeviceOutput y(rows, shape.outputs, dtype, Spread::kAligned);
+        const GemmArgs args{
+            .x = x.view(), .w = gate_weights.view(), .up = up_weights.view(), .y = y.view()};
+        ASSERT_TRUE(GemmTakesGate(args));
+        Gemm(args, stream);
+        const GemmReference reference =
+            GatedReference(ReferenceGemm(gate, shape, values, {}, DType::kF32),
+                           ReferenceGemm(up, shape, values, {}, DType::kF32), dtype);
+        EXPECT_EQ(Mismatch(y.Values(stream), reference.y, reference.bounds), "")
+            << shape.inputs << " inputs, " << rows << " rows, " << DTypeName(dtype);
+      }
+    }
+  }
 }
 
 TEST(CudaGemmTest, HeadsAreProductsOfTheirOwn) {
@@ -419,8 +448,10 @@ TEST(CudaGemmTest, RangesOfInputsAreAFunctionOfTheMatrix) {
   }
   EXPECT_EQ(GemmSplits(7168, 16384, TileMath::kBf16), 2);
   EXPECT_EQ(GemmSplits(7168, 16384, TileMath::kFp8), 1);
-  EXPECT_EQ(GemmSplitInputs(7168, 8), 896);
-  EXPECT_EQ(GemmSplitInputs(4104, 8), 640);
+  EXPECT_EQ(GemmSplitInputs(7168, 8, TileMath::kFp8), 896);
+  EXPECT_EQ(GemmSplitInputs(4104, 8, TileMath::kFp8KeepX), 640);  // whole blocks of scales
+  EXPECT_EQ(GemmSplitInputs(4104, 8, TileMath::kBf16), 576);      // whole steps
+  EXPECT_EQ(GemmSplitInputs(2816, 4, TileMath::kBf16), 704);
   EXPECT_EQ(MaxRowTiles(6, 64, 16), 6);
   EXPECT_EQ(MaxRowTiles(4096, 64, 128), 32 + 63);
 }

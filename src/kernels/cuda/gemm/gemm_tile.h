@@ -120,7 +120,7 @@ struct TileParams {
   StatusWord status = {};
 };
 
-// Of a Hopper GPU. Another number changes no bit of tiles, but the ranges of boxed products (gemm_boxed.h).
+// Of a Hopper GPU. Another number changes no bit of tiles, but BoxedRanges (gemm_boxed.h).
 inline constexpr int32_t kMultiprocessors = 132;
 // More than any model has: what a CTA scans to find its rows stays below a microsecond.
 inline constexpr int32_t kMaxExperts = 1024;
@@ -141,8 +141,10 @@ constexpr int32_t GemmSplits(int64_t outputs, int64_t inputs, TileMath math) {
   }
   return splits;
 }
-constexpr int64_t GemmSplitInputs(int64_t inputs, int32_t splits) {
-  return RoundUp(CeilDiv(inputs, int64_t{splits}), int64_t{kScaleBlock});
+// The inputs of all ranges but the last: whole steps, of weights with scales whole blocks.
+constexpr int64_t GemmSplitInputs(int64_t inputs, int32_t splits, TileMath math) {
+  const int64_t step = math == TileMath::kBf16 ? 64 : kScaleBlock;
+  return RoundUp(CeilDiv(inputs, int64_t{splits}), step);
 }
 
 // The most tiles of `tile_rows` rows that `rows` rows of `num_experts` experts can make. Every
@@ -151,7 +153,8 @@ constexpr int64_t MaxRowTiles(int64_t rows, int64_t num_experts, int64_t tile_ro
   return (rows + std::min(rows, num_experts) * (tile_rows - 1)) / tile_rows;
 }
 
-// Launches params as they are; validated by the callers. num_splits is 1 with offsets or `gated`.
+// Launches params as they are; validated by the callers. num_splits is 1 with offsets, and with `gated` but for
+// aligned prefill tiles of kBf16.
 void LaunchTiles(const TileParams& params, const TileChoice& tile, const Stream& stream);
 
 }  // namespace quire::cuda
