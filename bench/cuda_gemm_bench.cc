@@ -230,7 +230,7 @@ class GemmBench {
   }
 
   // A norm, as a layer has it there, the router's product with it, choosing and sorting.
-  Job Router(const RouterShape& shape, int64_t rows) {
+  Job Router(const RouterShape& shape, int64_t rows, RouterOrder order) {
     const int32_t experts = shape.route.num_experts;
     GemmArgs product{.w = Weights({experts, shape.inputs}, 1, Kind::kCublasLt, 0)};
     Carver carver = DeviceCarver(pools_.codes);
@@ -262,8 +262,9 @@ class GemmBench {
         .w = product.w,
         .route = route,
         .sort = sort,
-        .logits = carver.Take<float>(RouterWorkspace(rows, experts, shape.inputs)),
-        .arrived = carver.Take<int32_t>(kRouterCounts)};
+        .logits = carver.Take<float>(RouterWorkspace(rows, experts, shape.inputs, order)),
+        .arrived = carver.Take<int32_t>(kRouterCounts),
+        .order = order};
     Check(cudaMemset(router.arrived.data(), 0, router.arrived.size_bytes()), "counts of arrivals");
     job.launch = [router, norm](int64_t layer, const Stream& stream) {
       RouterArgs at = router;
@@ -400,8 +401,12 @@ void RegisterCudaGemm(Effort effort) {
   }
   for (const RouterShape& shape : kRouterShapes) {
     for (int64_t rows : {1, 16, 64, 256}) {
-      Register(lazy, fmt::format("router/{}/r{}", shape.name, rows),
-               [shape, rows](GemmBench& bench) { return bench.Router(shape, rows); });
+      for (RouterOrder order : kRouterOrders) {
+        const char* exact = order == RouterOrder::kTiles ? "_exact" : "";
+        Register(
+            lazy, fmt::format("router{}/{}/r{}", exact, shape.name, rows),
+            [shape, rows, order](GemmBench& bench) { return bench.Router(shape, rows, order); });
+      }
     }
   }
 }

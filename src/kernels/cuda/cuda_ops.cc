@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_ops.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "base/error.h"
@@ -105,8 +106,12 @@ OpScratch LayOutOps(const OpLimits& limits, Carver& carver) {
   OpScratch scratch;
   scratch.route_logits = carver.TakeTensor(DType::kF32, {tokens, experts});
   if (limits.expert_ranks == 1) {  // tokens of their own are routed by other ops
-    const int64_t most = MostRouterTokens(tokens, experts, limits.hidden_size);
-    scratch.router_parts = carver.Take<float>(RouterWorkspace(most, experts, limits.hidden_size));
+    int64_t floats = 0;            // the products' backend, which decides, is not known here
+    for (const RouterOrder order : kRouterOrders) {
+      const int64_t most = MostRouterTokens(tokens, experts, limits.hidden_size, order);
+      floats = std::max(floats, RouterWorkspace(most, experts, limits.hidden_size, order));
+    }
+    scratch.router_parts = carver.Take<float>(floats);
   }
   scratch.route_weights = carver.Take<float>(limits.num_choices());
   // All ranks are at the same bucket.
@@ -326,15 +331,17 @@ ConstTensorView CudaOps::Choose(const ExpertsArgs& args, const RouteArgs& route,
                         .live = device_.live,
                         .status = device_.status};
   const WeightView router = ViewOf(args.router);
-  if (!has_own_tokens() && !device_.gemms.is_exact() && RouterTakes(args.x, router) &&
-      RouterPays(args.x.dim(0), router.shape.outputs, router.shape.inputs)) {
+  const RouterOrder order = device_.gemms.is_exact() ? RouterOrder::kTiles : RouterOrder::kOwn;
+  if (!has_own_tokens() && RouterTakes(args.x, router, order) &&
+      RouterPays(args.x.dim(0), router.shape.outputs, router.shape.inputs, order)) {
     QUIRE_CHECK(lane_.gemms == GemmLane::kMain, "a router on a branch");
     RouteTokens({.x = args.x,
                  .w = router,
                  .route = route,
                  .sort = sort,
                  .logits = scratch_.router_parts,
-                 .arrived = device_.router_arrived},
+                 .arrived = device_.router_arrived,
+                 .order = order},
                 *lane_.stream);
     return args.x;
   }

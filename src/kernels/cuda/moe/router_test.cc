@@ -25,11 +25,13 @@ const std::vector<int32_t> kNoneArrived(kRouterCounts, 0);
 // The device's memory for a router.
 class RouterMemory {
  public:
-  RouterMemory(const RouteShape& shape, int64_t num_tokens, int64_t inputs)
+  RouterMemory(const RouteShape& shape, int64_t num_tokens, int64_t inputs,
+               RouterOrder order = RouterOrder::kOwn)
       : routing_(shape, num_tokens),
-        logits_(RouterWorkspace(num_tokens, shape.num_experts, inputs)),
+        logits_(RouterWorkspace(num_tokens, shape.num_experts, inputs, order)),
         num_tokens_(num_tokens),
-        num_experts_(shape.num_experts) {}
+        num_experts_(shape.num_experts),
+        order_(order) {}
 
   RouterArgs Args(const DeviceRows& x, const DeviceWeights& w, std::span<const float> bias,
                   LiveRows live, StatusWord status) const {
@@ -39,7 +41,8 @@ class RouterMemory {
             .route = routing_.Route(logits, bias),
             .sort = routing_.Sort(live, status),
             .logits = logits_.span(),
-            .arrived = arrived_.span()};
+            .arrived = arrived_.span(),
+            .order = order_};
   }
   Routed Values(const Stream& stream) const { return routing_.Values(stream); }
   // The parts, added in ascending order.
@@ -56,14 +59,22 @@ class RouterMemory {
   RoutingMemory routing_;
   UnwrittenVector<float> logits_;
   int64_t num_tokens_, num_experts_;
+  RouterOrder order_;
   DeviceVector<int32_t> arrived_{kNoneArrived};
 };
 
 class CudaRouterTest : public StreamTest {
  protected:
-  // Logits are near the reference, and all that follows from them has the bits of Route and SortByExpert. Twice,
-  // since the counts of arrivals are used again.
+  // Logits are near the reference, in the order of tiles they are the tiles', and all that follows from them has the bits
+  // of Route and SortByExpert. Twice, since the counts of arrivals are used again.
   void Expect(const RouteShape& shape, int64_t num_tokens, int64_t inputs, LiveRows live = {}) {
+    for (const RouterOrder order : kRouterOrders) {
+      SCOPED_TRACE(order == RouterOrder::kTiles ? "in the order of tiles" : "");
+      ExpectInOrder(shape, num_tokens, inputs, live, order);
+    }
+  }
+  void ExpectInOrder(const RouteShape& shape, int64_t num_tokens, int64_t inputs, LiveRows live,
+                     RouterOrder order) {
     const MatrixShape matrix_shape = {shape.num_experts, inputs};
     const MadeUpMatrix matrix({.format = WeightFormat::kBf16, .shape = matrix_shape});
     const std::vector<float> values = MadeUpX(9, num_tokens * inputs);
@@ -71,12 +82,17 @@ class CudaRouterTest : public StreamTest {
     const DeviceRows x(values, inputs, Spread::kAligned);
     const DeviceWeights w(matrix, Spread::kAligned);
     const DeviceVector<float> bias(MadeUpValues(10, shape.num_experts));
-    const RouterMemory memory(shape, num_tokens, inputs);
+    const RouterMemory memory(shape, num_tokens, inputs, order);
     const RouterArgs args = memory.Args(x, w, bias.span(), live, status());
     for (int turn = 0; turn < 2; ++turn) RouteTokens(args, stream());
     const std::vector<float> logits = memory.Logits(stream());
     EXPECT_EQ(Mismatch(logits, reference.y, reference.bounds), "");
     EXPECT_EQ(memory.Arrived(stream()), kNoneArrived);
+    if (order == RouterOrder::kTiles) {
+      const DeviceOutput tiles(num_tokens, shape.num_experts, DType::kF32, Spread::kAligned);
+      Gemm({.x = x.view(), .w = w.view(), .y = tiles.view()}, stream());
+      EXPECT_EQ(BitMismatch(logits, tiles.Values(stream())), "");
+    }
 
     const RoutingMemory expected(shape, num_tokens);
     const DeviceVector<float> device_logits(logits);
@@ -101,14 +117,16 @@ TEST_F(CudaRouterTest, EveryNumberOfTokensIsRoutedAsByThreeOps) {
   }
 }
 
-// Tiles that are not full, inputs that end in a part, and the most experts.
+// Tiles that are not full, inputs that end in a part, and the most experts. In the order of tiles parts are ranges of
+// 64 inputs, and of 512 to 1024, one or two a CTA, an odd number of them with a part that is shorter.
 TEST_F(CudaRouterTest, OddShapesAreRoutedAsByThreeOps) {
   struct Case {
     int32_t num_experts, top_k;
     int64_t num_tokens, inputs;
   };
   for (const Case& c : {Case{1, 1, 1, 8}, Case{7, 3, 5, 24}, Case{65, 4, 33, 1000},
-                        Case{160, 6, 40, 5120}, Case{384, 8, 64, 1032}, Case{33, 33, 256, 64}}) {
+                        Case{160, 6, 40, 5120}, Case{384, 8, 64, 1032}, Case{33, 33, 256, 64},
+                        Case{64, 6, 20, 1096}, Case{64, 6, 20, 4104}, Case{64, 6, 20, 8192}}) {
     SCOPED_TRACE(
         fmt::format("{} experts, {} tokens, {} inputs", c.num_experts, c.num_tokens, c.inputs));
     Expect({.num_experts = c.num_experts,
@@ -158,24 +176,32 @@ TEST_F(CudaRouterTest, RoutersThatOverlapHaveTheBitsOfEachAlone) {
     RouteShape shape;
     int64_t num_tokens;
     const DeviceWeights& w;
+    RouterOrder order = RouterOrder::kOwn;
 
     int64_t inputs() const { return w.view().shape.inputs; }
   };
-  const Layer layers[] = {{kV3Route, 100, large_weights}, {kGreedy, 17, small_weights},
-                          {kGreedy, 256, small_weights},  {kGreedy, 1, small_weights},
-                          {kV3Route, 16, large_weights},  {kV3Route, 33, large_weights},
-                          {kGreedy, 100, small_weights},  {kGreedy, 40, small_weights}};
+  const Layer layers[] = {{kV3Route, 100, large_weights},
+                          {kGreedy, 17, small_weights},
+                          {kGreedy, 256, small_weights},
+                          {kGreedy, 1, small_weights},
+                          {kV3Route, 16, large_weights},
+                          {kV3Route, 33, large_weights},
+                          {kGreedy, 100, small_weights},
+                          {kGreedy, 40, small_weights},
+                          {kGreedy, 64, small_weights, RouterOrder::kTiles},
+                          {kV3Route, 16, large_weights, RouterOrder::kTiles},
+                          {kGreedy, 17, small_weights, RouterOrder::kTiles}};
   std::vector<DeviceRows> x;
   std::vector<Routed> alone;
   int64_t most_logits = 0;
   for (const Layer& layer : layers) {
     x.emplace_back(MadeUpX(20 + x.size(), layer.num_tokens * layer.inputs()), layer.inputs(),
                    Spread::kAligned);
-    const RouterMemory memory(layer.shape, layer.num_tokens, layer.inputs());
+    const RouterMemory memory(layer.shape, layer.num_tokens, layer.inputs(), layer.order);
     RouteTokens(memory.Args(x.back(), layer.w, {}, {}, status()), stream());
     alone.push_back(memory.Values(stream()));
-    most_logits = std::max(
-        most_logits, RouterWorkspace(layer.num_tokens, layer.shape.num_experts, layer.inputs()));
+    most_logits = std::max(most_logits, RouterWorkspace(layer.num_tokens, layer.shape.num_experts,
+                                                        layer.inputs(), layer.order));
   }
   for (int round = 0; round < 5; ++round) {
     const DeviceVector<float> logits(std::vector<float>(static_cast<size_t>(most_logits)));
@@ -183,7 +209,7 @@ TEST_F(CudaRouterTest, RoutersThatOverlapHaveTheBitsOfEachAlone) {
     std::deque<RouterMemory> memories;
     std::vector<RouterArgs> launches;
     for (const Layer& layer : layers) {
-      memories.emplace_back(layer.shape, layer.num_tokens, layer.inputs());
+      memories.emplace_back(layer.shape, layer.num_tokens, layer.inputs(), layer.order);
       launches.push_back(memories.back().Args(x[launches.size()], layer.w, {}, {}, status()));
       launches.back().logits = logits.span();
       launches.back().arrived = arrived.span();
@@ -217,6 +243,29 @@ TEST(CudaRouterArgsTest, WhatItDoesNotTakeIsSaid) {
   EXPECT_EQ(RouterWorkspace(64, 256, 7169), 8 * 64 * 256);
 }
 
+TEST(CudaRouterArgsTest, InTheOrderOfTilesPartsAreTheirRanges) {
+  const auto cut = [](int64_t experts, int64_t inputs) {
+    const RouterCut of = RouterCutOf(experts, inputs, RouterOrder::kTiles);
+    return std::vector<int32_t>{of.parts, of.part_inputs, of.parts_of_cta, of.ctas()};
+  };
+  EXPECT_EQ(cut(64, 2048), (std::vector<int32_t>{4, 512, 2, 2}));
+  EXPECT_EQ(cut(256, 7168), (std::vector<int32_t>{8, 896, 1, 8}));
+  EXPECT_EQ(cut(160, 5120), (std::vector<int32_t>{8, 640, 1, 8}));
+  EXPECT_EQ(cut(8, 64), (std::vector<int32_t>{1, 64, 16, 1}));
+  EXPECT_EQ(RouterWorkspace(64, 64, 2048, RouterOrder::kTiles), 4 * 64 * 64);
+  std::vector<Bf16> memory((1 << 15) + 8);
+  Bf16* const first = memory.data() + 8 - reinterpret_cast<uintptr_t>(memory.data()) / 2 % 8;
+  const auto takes = [&](MatrixShape shape, int64_t whole = 0) {
+    WeightView w = DenseWeights(first, shape);
+    w.whole_outputs = whole;
+    return RouterTakes(ConstTensorView(first, {1, shape.inputs}), w, RouterOrder::kTiles);
+  };
+  EXPECT_TRUE(takes({64, 64}));
+  EXPECT_TRUE(takes({1, 8192}));
+  EXPECT_FALSE(takes({1, 8200}));      // 8 ranges of 1088
+  EXPECT_FALSE(takes({64, 64}, 128));  // a part, which has the whole one's ranges
+}
+
 TEST(CudaRouterArgsTest, ItIsForMoreThanEightTokensAndOneWaveOfCtas) {
   EXPECT_FALSE(RouterPays(8, 64, 2048));
   EXPECT_TRUE(RouterPays(9, 64, 2048));
@@ -224,6 +273,10 @@ TEST(CudaRouterArgsTest, ItIsForMoreThanEightTokensAndOneWaveOfCtas) {
   EXPECT_TRUE(RouterPays(16, 256, 7168));
   EXPECT_FALSE(RouterPays(17, 256, 7168));
   EXPECT_FALSE(RouterPays(0, 64, 2048));
+  EXPECT_FALSE(RouterPays(8, 64, 2048, RouterOrder::kTiles));
+  EXPECT_TRUE(RouterPays(256, 64, 2048, RouterOrder::kTiles));
+  EXPECT_TRUE(RouterPays(16, 256, 7168, RouterOrder::kTiles));
+  EXPECT_FALSE(RouterPays(17, 256, 7168, RouterOrder::kTiles));
 }
 
 // What a step of up to so many tokens has room for.
