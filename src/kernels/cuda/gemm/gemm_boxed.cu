@@ -172,8 +172,8 @@ class BoxedConsumer {
     for (int block = 0; block < T::kBlocks; ++block) {
 #pragma unroll
       for (float& sum : sums[block]) sum = 0.0f;
-      HoldSums(sums[block]);
     }
+    HoldColumns<T::kTileRows>(sums);
     const int num_steps = range.num_steps();
 #pragma unroll 1
     for (int step = 0; step < num_steps; ++step) {
@@ -182,22 +182,14 @@ class BoxedConsumer {
       const uint32_t x = SharedAddress(shared_.stages[stage].x);
       const uint32_t w = SharedAddress(shared_.stages[stage].w);
       BeginProducts();
-#pragma unroll
-      for (uint32_t i = 0; i < 4; ++i) {
-#pragma unroll
-        for (int block = 0; block < T::kBlocks; ++block) {
-          MultiplyPanels(sums[block], PanelOperand(w + block * kColumnOutputs * kRowBytes, i * 32),
-                         PanelOperand(x, i * 32), true);
-        }
-      }
+      MultiplyColumns<TileMath::kBf16, T::kTileRows>(x, w, true, sums);
       CommitProducts();
       ring_.Advance();
       WaitForProducts<1>();  // those of the step before are done
       if (step > 0) FreeStage();
     }
     WaitForProducts<0>();
-#pragma unroll
-    for (int block = 0; block < T::kBlocks; ++block) HoldSums(sums[block]);
+    HoldColumns<T::kTileRows>(sums);
     if (num_steps > 0) FreeStage();
   }
 

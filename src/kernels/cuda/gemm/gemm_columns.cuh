@@ -1,5 +1,5 @@
-// Products whose 64 rows are outputs, with rows of x as their columns: where a thread of the warpgroup has its sums, and
-// how they become y. And how kernels of such tiles are launched.
+// Products whose 64 rows are outputs, with rows of x as their columns: where a thread of the warpgroup has its sums, how
+// a panel's products are added to them, and how they become y. And how kernels of such tiles are launched.
 //
 // sums[block][4 j + 2 half + i] is of output 16 warp + 8 half + lane / 4 of the block's 64, and of row
 // 8 j + lane % 4 * 2 + i of x. Of gate and up, the first block is gate's and the second is up's.
@@ -14,10 +14,44 @@
 #include "kernels/cuda/gemm/gemm_store.cuh"
 #include "kernels/cuda/gemm/gemm_tile_shape.cuh"
 #include "kernels/cuda/ptx/instructions.cuh"
+#include "kernels/cuda/ptx/warpgroup.cuh"
 
 namespace quire::cuda {
 
 inline constexpr int kColumnOutputs = 64;  // of a block
+
+// Those of the first kColumns rows.
+template <int kColumns, int kSums>
+__device__ __forceinline__ auto FirstSums(float (&sums)[kSums]) -> float (&)[kColumns / 2] {
+  static_assert(kColumns <= 2 * kSums);
+  return reinterpret_cast<float(&)[kColumns / 2]>(sums);
+}
+
+// Sums that products are adding to: the compiler moves nothing of them over this.
+template <int kColumns, int kBlocks, int kSums>
+__device__ __forceinline__ void HoldColumns(float (&sums)[kBlocks][kSums]) {
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) HoldSums(FirstSums<kColumns>(sums[block]));
+}
+
+// sums += the products of a panel's 128 bytes a row, or = where `adds` is false, of the first kColumns rows of x.
+template <TileMath kMath, int kColumns, int kBlocks, int kSums>
+__device__ __forceinline__ void MultiplyColumns(uint32_t x, uint32_t w, bool adds,
+                                                float (&sums)[kBlocks][kSums]) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const uint64_t a = PanelOperand(w + block * kColumnOutputs * kRowBytes, i * 32);
+      const uint64_t b = PanelOperand(x, i * 32);
+      if constexpr (kMath == TileMath::kFp8) {
+        MultiplyCodes(FirstSums<kColumns>(sums[block]), a, b, adds || i > 0);
+      } else {
+        MultiplyPanels(FirstSums<kColumns>(sums[block]), a, b, adds || i > 0);
+      }
+    }
+  }
+}
 
 // Stores the rows [8 j, + 8) that are there, whose sums are sums[block][2 half + i]: 8 x 8 at a time, transposed on their
 // way.

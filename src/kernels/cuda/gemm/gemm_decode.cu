@@ -111,11 +111,12 @@ class CodesConsumer {
     const uint32_t w = SharedAddress(shared_.stages[stage].w);
     float sums[T::kPanels][T::kBlocks][4 * kGroups];
 #pragma unroll
-    for (int panel = 0; panel < T::kPanels; ++panel) Hold(sums[panel]);
+    for (int panel = 0; panel < T::kPanels; ++panel) HoldColumns<T::kTileRows>(sums[panel]);
     BeginProducts();
 #pragma unroll
     for (int panel = 0; panel < T::kPanels; ++panel) {
-      MultiplyPanel(x + panel * Stage::kXPanelBytes, w + panel * Stage::kWPanelBytes, sums[panel]);
+      MultiplyColumns<TileMath::kFp8, T::kTileRows>(
+          x + panel * Stage::kXPanelBytes, w + panel * Stage::kWPanelBytes, false, sums[panel]);
       CommitProducts();
     }
     Scales scales[T::kPanels];
@@ -129,20 +130,8 @@ class CodesConsumer {
         WaitForProducts<0>();
         FreeStage();
       }
-      Hold(sums[panel]);
+      HoldColumns<T::kTileRows>(sums[panel]);
       if (panel < count) Fold(scales[panel], sums[panel], total);
-    }
-  }
-
-  // sums = those of 128 inputs.
-  __device__ __forceinline__ void MultiplyPanel(uint32_t x, uint32_t w, Sums& sums) {
-#pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) {
-#pragma unroll
-      for (int block = 0; block < T::kBlocks; ++block) {
-        MultiplyCodes(sums[block], PanelOperand(w + block * kColumnOutputs * kRowBytes, i * 32),
-                      PanelOperand(x, i * 32), i > 0);
-      }
     }
   }
 
@@ -156,11 +145,6 @@ class CodesConsumer {
                                     total[block][e]);
       }
     }
-  }
-
-  static __device__ __forceinline__ void Hold(Sums& sums) {
-#pragma unroll
-    for (int block = 0; block < T::kBlocks; ++block) HoldSums(sums[block]);
   }
 
   // The one that was read. Every thread arrives: racecheck does not see that a lane speaks for its warp.
