@@ -233,14 +233,16 @@ struct alignas(1024) BoxStage {
   std::byte w[kPanels * kWPanelBytes];
 };
 
-// The scales of a stage's codes, 128 inputs a panel.
-template <class P>
+// The scales of a stage's codes, 128 inputs a panel; of a tile that brings none, nothing.
+template <class P, bool kBrings = P::kBringsScales>
 struct StageScales {
   static constexpr int kPanels = P::kStepInputs / kScaleBlock;
 
   float x[kPanels][P::kTileRows];
   float w[kPanels][2];  // of gate and of up
 };
+template <class P>
+struct StageScales<P, false> {};
 
 // Copies them, by a warp; of a tile that brings none, nothing. What of them is not there reaches no row of y.
 template <class P, bool kBrings = P::kBringsScales>

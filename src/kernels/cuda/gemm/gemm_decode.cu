@@ -1,4 +1,4 @@
-// Products of few rows of codes: two CTAs a multiprocessor, which take tile after tile.
+// Products of few rows, of codes and of experts' bf16: two CTAs a multiprocessor, which take tile after tile.
 //
 //   producer    a warp: rows of x one by one, as the index says; rows of w in boxes
 //   consumers   a warpgroup: sums += w x^T, since w has the 64 rows of a product; then y
@@ -23,25 +23,28 @@ constexpr int kMostDecodeExperts = 512;
 
 // What gemm_boxes.cuh asks of a tile. A consumer's product has 64 rows of w: of gate and up, those of gate, then those of
 // up.
-template <int kTileRowsOf, int kOutputsOf, bool kIndexedOf>
-struct CodesTile {
-  static constexpr bool kIndexed = kIndexedOf;
+template <TileMath kMathOf, int kTileRowsOf, int kOutputsOf, bool kIndexedOf>
+struct DecodeTile {
+  static constexpr TileMath kMath = kMathOf;
+  static constexpr bool kIsCodes = kMath == TileMath::kFp8, kIndexed = kIndexedOf;
   static constexpr int kTileRows = kTileRowsOf, kOutputs = kOutputsOf;
   static constexpr int kBlocks = kOutputs / kColumnOutputs;
-  static constexpr int kInputBytes = 1;
-  // Of few rows 256 bytes at a time; of more 128, so that several stages find room beside x.
-  static constexpr int kPanels = kTileRows > 16 ? 1 : 2;
-  static constexpr int kStepInputs = kPanels * kScaleBlock;
+  // A tile's products have as many columns as its rows need: 16, 32 or 64. Those of codes all of the tile's.
+  static constexpr int kFewestColumns = kIsCodes ? kTileRows : 16;
+  static constexpr int kInputBytes = kIsCodes ? 1 : 2;
+  // Of few rows of codes 256 bytes at a time; of more 128, so that several stages find room beside x.
+  static constexpr int kPanels = kIsCodes && kTileRows <= 16 ? 2 : 1;
+  static constexpr int kStepInputs = kPanels * kRowBytes / kInputBytes;
   static constexpr int kProducerThreads = 32;
   static constexpr int kConsumerThreads = kWarpgroup;
   static constexpr int kThreads = kConsumerThreads + kProducerThreads;
   static constexpr bool kReadsOnce = true, kBeginsAhead = true;
-  static constexpr bool kOneRange = true, kBringsScales = true, kPair = false;
+  static constexpr bool kOneRange = true, kBringsScales = kIsCodes, kPair = false;
   static constexpr bool kXInBoxes = false, kFencesCopies = false;
   // Fewer outputs are for dense products, so that there are more CTAs.
   static constexpr bool kHasRanges = kBlocks == 1, kHasExperts = kBlocks == 2;
   static constexpr int kCtas = 2;  // a multiprocessor: while one folds, the other multiplies
-  static_assert(kRowBytes == kScaleBlock);     // a panel's inputs have one scale
+  static_assert(!kIsCodes || kRowBytes == kScaleBlock);  // a panel's inputs have one scale
   static_assert(kScaleBlock % kOutputs == 0);  // a tile's outputs are of one row of blocks
   static_assert(kBlocks == 1 || kBlocks == 2);
 };
@@ -62,16 +65,14 @@ struct DecodeStages {
 };
 
 template <class T>
-class CodesConsumer {
+class DecodeConsumer {
  public:
-  __device__ CodesConsumer(const TileParams& p, DecodeStages<T>& shared) : p_(p), shared_(shared) {}
+  __device__ DecodeConsumer(const TileParams& p, DecodeStages<T>& shared)
+      : p_(p), shared_(shared) {}
 
   __device__ void Run(const TilePlace& at) {
     Sums total = {};
-    const InputRange<T::kStepInputs> range(p_, at.split);
-    for (int input = range.begin; input < range.end; input += T::kStepInputs) {
-      AddStage((range.end - input + kScaleBlock - 1) / kScaleBlock, total);
-    }
+    Multiply(at, total);
     if constexpr (T::kHasRanges) {
       if (p_.num_splits > 1) return PutSums(total);
     }
@@ -82,6 +83,40 @@ class CodesConsumer {
   using Stage = BoxStage<T>;
   static constexpr int kGroups = T::kTileRows / 8;  // of 8 rows
   using Sums = float[T::kBlocks][4 * kGroups];      // as gemm_columns.cuh lays them out
+
+  // total += the products of the range's inputs, in as few columns as hold the tile's rows.
+  template <int kColumns = T::kTileRows>
+  __device__ __forceinline__ void Multiply(const TilePlace& at, Sums& total) {
+    if constexpr (kColumns > T::kFewestColumns) {
+      if (at.row + kColumns / 2 >= at.row_end) return Multiply<kColumns / 2>(at, total);
+    }
+    const InputRange<T::kStepInputs> range(p_, at.split);
+    for (int input = range.begin; input < range.end; input += T::kStepInputs) {
+      const int stage = Uniform(ring_.stage);
+      shared_.full[stage].Wait(ring_.parity);
+      FenceForProducts();  // copies of x are of threads that did not wait for them
+      if constexpr (T::kIsCodes) {
+        AddCodes(stage, (range.end - input + kScaleBlock - 1) / kScaleBlock, total);
+      } else {
+        AddValues<kColumns>(stage, total);
+      }
+    }
+  }
+
+  // total += the products of a stage. It is free as soon as they have ended: memory is what there is to wait for, and a
+  // stage kept for the next one's products would be one that asks for nothing.
+  template <int kColumns>
+  __device__ __forceinline__ void AddValues(int stage, Sums& total) {
+    static_assert(T::kPanels == 1);
+    HoldColumns<kColumns>(total);
+    BeginProducts();
+    MultiplyColumns<T::kMath, kColumns>(SharedAddress(shared_.stages[stage].x),
+                                        SharedAddress(shared_.stages[stage].w), true, total);
+    CommitProducts();
+    WaitForProducts<0>();
+    FreeStage();
+    HoldColumns<kColumns>(total);
+  }
 
   // The scales of a panel: of the thread's rows of x, and of gate and up.
   struct Scales {
@@ -103,10 +138,7 @@ class CodesConsumer {
 
   // total += the sums of a stage's panels, of which the first `count` are there, each times its scales. The others are
   // multiplied too, whatever they are, and left.
-  __device__ __forceinline__ void AddStage(int count, Sums& total) {
-    const int stage = Uniform(ring_.stage);
-    shared_.full[stage].Wait(ring_.parity);
-    FenceForProducts();  // copies of x are of threads that did not wait for them
+  __device__ __forceinline__ void AddCodes(int stage, int count, Sums& total) {
     const uint32_t x = SharedAddress(shared_.stages[stage].x);
     const uint32_t w = SharedAddress(shared_.stages[stage].w);
     float sums[T::kPanels][T::kBlocks][4 * kGroups];
@@ -115,8 +147,8 @@ class CodesConsumer {
     BeginProducts();
 #pragma unroll
     for (int panel = 0; panel < T::kPanels; ++panel) {
-      MultiplyColumns<TileMath::kFp8, T::kTileRows>(
-          x + panel * Stage::kXPanelBytes, w + panel * Stage::kWPanelBytes, false, sums[panel]);
+      MultiplyColumns<T::kMath, T::kTileRows>(x + panel * Stage::kXPanelBytes,
+                                              w + panel * Stage::kWPanelBytes, false, sums[panel]);
       CommitProducts();
     }
     Scales scales[T::kPanels];
@@ -201,7 +233,7 @@ __global__ void __launch_bounds__(T::kThreads, 2)
   if (threadIdx.x < T::kConsumerThreads) {
     if (is_ahead) TakeTurn();
     if (p.offsets != nullptr && blockIdx.x == 0) ReportBadOffsets(p, T::kConsumerThreads);
-    CodesConsumer<T> consumer(p, shared);
+    DecodeConsumer<T> consumer(p, shared);
     RunTiles(tiles, consumer, ranges);
   } else {
     Filler producer(p, boxes, nullptr, shared);
@@ -229,30 +261,45 @@ void LaunchDecode(const TileParams& p, const Stream& stream) {
 // Fewer would leave multiprocessors without work that tiles of 64 outputs have for them.
 template <int kTileRows>
 bool HasATileForAll(const TileParams& p) {
-  return MostTiles<CodesTile<kTileRows, 128, false>>(p) >= kMultiprocessors;
+  return MostTiles<DecodeTile<TileMath::kFp8, kTileRows, 128, false>>(p) >= kMultiprocessors;
+}
+
+// Tiles of 128 outputs, whose inputs are not cut.
+template <TileMath kMath, int kTileRows>
+void LaunchWhole(const TileParams& p, const Stream& stream) {
+  if (p.x_index == nullptr) {
+    return LaunchDecode<DecodeTile<kMath, kTileRows, 128, false>>(p, stream);
+  }
+  LaunchDecode<DecodeTile<kMath, kTileRows, 128, true>>(p, stream);
 }
 
 template <int kTileRows>
 void LaunchCodesOf(const TileParams& p, const Stream& stream) {
-  if (p.x_index != nullptr) return LaunchDecode<CodesTile<kTileRows, 128, true>>(p, stream);
   if (p.offsets != nullptr || (p.num_splits == 1 && HasATileForAll<kTileRows>(p))) {
-    return LaunchDecode<CodesTile<kTileRows, 128, false>>(p, stream);
+    return LaunchWhole<TileMath::kFp8, kTileRows>(p, stream);
   }
-  LaunchDecode<CodesTile<kTileRows, 64, false>>(p, stream);
+  LaunchDecode<DecodeTile<TileMath::kFp8, kTileRows, 64, false>>(p, stream);
 }
 
 }  // namespace
 
-bool DecodeCodesTake(const TileParams& p) {
-  return p.inputs % 2 == 0 && p.num_experts <= kMostDecodeExperts;  // boxes are of pairs
+bool DecodeTakes(const TileParams& p, const TileChoice& tile) {
+  if (tile.loads != TileLoads::kAligned || p.num_experts > kMostDecodeExperts) return false;
+  if (tile.math == TileMath::kBf16) {
+    return tile.size == TileSize::kMedium && p.offsets != nullptr;
+  }
+  const bool is_small = tile.size == TileSize::kDecode || tile.size == TileSize::kMedium;
+  return tile.math == TileMath::kFp8 && is_small && p.inputs % 2 == 0;  // boxes are of pairs
 }
 
-void LaunchDecodeCodes(const TileParams& p, TileSize size, const Stream& stream) {
-  QUIRE_CHECK(DecodeCodesTake(p), "{} inputs and {} experts by decode tiles of codes", p.inputs,
+void LaunchDecodeTiles(const TileParams& p, const TileChoice& tile, const Stream& stream) {
+  QUIRE_CHECK(DecodeTakes(p, tile), "{} inputs and {} experts by decode tiles", p.inputs,
               p.num_experts);
   QUIRE_CHECK(!p.gated || p.offsets != nullptr, "gate and up of a dense product");
-  if (size == TileSize::kDecode) return LaunchCodesOf<ExtentOf(TileSize::kDecode).rows>(p, stream);
-  LaunchCodesOf<ExtentOf(TileSize::kMedium).rows>(p, stream);
+  constexpr int kFew = ExtentOf(TileSize::kDecode).rows, kMore = ExtentOf(TileSize::kMedium).rows;
+  if (tile.math == TileMath::kBf16) return LaunchWhole<TileMath::kBf16, kMore>(p, stream);
+  if (tile.size == TileSize::kDecode) return LaunchCodesOf<kFew>(p, stream);
+  LaunchCodesOf<kMore>(p, stream);
 }
 
 }  // namespace quire::cuda

@@ -1,5 +1,5 @@
-// The products of few rows of codes, whose weights the copy engine brings: tiles of kernels/cuda/gemm/gemm_tile.h, which
-// two CTAs a multiprocessor take one after the other. Rows begin on multiples of 16 bytes.
+// Products of few rows whose weights the copy engine brings: tiles of kernels/cuda/gemm/gemm_tile.h, which two CTAs a
+// multiprocessor take one after the other. Bits are those of the tile kernel.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_DECODE_H_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMM_DECODE_H_
 
@@ -8,10 +8,10 @@
 
 namespace quire::cuda {
 
-// Whether LaunchDecodeCodes takes params as they are: e4m3 of both, an even number of inputs, and up to 512 experts.
-bool DecodeCodesTake(const TileParams& params);
-// In tiles of the rows of `size`, kDecode or kMedium.
-void LaunchDecodeCodes(const TileParams& params, TileSize size, const Stream& stream);
+// Whether LaunchDecodeTiles is to take params as they are: aligned rows and up to 512 experts; kDecode and kMedium of
+// kFp8 with an even number of inputs, and kMedium of experts' kBf16.
+bool DecodeTakes(const TileParams& params, const TileChoice& tile);
+void LaunchDecodeTiles(const TileParams& params, const TileChoice& tile, const Stream& stream);
 
 }  // namespace quire::cuda
 

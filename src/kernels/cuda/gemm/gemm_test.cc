@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/gemm/gemm_decode.h"
 #include "kernels/cuda/gemm/gemm_testing.h"
 #include "testing/error_message.h"
 
@@ -483,6 +484,37 @@ TEST(TileChoiceTest, RowsChooseTheSizeAndAnOddAddressTheMediumTile) {
     EXPECT_EQ(odd.size, TileSize::kMedium);
     EXPECT_EQ(odd.loads, TileLoads::kUnaligned);
   }
+}
+
+TEST(TileChoiceTest, DecodeTilesAreOfCodesAndOfExpertsRows) {
+  const int32_t offsets = 0;
+  const TileParams dense{.inputs = 64};
+  TileParams experts{.inputs = 64};
+  experts.offsets = &offsets;
+  experts.num_experts = 512;
+  const auto takes = [](const TileParams& p, TileMath math, TileSize size,
+                        TileLoads loads = TileLoads::kAligned) {
+    return DecodeTakes(p, {.math = math, .size = size, .loads = loads});
+  };
+  for (const TileParams& p : {dense, experts}) {
+    EXPECT_TRUE(takes(p, TileMath::kFp8, TileSize::kDecode));
+    EXPECT_TRUE(takes(p, TileMath::kFp8, TileSize::kMedium));
+    EXPECT_EQ(takes(p, TileMath::kBf16, TileSize::kMedium), p.offsets != nullptr);
+    EXPECT_FALSE(takes(p, TileMath::kBf16, TileSize::kDecode));
+    for (TileMath math : {TileMath::kBf16, TileMath::kFp8, TileMath::kFp8KeepX}) {
+      EXPECT_FALSE(takes(p, math, TileSize::kPrefill));
+      EXPECT_FALSE(takes(p, math, TileSize::kMedium, TileLoads::kUnaligned));
+    }
+    EXPECT_FALSE(takes(p, TileMath::kFp8KeepX, TileSize::kMedium));
+  }
+  // Codes come in pairs; there is room for the tiles of so many experts.
+  experts.inputs = 63;
+  EXPECT_TRUE(takes(experts, TileMath::kBf16, TileSize::kMedium));
+  EXPECT_FALSE(takes(experts, TileMath::kFp8, TileSize::kMedium));
+  experts.inputs = 64;
+  experts.num_experts = 513;
+  EXPECT_FALSE(takes(experts, TileMath::kBf16, TileSize::kMedium));
+  EXPECT_FALSE(takes(experts, TileMath::kFp8, TileSize::kMedium));
 }
 
 TEST(TileChoiceTest, FormatsChooseTheMath) {

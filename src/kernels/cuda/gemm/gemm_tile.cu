@@ -115,7 +115,6 @@ void LaunchCodes(const TileParams& p, const TileChoice& tile, const Stream& stre
   using Medium = Tile<TileMath::kFp8, TileSize::kMedium>;
   if (tile.loads == TileLoads::kUnaligned) return Launch<Medium, TileLoads::kUnaligned>(p, stream);
   if (tile.size == TileSize::kPrefill) return LaunchWarpgroupCodes(p, stream);
-  if (DecodeCodesTake(p)) return LaunchDecodeCodes(p, tile.size, stream);
   Launch<Medium, TileLoads::kAligned>(p, stream);
 }
 
@@ -123,6 +122,7 @@ void LaunchCodes(const TileParams& p, const TileChoice& tile, const Stream& stre
 
 void LaunchTiles(const TileParams& p, const TileChoice& tile, const Stream& stream) {
   if (p.rows == 0 || p.outputs == 0) return;
+  if (DecodeTakes(p, tile)) return LaunchDecodeTiles(p, tile, stream);
   switch (tile.math) {
     case TileMath::kBf16:
       return LaunchSize<TileMath::kBf16>(p, tile, stream);

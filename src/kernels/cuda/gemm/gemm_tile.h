@@ -38,7 +38,7 @@ enum class TileSize {
   // 16 x 64: a row of w is read once for up to 16 rows of x; of kFp8 16 x 128 too, by the copy engine
   // (kernels/cuda/gemm/gemm_decode.h).
   kDecode,
-  kMedium,  // 64 x 64; of kFp8 64 x 128 too, by the copy engine
+  kMedium,  // 64 x 64; of kFp8 and of experts' kBf16 64 x 128 too, by the copy engine
   // 128 x 128; of bf16 128 x 256. Of that and kFp8 by warpgroups (kernels/cuda/gemm/gemm_warpgroup.h).
   kPrefill,
   kPrefillPair,  // two of them, one below the other, that read their weights once: by warpgroups only

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -24,12 +26,16 @@ struct RoutingCase {
   int64_t padding = 0;
 };
 
+// Those at which a tile's products have more columns, an expert one tile more, and several tiles.
+const std::vector<int64_t> kFewAndMany = {200, 0, 1, 64, 16, 17, 63, 32, 65, 33};
+
 const RoutingCase kRoutingCases[] = {
     {"one_expert", {5}},
     {"empty_first_and_last", {0, 3, 0, 0, 17, 0}, 2},
     {"nobody", {0, 0, 0}, 7},
     {"edges_of_16", {15, 16, 17, 1, 16}},
     {"edges_of_64", {63, 64, 65, 0, 1}, 30},
+    {"few_and_many", kFewAndMany, 9},
     {"edges_of_128", {127, 128, 129, 2}},
     {"edges_of_256", {1, 257, 0, 256, 255}, 3},
     {"all_to_the_last", OnlyOne(7, 6, 200)},
@@ -115,31 +121,51 @@ TEST(CudaExpertGemmTest, ARowHasTheSameBitsWhateverOthersItsExpertHas) {
   }
 }
 
-// More tiles than there are CTAs, each longer than the stages of shared memory: a CTA takes tile after tile.
+// More tiles than there are CTAs, each longer than the stages of shared memory: a CTA takes tile after tile, of as many
+// rows or of very different numbers. What a tile leaves in the stages reaches no row of the next.
 TEST(CudaExpertGemmTest, ManyLongTilesHaveTheBitsOfOtherSizes) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const MatrixShape shape{200, 1000};
-  std::vector<int64_t> counts;
-  for (int64_t e = 0; e < 90; ++e) counts.push_back(e % 4 == 3 ? 0 : e * 7 % 19);
-  const std::vector<int32_t> offsets = Offsets(counts);
-  const int64_t rows = offsets.back();
-  const std::vector<float> x = MadeUpX(18, rows * shape.inputs);
-  std::vector<int32_t> index;
-  for (int64_t r = 0; r < rows; ++r) index.push_back(static_cast<int32_t>(r * 7919 % rows));
-  for (Form form : kForms) {
-    for (Op op : {Op::kPlain, Op::kGated}) {
-      const Experts experts(shape, std::ssize(counts), form, op, Spread::kAligned);
-      const std::vector<float> expected =
-          experts.RunIndexed(x, index, offsets, DType::kF32, TileSize::kMedium);
-      EXPECT_EQ(BitMismatch(experts.RunIndexed(x, index, offsets, DType::kF32, TileSize::kPrefill),
-                            expected),
-                "");
-      for (RoutingAge age : {RoutingAge::kNew, RoutingAge::kOld, RoutingAge::kOld}) {
-        EXPECT_EQ(BitMismatch(experts.RunIndexed(x, index, offsets, DType::kF32, TileSize::kDecode,
-                                                 {}, age),
-                              expected),
-                  "")
-            << "form " << static_cast<int>(form) << (op == Op::kGated ? ", gated" : "");
+  constexpr int32_t kXRows = 301;
+  const std::vector<float> x = MadeUpX(18, kXRows * shape.inputs);
+  std::vector<float> with_nan = x;  // in every third row
+  for (int64_t row = 0; row < kXRows; row += 3) {
+    with_nan[static_cast<size_t>(row * shape.inputs + 500)] =
+        std::numeric_limits<float>::quiet_NaN();
+  }
+  std::vector<int64_t> few, few_and_many;
+  for (int64_t e = 0; e < 90; ++e) few.push_back(e % 4 == 3 ? 0 : e * 7 % 19);
+  for (int i = 0; i < 12; ++i) {
+    few_and_many.insert(few_and_many.end(), kFewAndMany.begin(), kFewAndMany.end());
+  }
+  for (const std::vector<int64_t>& counts : {few, few_and_many}) {
+    const std::vector<int32_t> offsets = Offsets(counts);
+    std::vector<int32_t> index;
+    for (int32_t r = 0; r < offsets.back(); ++r) index.push_back(r * 97 % kXRows);
+    const std::vector<float> gathered = Gathered(x, shape.inputs, index);
+    for (Form form : kForms) {
+      for (Op op : {Op::kPlain, Op::kGated}) {
+        const Experts experts(shape, std::ssize(counts), form, op, Spread::kAligned);
+        const std::vector<float> expected =
+            experts.RunIndexed(x, index, offsets, DType::kF32, TileSize::kPrefill);
+        for (TileSize tile : {TileSize::kDecode, TileSize::kMedium}) {
+          SCOPED_TRACE(fmt::format("{} experts, form {}, {}, tile {}", counts.size(),
+                                   static_cast<int>(form), op == Op::kGated ? "gated" : "plain",
+                                   static_cast<int>(tile)));
+          for (RoutingAge age : {RoutingAge::kNew, RoutingAge::kOld, RoutingAge::kOld}) {
+            EXPECT_EQ(BitMismatch(experts.RunIndexed(x, index, offsets, DType::kF32, tile, {}, age),
+                                  expected),
+                      "");
+          }
+          EXPECT_EQ(BitMismatch(experts.Run(gathered, offsets, DType::kF32, tile), expected), "");
+          std::vector<float> y = experts.RunIndexed(with_nan, index, offsets, DType::kF32, tile);
+          for (size_t i = 0; i < y.size(); ++i) {
+            if (index[i / static_cast<size_t>(shape.outputs)] % 3 != 0) continue;
+            ASSERT_TRUE(std::isnan(y[i])) << i;
+            y[i] = expected[i];
+          }
+          EXPECT_EQ(BitMismatch(y, expected), "") << "beside rows that are not finite";
+        }
       }
     }
   }
@@ -187,18 +213,19 @@ TEST(CudaExpertGemmTest, LargeTilesOfCodesHaveTheBitsOfSmallOnes) {
 TEST(CudaExpertGemmTest, AFewTilesOfIndexedRowsAreThoseGathered) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const MatrixShape shape{136, 1032};
-  const std::vector<int32_t> offsets = {0, 150, 150, 280};
+  const std::vector<int32_t> offsets = {0, 150, 150, 280, 290};
   const std::vector<float> x = MadeUpX(20, offsets.back() * shape.inputs);
   std::vector<int32_t> index;
   for (int32_t r = 0; r < offsets.back(); ++r) index.push_back(r * 79 % offsets.back());
   const std::vector<float> gathered = Gathered(x, shape.inputs, index);
   const auto expect_same = [&](Form form, TileSize tile) {
-    const Experts experts(shape, 3, form, Op::kGated, Spread::kAligned);
+    const Experts experts(shape, 4, form, Op::kGated, Spread::kAligned);
     EXPECT_EQ(BitMismatch(experts.RunIndexed(x, index, offsets, DType::kBf16, tile),
                           experts.Run(gathered, offsets, DType::kBf16, tile)),
               "")
         << "form " << static_cast<int>(form) << ", tile " << static_cast<int>(tile);
   };
+  expect_same(Form::kBf16, TileSize::kMedium);
   expect_same(Form::kBf16, TileSize::kPrefill);
   expect_same(Form::kBf16, TileSize::kPrefillPair);
   expect_same(Form::kFp8, TileSize::kPrefill);
@@ -290,27 +317,30 @@ TEST(CudaExpertGemmTest, OneGraphServesEveryRouting) {
   const DeviceVector<int32_t> rows(std::vector<int32_t>(40, 0));
   const Stream stream;
   const std::vector<int32_t> zeros(40, 0);
-  experts.RunIndexed(x, zeros, {0, 0, 0, 40}, DType::kBf16, TileSize::kDecode);  // it is loaded now
-  const Graph graph = Graph::Capture(stream, [&] {
-    ExpertGemm({.x = on_device.view(),
-                .w = experts.gate().view(),
-                .offsets = offsets.span().data(),
-                .rows = rows.span(),
-                .y = y.view()},
-               stream);
-  });
-  int32_t step = 1;
-  for (const std::vector<int32_t>& routing :
-       {std::vector<int32_t>{0, 40, 40, 40}, {0, 0, 1, 40}, {0, 13, 26, 40}}) {
-    CopyAndWait(offsets.bytes().data(), routing.data(), 16, "offsets");
-    std::vector<int32_t> index;
-    for (int32_t r = 0; r < 40; ++r) index.push_back(r * step % 40 / 4);
-    step += 2;
-    CopyAndWait(rows.bytes().data(), index.data(), 160, "rows");
-    graph.Launch(stream);
-    EXPECT_EQ(BitMismatch(y.Values(stream), experts.Run(Gathered(x, shape.inputs, index), routing,
-                                                        DType::kBf16, TileSize::kDecode)),
-              "");
+  for (TileSize tile : kTileSizes) {
+    SCOPED_TRACE(fmt::format("tile {}", static_cast<int>(tile)));
+    experts.RunIndexed(x, zeros, {0, 0, 0, 40}, DType::kBf16, tile);  // it is loaded now
+    const Graph graph = Graph::Capture(stream, [&] {
+      ExpertGemm({.x = on_device.view(),
+                  .w = experts.gate().view(),
+                  .offsets = offsets.span().data(),
+                  .rows = rows.span(),
+                  .y = y.view()},
+                 stream, tile);
+    });
+    int32_t step = 1;
+    for (const std::vector<int32_t>& routing :
+         {std::vector<int32_t>{0, 40, 40, 40}, {0, 0, 1, 40}, {0, 13, 26, 40}}) {
+      CopyAndWait(offsets.bytes().data(), routing.data(), 16, "offsets");
+      std::vector<int32_t> index;
+      for (int32_t r = 0; r < 40; ++r) index.push_back(r * step % 40 / 4);
+      step += 2;
+      CopyAndWait(rows.bytes().data(), index.data(), 160, "rows");
+      graph.Launch(stream);
+      EXPECT_EQ(BitMismatch(y.Values(stream), experts.Run(Gathered(x, shape.inputs, index), routing,
+                                                          DType::kBf16, TileSize::kDecode)),
+                "");
+    }
   }
 }
 
