@@ -31,6 +31,7 @@ using namespace quire::cuda;  // NOLINT: all of it is about the device
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 constexpr int64_t kRows[] = {1, 16, 32, 64, 512, 4096};
+constexpr int64_t kTokens[] = {1, 16, 32, 64, 128, 256, 512, 4096};  // of experts
 constexpr int64_t kMaxRows = 4096;
 // Weights visited in turn: many times the 50 MB of L2.
 constexpr int64_t kBytesToVisit = kGiB;
@@ -376,8 +377,11 @@ void RegisterCudaGemm(Effort effort) {
                return job;
              });
   };
+  const auto is_left_out = [&](int64_t rows) {
+    return effort == Effort::kQuick && rows != 1 && rows != 64 && rows != 4096;
+  };
   for (int64_t rows : kRows) {
-    if (effort == Effort::kQuick && rows != 1 && rows != 64 && rows != 4096) continue;
+    if (is_left_out(rows)) continue;
     for (const DenseShape& shape : kDenseShapes) {
       const bool is_boxed =
           rows <= kMaxBoxedRows && shape.matrix.outputs * shape.count <= 64 * kMaxBoxedTiles;
@@ -391,10 +395,13 @@ void RegisterCudaGemm(Effort effort) {
         register_dense(shape, kind, rows, false);
       }
     }
+  }
+  for (int64_t tokens : kTokens) {
+    if (is_left_out(tokens)) continue;
     for (const ExpertShape& shape : kExpertShapes) {
       for (Kind kind : {Kind::kTiles, Kind::kFp8, Kind::kFp8KeepX}) {
-        Register(lazy, name(shape.name, kind, rows), [shape, kind, rows](GemmBench& bench) {
-          return bench.Experts(shape, kind, rows);
+        Register(lazy, name(shape.name, kind, tokens), [shape, kind, tokens](GemmBench& bench) {
+          return bench.Experts(shape, kind, tokens);
         });
       }
     }
