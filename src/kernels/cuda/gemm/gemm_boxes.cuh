@@ -244,22 +244,24 @@ struct StageScales {
 template <class P>
 struct StageScales<P, false> {};
 
-// Copies them, by a warp; of a tile that brings none, nothing. What of them is not there reaches no row of y.
+// Copies them, by the producer, or by a warp of it where the copy engine brings x; of a tile that brings none, nothing.
+// What of them is not there reaches no row of y.
 template <class P, bool kBrings = P::kBringsScales>
 class ScaleProducer {
  public:
+  static constexpr int kThreads = P::kXInBoxes ? 32 : P::kProducerThreads;
+
   __device__ ScaleProducer(const TileParams& p, const TilePlace& at)
-      : lane_(static_cast<int>(threadIdx.x) % 32) {
-    static_assert(P::kProducerThreads == 32);
-    const XRows<kRows, 32, P::kIndexed> rows(
-        p, at.row + lane_, min(at.row_end, at.row + P::kTileRows), /*reports=*/false);
+      : thread_(static_cast<int>(threadIdx.x) % kThreads) {
+    const XRows<kRows, kThreads, P::kIndexed> rows(
+        p, at.row + thread_, min(at.row_end, at.row + P::kTileRows), /*reports=*/false);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       x_[i] = rows.There(i) ? p.x_scales + rows[i] * p.x_scale_stride : nullptr;
     }
     const int64_t block =
         at.batch * p.w_scale_batch + at.first_output / kScaleBlock * p.w_scale_stride;
-    w_ = lane_ < 2 ? p.w_scales[lane_] + block : nullptr;
+    w_ = thread_ < 2 ? p.w_scales[thread_] + block : nullptr;
   }
 
   // Of the 128 inputs from `input` on.
@@ -269,25 +271,27 @@ class ScaleProducer {
     const int block = input / kScaleBlock;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      if (x_[i] != nullptr) CopyOne(&to.x[panel][lane_ + 32 * i], x_[i] + block);
+      if (x_[i] != nullptr) CopyOne(&to.x[panel][thread_ + kThreads * i], x_[i] + block);
     }
-    if (w_ != nullptr) CopyOne(&to.w[panel][lane_], w_ + block);
+    if (w_ != nullptr) CopyOne(&to.w[panel][thread_], w_ + block);
   }
 
  private:
-  static constexpr int kRows = (P::kTileRows + 31) / 32;
+  static constexpr int kRows = (P::kTileRows + kThreads - 1) / kThreads;
 
   __device__ static void CopyOne(float* to, const float* from) {
     CopyAsync4(SharedAddress(to), reinterpret_cast<const std::byte*>(from), 4);
   }
 
-  const int lane_;
+  const int thread_;
   const float* x_[kRows];
   const float* w_;
 };
 template <class P>
 class ScaleProducer<P, false> {
  public:
+  static constexpr int kThreads = 0;
+
   __device__ ScaleProducer(const TileParams&, const TilePlace&) {}
   template <class Shared>
   __device__ void Copy(Shared&, int, int, int) const {}
@@ -403,12 +407,13 @@ __device__ __forceinline__ void AskForWeights(const TileParams& p, const WeightB
 
 // Brings rows of w in boxes, and rows of x in boxes, or one by one as the index says. Shared has stages, and `full` and
 // `empty` of each, `scales` where they are brought. One thread arrives at `full` for the boxes, which bring bytes; where x
-// is copied every thread arrives, too, when its copies have ended. Of a pair, consumers of both CTAs arrive at each
+// or scales are copied every thread that copies arrives, too, when its copies have ended. Of a pair, consumers of both CTAs arrive at each
 // `empty`: boxes come to both.
 template <class P, class Shared>
 class BoxProducer {
  public:
-  static constexpr uint32_t kArrivals = P::kXInBoxes ? 1 : P::kProducerThreads + 1;
+  static constexpr uint32_t kArrivals =
+      1 + (P::kXInBoxes ? ScaleProducer<P>::kThreads : P::kProducerThreads);
 
   // x: boxes of it, or null where it is copied.
   __device__ BoxProducer(const TileParams& p, const WeightBoxes& boxes, const CUtensorMap* x,
@@ -433,6 +438,7 @@ class BoxProducer {
   __device__ void Run(const TilePlace& at) {
     if constexpr (P::kXInBoxes) {
       if (thread_ == 0) AskForTile(at);
+      if (P::kBringsScales && thread_ / 32 == 1) CopyScales(at);
     } else {
       CopyTile(at);
     }
@@ -463,7 +469,7 @@ class BoxProducer {
   }
 
   __device__ __forceinline__ void AskForTile(const TilePlace& at) {
-    static_assert(Stage::kPanels == 1 && !P::kIndexed && !P::kBringsScales);
+    static_assert(Stage::kPanels == 1 && !P::kIndexed);
     static_assert(!P::kBeginsAhead && !P::kOneRange);
     const int batch = HasRowsOfBatches(p_) ? at.batch : 0;
     for (int i = 0; i < p_.num_splits; ++i) {
@@ -475,6 +481,20 @@ class BoxProducer {
         CopyBox(SharedAddress(shared_.stages[ring_.stage].x), x_, input * P::kInputBytes / 2,
                 at.row, batch, full.Address());
         AskFor(at, ring_.stage, input, range.end);
+        ring_.Advance();
+      }
+    }
+  }
+
+  // By the producer's second warp, beside the first one's boxes.
+  __device__ __forceinline__ void CopyScales(const TilePlace& at) {
+    const ScaleProducer<P> scales(p_, at);
+    for (int i = 0; i < p_.num_splits; ++i) {
+      const InputRange<P::kStepInputs> range(p_, i);
+      for (int input = range.begin; input < range.end; input += P::kStepInputs) {
+        shared_.empty[ring_.stage].Wait(ring_.parity ^ 1);
+        scales.Copy(shared_, ring_.stage, 0, input);
+        shared_.full[ring_.stage].ArriveAfterCopies();
         ring_.Advance();
       }
     }

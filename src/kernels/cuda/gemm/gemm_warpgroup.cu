@@ -1,6 +1,6 @@
 // Products of many rows: a CTA per multiprocessor, which takes tile after tile.
 //
-//   producer    rows of x and of w in boxes; as an index says, rows of x one by one
+//   producer    rows of x and of w in boxes; as an index says, rows of x one by one; of codes, their scales
 //   consumers   two, with 64 rows each: sums += x w^T, then y
 //
 // The producer goes on to the next tile while consumers write this one.
@@ -10,6 +10,7 @@
 #include "kernels/cuda/gemm/gemm_warpgroup.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "device/cuda/launch.h"
 #include "kernels/cuda/gemm/gemm_boxes.cuh"
@@ -41,8 +42,10 @@ struct Products {
   static constexpr int kProducerThreads = kWarpgroup;
   static constexpr bool kReadsOnce = false, kBeginsAhead = false;
   static constexpr bool kXInBoxes = !kIndexed, kFencesCopies = kIndexed;
-  static constexpr bool kOneRange = false, kBringsScales = false;
+  static constexpr bool kOneRange = false, kBringsScales = kMath == TileMath::kFp8;
 };
+
+struct NoScales {};
 
 template <class P>
 struct SharedStages {
@@ -52,6 +55,7 @@ struct SharedStages {
   std::byte slabs[kConsumerWarps][kSlabBytes];  // of y
   PhaseBarrier full[kStages], empty[kStages];
   ExpertTiles<P::kTileRows, kMaxExperts, P::kPair> experts;
+  std::conditional_t<P::kBringsScales, StageScales<P>, NoScales> scales[kStages];
 };
 
 template <class P>
@@ -106,7 +110,7 @@ class Consumer {
 #pragma unroll
     for (int e = 0; e < kSums; ++e) sums[e] = 0.0f;
     if constexpr (P::kMath == TileMath::kFp8) {
-      MultiplyBlocks(at, range, sums);
+      MultiplyBlocks(range, sums);
     } else {
       MultiplyAll(at, range, sums);
     }
@@ -154,28 +158,23 @@ class Consumer {
     if (num_steps > 0) FreeStage();
   }
 
-  using ScaledRows = XRows<2, 8, P::kIndexed>;  // of x, those of the thread
-
   // The scales of 128 inputs: of the thread's rows, times those of gate and of up.
   struct Scales {
     float x[2], w[2];
 
     __device__ float of(int half, int matrix) const { return x[half] * w[matrix]; }
   };
-  __device__ __forceinline__ Scales ScalesOf(const TilePlace& at, const ScaledRows& rows,
-                                             int block) const {
-    const int64_t of_w =
-        at.batch * p_.w_scale_batch + at.first_output / kScaleBlock * p_.w_scale_stride + block;
-    Scales scales{.x = {0.0f, 0.0f}, .w = {p_.w_scales[0][of_w], p_.w_scales[1][of_w]}};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (rows.There(half)) scales.x[half] = p_.x_scales[rows[half] * p_.x_scale_stride + block];
-    }
-    return scales;
+  __device__ __forceinline__ Scales ScalesOf(int stage) const {
+    const auto& from = shared_.scales[stage];
+    const int row = number_ * kBlockRows + thread_ / 32 * 16 + thread_ % 32 / 4;
+    return {.x = {from.x[0][row], from.x[0][row + 8]}, .w = {from.w[0][0], from.w[0][1]}};
   }
 
-  // sums = those of the next stage's 128 inputs; the products are under way.
-  __device__ __forceinline__ void BeginBlock(float (&sums)[kSums]) {
+  // sums = those of the next stage's 128 inputs, whose scales it returns; the products are under way.
+  //
+  // Nothing before the products is asked of memory, nor of shared memory since the block before: the compiler would have
+  // them wait for it, wherever the scales are used.
+  __device__ __forceinline__ Scales BeginBlock(float (&sums)[kSums]) {
     const int stage = Uniform(ring_.stage);
     shared_.full[stage].Wait(ring_.parity);
     const uint32_t x = SharedAddress(shared_.stages[stage].x) + number_ * kBlockRows * kRowBytes;
@@ -188,6 +187,7 @@ class Consumer {
     }
     CommitProducts();
     ring_.Advance();
+    return ScalesOf(stage);
   }
 
   // total += sums, which are there, times their scales. With `gated` the first half of the sums is gate's.
@@ -202,60 +202,43 @@ class Consumer {
   }
 
   // total += the sums of the range's blocks of 128 inputs, each times its scales.
-  __device__ __forceinline__ void MultiplyBlocks(const TilePlace& at, const Range& range,
-                                                 float (&total)[kSums]) {
-    const ScaledRows rows(p_, at.row + number_ * kBlockRows + thread_ / 32 * 16 + thread_ % 32 / 4,
-                          at.row_end,
-                          /*reports=*/false);
-    const int num_steps = range.num_steps(), first_block = range.begin / kScaleBlock;
+  __device__ __forceinline__ void MultiplyBlocks(const Range& range, float (&total)[kSums]) {
+    const int num_steps = range.num_steps();
     if (num_steps == 0) return;
     if constexpr (P::kHasRanges) {
-      MultiplyInTurn(at, rows, num_steps, first_block, total);
+      MultiplyInTurn(num_steps, total);
     } else {
-      MultiplyAhead(at, rows, num_steps, first_block, total);
+      MultiplyAhead(num_steps, total);
     }
   }
 
   // Where sums of a range are beside the total there are no registers for another block's.
-  __device__ __forceinline__ void MultiplyInTurn(const TilePlace& at, const ScaledRows& rows,
-                                                 int num_steps, int first_block,
-                                                 float (&total)[kSums]) {
-    Scales next = ScalesOf(at, rows, first_block);
+  __device__ __forceinline__ void MultiplyInTurn(int num_steps, float (&total)[kSums]) {
     for (int step = 0; step < num_steps; ++step) {
       float sums[kSums];
-      BeginBlock(sums);
-      const Scales scales = next;
-      if (step + 1 < num_steps) next = ScalesOf(at, rows, first_block + step + 1);
+      const Scales scales = BeginBlock(sums);
       WaitForProducts<0>();
       FoldBlock(sums, scales, total);
     }
   }
 
-  // A block is under way while the one before gets its scales, which were asked for when it began: neither products nor
-  // memory wait for the other. Two sets of sums take turns, without a branch between the beginning of a block and its end:
-  // at one the compiler would have products wait for each other.
-  __device__ __forceinline__ void MultiplyAhead(const TilePlace& at, const ScaledRows& rows,
-                                                int num_steps, int first_block,
-                                                float (&total)[kSums]) {
+  // A block is under way while the one before gets its scales. Two sets of sums take turns, without a branch between the
+  // beginning of a block and its end: at one the compiler would have products wait for each other.
+  __device__ __forceinline__ void MultiplyAhead(int num_steps, float (&total)[kSums]) {
     float even[kSums], odd[kSums];
-    Scales of_even, of_odd;
-    const auto begin = [&](int step, float(&sums)[kSums], Scales& scales) {
-      scales = ScalesOf(at, rows, first_block + step);
-      BeginBlock(sums);
-    };
-    begin(0, even, of_even);
+    Scales of_even = BeginBlock(even), of_odd;
     int step = 0;
 #pragma unroll 1
     for (; step + 2 < num_steps; step += 2) {
-      begin(step + 1, odd, of_odd);
+      of_odd = BeginBlock(odd);
       WaitForProducts<1>();
       FoldBlock(even, of_even, total);
-      begin(step + 2, even, of_even);
+      of_even = BeginBlock(even);
       WaitForProducts<1>();
       FoldBlock(odd, of_odd, total);
     }
     if (step + 1 < num_steps) {
-      begin(step + 1, odd, of_odd);
+      of_odd = BeginBlock(odd);
       WaitForProducts<1>();
       FoldBlock(even, of_even, total);
       WaitForProducts<0>();
