@@ -272,11 +272,29 @@ TileChoice ChooseTile(const TileParams& p, const QuantisedRows& x_codes, const W
   if (math == TileMath::kFp8 && p.inputs % 2 != 0) size = TileSize::kMedium;
   // Experts' products of bf16 gain by pairs; dense ones and those of codes do not.
   const bool pays = p.offsets != nullptr && rows > ExtentOf(TileSize::kPrefill).rows;
-  const TileSize suits = size.value_or(pays ? TileSize::kPrefillPair : SmallestThatHolds(rows));
-  const bool has_pairs = math == TileMath::kBf16;
-  return {.math = math,
-          .size = suits == TileSize::kPrefillPair && !has_pairs ? TileSize::kPrefill : suits,
-          .loads = TileLoads::kAligned};
+  TileSize suits = size.value_or(pays ? TileSize::kPrefillPair : SmallestThatHolds(rows));
+  if (suits == TileSize::kPrefillPair && math != TileMath::kBf16) suits = TileSize::kPrefill;
+  const bool may_be_wide = math == TileMath::kFp8 && p.num_splits == 1;
+  if (suits == TileSize::kPrefillWide && !may_be_wide) suits = TileSize::kPrefill;
+  if (suits == TileSize::kPrefill && may_be_wide && !size) suits = LargeTileOfCodes(p, rows);
+  return {.math = math, .size = suits, .loads = TileLoads::kAligned};
+}
+
+// Each multiprocessor takes tile after tile, so all of them take as long as those of one, which are as long as they are
+// wide. Wide ones are given less of L2 for the same products; how much that is worth was not measured, and a sixteenth of
+// the time is not much.
+TileSize LargeTileOfCodes(const TileParams& p, int64_t rows) {
+  const int64_t matrices = p.offsets != nullptr ? p.num_experts : p.num_batches;
+  const auto time_of = [&](TileSize size) {
+    const TileExtent tile = ExtentOf(size);
+    const int64_t outputs = p.gated ? tile.outputs / 2 : tile.outputs;
+    const int64_t tiles =
+        matrices * CeilDiv(rows, int64_t{tile.rows}) * CeilDiv(int64_t{p.outputs}, outputs);
+    return CeilDiv(tiles, int64_t{kMultiprocessors}) * tile.outputs;
+  };
+  return 16 * time_of(TileSize::kPrefillWide) <= 17 * time_of(TileSize::kPrefill)
+             ? TileSize::kPrefillWide
+             : TileSize::kPrefill;
 }
 
 int32_t GemmRanges(const GemmArgs& args) {

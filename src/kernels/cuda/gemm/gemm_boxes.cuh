@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 
 #include "base/maths.h"
 #include "device/cuda/tensor_map.h"
@@ -233,13 +234,16 @@ struct alignas(1024) BoxStage {
   std::byte w[kPanels * kWPanelBytes];
 };
 
-// The scales of a stage's codes, 128 inputs a panel; of a tile that brings none, nothing.
+// The scales of a stage's codes, 128 inputs a panel; of a tile that brings none, nothing. Of w they are those of so many of
+// a tile's rows of w each as are of one block wherever the tile is; with `gated` the first half is gate's, the other up's.
 template <class P, bool kBrings = P::kBringsScales>
 struct StageScales {
   static constexpr int kPanels = P::kStepInputs / kScaleBlock;
+  static constexpr int kScaleOutputs = std::gcd(P::kOutputs / 2, kScaleBlock);
+  static constexpr int kScalesOfW = P::kOutputs / kScaleOutputs;
 
   float x[kPanels][P::kTileRows];
-  float w[kPanels][2];  // of gate and of up
+  float w[kPanels][kScalesOfW];
 };
 template <class P>
 struct StageScales<P, false> {};
@@ -259,15 +263,21 @@ class ScaleProducer {
     for (int i = 0; i < kRows; ++i) {
       x_[i] = rows.There(i) ? p.x_scales + rows[i] * p.x_scale_stride : nullptr;
     }
-    const int64_t block =
-        at.batch * p.w_scale_batch + at.first_output / kScaleBlock * p.w_scale_stride;
-    w_ = thread_ < 2 ? p.w_scales[thread_] + block : nullptr;
+    constexpr int kOfHalf = Scales::kScalesOfW / 2;
+    if (thread_ >= Scales::kScalesOfW) return;
+    int output = at.first_output;
+    if constexpr (kScaleBlock % P::kOutputs != 0) {  // not all of one block
+      const int behind = (p.gated ? thread_ % kOfHalf : thread_) * Scales::kScaleOutputs;
+      output = min(output + behind, p.outputs - 1);  // none behind the last block
+    }
+    w_ = p.w_scales[thread_ / kOfHalf] + at.batch * p.w_scale_batch +
+         output / kScaleBlock * p.w_scale_stride;
   }
 
   // Of the 128 inputs from `input` on.
   template <class Shared>
   __device__ __forceinline__ void Copy(Shared& shared, int stage, int panel, int input) const {
-    StageScales<P>& to = shared.scales[stage];
+    Scales& to = shared.scales[stage];
     const int block = input / kScaleBlock;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -277,6 +287,7 @@ class ScaleProducer {
   }
 
  private:
+  using Scales = StageScales<P>;
   static constexpr int kRows = (P::kTileRows + kThreads - 1) / kThreads;
 
   __device__ static void CopyOne(float* to, const float* from) {
@@ -285,7 +296,7 @@ class ScaleProducer {
 
   const int thread_;
   const float* x_[kRows];
-  const float* w_;
+  const float* w_ = nullptr;
 };
 template <class P>
 class ScaleProducer<P, false> {

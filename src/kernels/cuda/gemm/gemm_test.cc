@@ -226,6 +226,33 @@ TEST(CudaGemmTest, LargeTilesOfCodesHaveTheBitsOfSmallOnes) {
   ExpectSameBits(Form::kFp8, TileSize::kPrefill, TileSize::kMedium);
 }
 
+TEST(CudaGemmTest, WideTilesOfCodesHaveTheBitsOfSmallOnes) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  ExpectSameBits(Form::kFp8, TileSize::kPrefillWide, TileSize::kMedium);
+}
+
+// Columns of 192 outputs begin in the middle of a block of scales, every other one, and end there.
+TEST(CudaGemmTest, ColumnsOfLargeTilesNeedNotBeWholeBlocksOfScales) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  constexpr TileSize kLarge[] = {TileSize::kPrefill, TileSize::kPrefillWide};
+  for (const int64_t outputs : {1, 95, 96, 97, 191, 192, 193, 576, 1408, 2112, 7168}) {
+    const MatrixShape shape{outputs, 392};  // four blocks, of which the last is short
+    const MadeUpMatrix matrix({.format = WeightFormat::kFp8Block, .shape = shape});
+    const Products products(matrix, Form::kFp8, Spread::kAligned);
+    for (int64_t rows : {1, 65, 300}) {
+      const std::vector<float> x = MadeUpX(8, rows * shape.inputs);
+      for (DType dtype : {DType::kF32, DType::kBf16}) {
+        const std::vector<float> expected = products.Run(x, dtype, {}, TileSize::kMedium);
+        for (TileSize tile : kLarge) {
+          EXPECT_EQ(BitMismatch(products.Run(x, dtype, {}, tile), expected), "")
+              << outputs << " outputs, " << rows << " rows, " << DTypeName(dtype) << ", tile "
+              << static_cast<int>(tile);
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaGemmTest, RepeatsHaveTheSameBits) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const MatrixShape shape{576, 2048};  // four ranges
@@ -527,11 +554,38 @@ TEST(TileChoiceTest, FormatsChooseTheMath) {
   EXPECT_EQ(ChooseTile({}, codes, weights, 1).math, TileMath::kFp8);
   // Experts of bf16 alone have pairs.
   const int32_t offsets = 0;
-  const TileParams of_experts{.offsets = &offsets};
+  const TileParams of_experts{.outputs = 64, .offsets = &offsets, .num_experts = 1};
   EXPECT_EQ(ChooseTile(of_experts, {}, weights, 129).size, TileSize::kPrefill);
   EXPECT_EQ(ChooseTile(of_experts, codes, weights, 129).size, TileSize::kPrefill);
   EXPECT_EQ(ChooseTile(of_experts, codes, weights, 129, TileSize::kPrefillPair).size,
             TileSize::kPrefill);
+  // Codes alone, and of one range of inputs, have wide tiles.
+  const auto wide = [&](const TileParams& p, const QuantisedRows& rows) {
+    return ChooseTile(p, rows, weights, 129, TileSize::kPrefillWide).size;
+  };
+  EXPECT_EQ(wide(of_experts, {}), TileSize::kPrefill);
+  EXPECT_EQ(wide(of_experts, codes), TileSize::kPrefillWide);
+  EXPECT_EQ(wide({.outputs = 64, .num_splits = 2}, codes), TileSize::kPrefill);
+}
+
+TEST(TileChoiceTest, TilesOfCodesAreWideWhereThatTakesNoMoreRounds) {
+  const auto of = [](int32_t outputs, int64_t rows) {
+    return LargeTileOfCodes({.outputs = outputs}, rows);
+  };
+  EXPECT_EQ(of(192, 1), TileSize::kPrefill);                       // one tile, or two side by side
+  EXPECT_EQ(of(2048, 512), TileSize::kPrefill);                    // 44 or 64, at once
+  EXPECT_EQ(of(128 * kMultiprocessors, 128), TileSize::kPrefill);  // one round either way
+  EXPECT_EQ(of(192 * kMultiprocessors, 128), TileSize::kPrefillWide);  // one, or two
+  EXPECT_EQ(of(7168, 4096), TileSize::kPrefill);                       // 10 rounds, or 14
+  EXPECT_EQ(of(18432, 4096), TileSize::kPrefillWide);                  // 24, or 35
+  // Gate and up of an expert are columns of 96 and 64 outputs.
+  const int32_t offsets = 0;
+  EXPECT_EQ(LargeTileOfCodes(
+                {.gated = true, .outputs = 2048, .offsets = &offsets, .num_experts = 256}, 128),
+            TileSize::kPrefillWide);  // 43, or 63
+  EXPECT_EQ(
+      LargeTileOfCodes({.gated = true, .outputs = 64, .offsets = &offsets, .num_experts = 8}, 128),
+      TileSize::kPrefill);
 }
 
 TEST(CudaGemmTest, WrongArgumentsAreRefusedByName) {

@@ -28,7 +28,7 @@ using testing::Order;
 using testing::SourceShape;
 
 inline constexpr TileSize kTileSizes[] = {TileSize::kDecode, TileSize::kMedium, TileSize::kPrefill,
-                                          TileSize::kPrefillPair};
+                                          TileSize::kPrefillWide, TileSize::kPrefillPair};
 
 // How x and w are given.
 enum class Form { kBf16, kFp8, kFp8KeepX };

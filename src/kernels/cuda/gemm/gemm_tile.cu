@@ -101,6 +101,7 @@ void LaunchSize(const TileParams& p, const TileChoice& tile, const Stream& strea
     case TileSize::kMedium:
       return Launch<Tile<kMath, TileSize::kMedium>, TileLoads::kAligned>(p, stream);
     case TileSize::kPrefill:
+    case TileSize::kPrefillWide:
     case TileSize::kPrefillPair:
       if constexpr (kMath == TileMath::kBf16) {
         return LaunchWarpgroupTiles(p, tile.size, stream);
@@ -114,7 +115,9 @@ void LaunchSize(const TileParams& p, const TileChoice& tile, const Stream& strea
 void LaunchCodes(const TileParams& p, const TileChoice& tile, const Stream& stream) {
   using Medium = Tile<TileMath::kFp8, TileSize::kMedium>;
   if (tile.loads == TileLoads::kUnaligned) return Launch<Medium, TileLoads::kUnaligned>(p, stream);
-  if (tile.size == TileSize::kPrefill) return LaunchWarpgroupCodes(p, stream);
+  if (tile.size == TileSize::kPrefill || tile.size == TileSize::kPrefillWide) {
+    return LaunchWarpgroupCodes(p, tile.size, stream);
+  }
   Launch<Medium, TileLoads::kAligned>(p, stream);
 }
 

@@ -41,6 +41,7 @@ enum class TileSize {
   kMedium,  // 64 x 64; of kFp8 and of experts' kBf16 64 x 128 too, by the copy engine
   // 128 x 128; of bf16 128 x 256. Of that and kFp8 by warpgroups (kernels/cuda/gemm/gemm_warpgroup.h).
   kPrefill,
+  kPrefillWide,  // 128 x 192: of kFp8 with one range of inputs only
   kPrefillPair,  // two of them, one below the other, that read their weights once: by warpgroups only
 };
 
@@ -57,6 +58,8 @@ constexpr TileExtent ExtentOf(TileSize size) {
       return {64, 64};
     case TileSize::kPrefill:
       return {128, 128};
+    case TileSize::kPrefillWide:
+      return {128, 192};
     case TileSize::kPrefillPair:
       return {256, 128};
   }

@@ -29,7 +29,7 @@ constexpr int kBlockRows = 64;  // of a consumer
 constexpr int kConsumerWarps = kConsumers * kWarpgroup / 32;
 
 // kOutputs: of a tile, 256, or 128 where a consumer has sums beside the total: of bf16 those of a range
-// of inputs, of e4m3 those of 128 inputs, which have scales of their own.
+// of inputs, of e4m3 those of 128 inputs, which have scales of their own, and twice. 192 of e4m3 where it has them once.
 template <TileMath kMath_, int kOutputs_, bool kHasRanges_, bool kIndexed_, bool kPair_>
 struct Products {
   static constexpr TileMath kMath = kMath_;
@@ -49,7 +49,7 @@ struct NoScales {};
 
 template <class P>
 struct SharedStages {
-  static constexpr int kStages = P::kOutputs > 128 ? 4 : 6;
+  static constexpr int kStages = P::kOutputs > 192 ? 4 : P::kOutputs > 128 ? 5 : 6;
 
   BoxStage<P> stages[kStages];
   std::byte slabs[kConsumerWarps][kSlabBytes];  // of y
@@ -158,16 +158,19 @@ class Consumer {
     if (num_steps > 0) FreeStage();
   }
 
-  // The scales of 128 inputs: of the thread's rows, times those of gate and of up.
+  // The scales of 128 inputs: of the thread's rows, and of w, those of equal parts of the sums.
   struct Scales {
-    float x[2], w[2];
+    float x[2], w[StageScales<P>::kScalesOfW];
 
-    __device__ float of(int half, int matrix) const { return x[half] * w[matrix]; }
+    __device__ float of(int half, int part) const { return x[half] * w[part]; }
   };
   __device__ __forceinline__ Scales ScalesOf(int stage) const {
     const auto& from = shared_.scales[stage];
     const int row = number_ * kBlockRows + thread_ / 32 * 16 + thread_ % 32 / 4;
-    return {.x = {from.x[0][row], from.x[0][row + 8]}, .w = {from.w[0][0], from.w[0][1]}};
+    Scales scales{.x = {from.x[0][row], from.x[0][row + 8]}, .w = {}};
+#pragma unroll
+    for (int i = 0; i < StageScales<P>::kScalesOfW; ++i) scales.w[i] = from.w[0][i];
+    return scales;
   }
 
   // sums = those of the next stage's 128 inputs, whose scales it returns; the products are under way.
@@ -193,11 +196,12 @@ class Consumer {
   // total += sums, which are there, times their scales. With `gated` the first half of the sums is gate's.
   __device__ __forceinline__ void FoldBlock(float (&sums)[kSums], const Scales& scales,
                                             float (&total)[kSums]) {
+    constexpr int kOfScale = kSums / StageScales<P>::kScalesOfW;
     HoldSums(sums);
     FreeStage();
 #pragma unroll
     for (int e = 0; e < kSums; ++e) {
-      total[e] = __fmaf_rn(scales.of(e / 2 % 2, e < kSums / 2 ? 0 : 1), sums[e], total[e]);
+      total[e] = __fmaf_rn(scales.of(e / 2 % 2, e / kOfScale), sums[e], total[e]);
     }
   }
 
@@ -205,14 +209,15 @@ class Consumer {
   __device__ __forceinline__ void MultiplyBlocks(const Range& range, float (&total)[kSums]) {
     const int num_steps = range.num_steps();
     if (num_steps == 0) return;
-    if constexpr (P::kHasRanges) {
+    if constexpr (P::kHasRanges || kOutputs > 128) {
       MultiplyInTurn(num_steps, total);
     } else {
       MultiplyAhead(num_steps, total);
     }
   }
 
-  // Where sums of a range are beside the total there are no registers for another block's.
+  // Where sums of a range are beside the total, or 192 outputs' are, there are no registers for another block's: one
+  // consumer multiplies while the other folds.
   __device__ __forceinline__ void MultiplyInTurn(int num_steps, float (&total)[kSums]) {
     for (int step = 0; step < num_steps; ++step) {
       float sums[kSums];
@@ -281,7 +286,7 @@ class Consumer {
     const int first_row = at.row + number_ * kBlockRows + warp * kSlabRows;
     const int64_t batch = p_.offsets == nullptr ? at.batch : 0;
     uint16_t* y = reinterpret_cast<uint16_t*>(p_.y) + batch * p_.y_batch + at.first_output;
-    StoreLines<OutputsOfTile<kGated>() / kSlabColumns>(
+    StoreLines<OutputsOfTile<kGated>()>(
         SharedAddress(shared_.slabs[number_ * kWarpgroup / 32 + warp]),
         [&](int j, int half) { return PairOf<kGated>(sums, j, half); },
         [&](int row, int column) -> uint4* {
@@ -381,6 +386,7 @@ template <class P>
 void LaunchKernel(const TileParams& p, const Stream& stream) {
   const auto kernel = WarpgroupTiles<P>;
   constexpr int kBytes = static_cast<int>(sizeof(SharedStages<P>));
+  static_assert(kBytes <= 227 * 1024);  // what a multiprocessor has for a CTA
   Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
         "gemm: shared memory of warpgroups");
   static_assert(kMultiprocessors % P::kCtas == 0);
@@ -394,9 +400,8 @@ void LaunchKernel(const TileParams& p, const Stream& stream) {
               stream, p, BoxesFor<P>(p));
 }
 
-template <TileMath kMath, bool kPair>
+template <TileMath kMath, int kOutputs, bool kPair>
 void LaunchProducts(const TileParams& p, const Stream& stream) {
-  constexpr int kOutputs = kMath == TileMath::kFp8 ? 128 : 256;
   if (p.num_splits > 1) return LaunchKernel<Products<kMath, 128, true, false, kPair>>(p, stream);
   if (p.x_index == nullptr) {
     return LaunchKernel<Products<kMath, kOutputs, false, false, kPair>>(p, stream);
@@ -407,12 +412,13 @@ void LaunchProducts(const TileParams& p, const Stream& stream) {
 }  // namespace
 
 void LaunchWarpgroupTiles(const TileParams& p, TileSize size, const Stream& stream) {
-  if (size == TileSize::kPrefillPair) return LaunchProducts<TileMath::kBf16, true>(p, stream);
-  LaunchProducts<TileMath::kBf16, false>(p, stream);
+  if (size == TileSize::kPrefillPair) return LaunchProducts<TileMath::kBf16, 256, true>(p, stream);
+  LaunchProducts<TileMath::kBf16, 256, false>(p, stream);
 }
 
-void LaunchWarpgroupCodes(const TileParams& p, const Stream& stream) {
-  LaunchProducts<TileMath::kFp8, false>(p, stream);
+void LaunchWarpgroupCodes(const TileParams& p, TileSize size, const Stream& stream) {
+  if (size == TileSize::kPrefillWide) return LaunchProducts<TileMath::kFp8, 192, false>(p, stream);
+  LaunchProducts<TileMath::kFp8, 128, false>(p, stream);
 }
 
 }  // namespace quire::cuda

@@ -1,4 +1,5 @@
-// The products of many rows, by warpgroups: the prefill tiles of kernels/cuda/gemm/gemm_tile.h, kPrefill and kPrefillPair.
+// The products of many rows, by warpgroups: the prefill tiles of kernels/cuda/gemm/gemm_tile.h, kPrefill,
+// kPrefillWide and kPrefillPair.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_WARPGROUP_H_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMM_WARPGROUP_H_
 
@@ -12,7 +13,7 @@ namespace quire::cuda {
 void LaunchWarpgroupTiles(const TileParams& params, TileSize size, const Stream& stream);
 
 // The same of e4m3 x and w, an even number of inputs; never in pairs.
-void LaunchWarpgroupCodes(const TileParams& params, const Stream& stream);
+void LaunchWarpgroupCodes(const TileParams& params, TileSize size, const Stream& stream);
 
 }  // namespace quire::cuda
 

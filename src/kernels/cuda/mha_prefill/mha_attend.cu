@@ -400,7 +400,7 @@ class Consumer {
     };
     if (args_.out_in_lines) {
       const int warp = thread_ / 32, first = number_ * kBlockRows + warp * kSlabRows;
-      StoreLines<Shape::kValuePanels>(
+      StoreLines<Shape::kValuePanels * kSlabColumns>(
           SharedAddress(shared_.slabs[number_ * kWarpgroup / 32 + warp]), pair_of,
           [&](int row, int column) -> uint4* {
             if (first + row >= item.tile.q_count) return nullptr;

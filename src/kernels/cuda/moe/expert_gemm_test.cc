@@ -208,6 +208,42 @@ TEST(CudaExpertGemmTest, LargeTilesOfCodesHaveTheBitsOfSmallOnes) {
   ExpectExpertsHaveSameBits(Form::kFp8, TileSize::kPrefill, TileSize::kMedium);
 }
 
+TEST(CudaExpertGemmTest, WideTilesOfCodesHaveTheBitsOfSmallOnes) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  ExpectExpertsHaveSameBits(Form::kFp8, TileSize::kPrefillWide, TileSize::kMedium);
+}
+
+// 96 of gate and 96 of up: the blocks of scales end behind none, 32, 64 and 96 of them.
+TEST(CudaExpertGemmTest, ColumnsOfLargeTilesNeedNotBeWholeBlocksOfScales) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  constexpr TileSize kLarge[] = {TileSize::kPrefill, TileSize::kPrefillWide};
+  const std::vector<int32_t> offsets = Offsets({0, 1, 128, 129, 0, 300});
+  const int64_t rows = offsets.back();
+  std::vector<int32_t> index;
+  for (int64_t r = 0; r < rows; ++r) index.push_back(static_cast<int32_t>(r * 7919 % rows));
+  for (const int64_t outputs : {1, 95, 96, 97, 191, 192, 193, 576, 1408}) {
+    const MatrixShape shape{outputs, 392};
+    const std::vector<float> x = MadeUpX(19, rows * shape.inputs);
+    for (Op op : {Op::kPlain, Op::kGated}) {
+      const Experts experts(shape, 6, Form::kFp8, op, Spread::kAligned);
+      for (DType dtype : {DType::kF32, DType::kBf16}) {
+        for (const std::vector<int32_t>& of : {index, std::vector<int32_t>{}}) {
+          const auto run = [&](TileSize size) {
+            return experts.RunIndexed(x, of, offsets, dtype, size);
+          };
+          const std::vector<float> expected = run(TileSize::kMedium);
+          for (TileSize tile : kLarge) {
+            EXPECT_EQ(BitMismatch(run(tile), expected), "")
+                << outputs << " outputs, " << DTypeName(dtype)
+                << (op == Op::kGated ? ", gated, tile " : ", tile ") << static_cast<int>(tile)
+                << (of.empty() ? "" : ", by index");
+          }
+        }
+      }
+    }
+  }
+}
+
 // Small enough for tools that see every access: rows that a producer copies by an index, several tiles of them, and more
 // steps than there are stages.
 TEST(CudaExpertGemmTest, AFewTilesOfIndexedRowsAreThoseGathered) {
@@ -229,6 +265,7 @@ TEST(CudaExpertGemmTest, AFewTilesOfIndexedRowsAreThoseGathered) {
   expect_same(Form::kBf16, TileSize::kPrefill);
   expect_same(Form::kBf16, TileSize::kPrefillPair);
   expect_same(Form::kFp8, TileSize::kPrefill);
+  expect_same(Form::kFp8, TileSize::kPrefillWide);
 }
 
 TEST(CudaExpertGemmTest, RowsOfAnIndexAreThoseGatheredBitForBit) {

@@ -76,10 +76,12 @@ __device__ inline void HoldOperand(uint32_t (&a)[4]) {
   QUIRE_NAMES32                                                                      \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define QUIRE_NAMES96                                                                \
+  QUIRE_NAMES64                                                                      \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define QUIRE_NAMES128                                                                           \
-  QUIRE_NAMES64                                                                                  \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"             \
-  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"             \
+  QUIRE_NAMES96                                                                                  \
   ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define QUIRE_SUMS4(s, i) "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3])
@@ -87,6 +89,7 @@ __device__ inline void HoldOperand(uint32_t (&a)[4]) {
 #define QUIRE_SUMS16(s, i) QUIRE_SUMS8(s, i), QUIRE_SUMS8(s, i + 8)
 #define QUIRE_SUMS32(s, i) QUIRE_SUMS16(s, i), QUIRE_SUMS16(s, i + 16)
 #define QUIRE_SUMS64(s, i) QUIRE_SUMS32(s, i), QUIRE_SUMS32(s, i + 32)
+#define QUIRE_SUMS96(s, i) QUIRE_SUMS64(s, i), QUIRE_SUMS32(s, i + 64)
 #define QUIRE_SUMS128(s, i) QUIRE_SUMS64(s, i), QUIRE_SUMS64(s, i + 64)
 // clang-format on
 
@@ -116,6 +119,7 @@ QUIRE_MULTIPLY(MultiplyCodes, "m64n16k32.f32.e4m3.e4m3", 8, "%8, %9", "%10", "")
 QUIRE_MULTIPLY(MultiplyCodes, "m64n32k32.f32.e4m3.e4m3", 16, "%16, %17", "%18", "")
 QUIRE_MULTIPLY(MultiplyCodes, "m64n64k32.f32.e4m3.e4m3", 32, "%32, %33", "%34", "")
 QUIRE_MULTIPLY(MultiplyCodes, "m64n128k32.f32.e4m3.e4m3", 64, "%64, %65", "%66", "")
+QUIRE_MULTIPLY(MultiplyCodes, "m64n192k32.f32.e4m3.e4m3", 96, "%96, %97", "%98", "")
 // The same with a transposed: 16 rows of a panel's 64 columns.
 QUIRE_MULTIPLY(MultiplyTurned, "m64n16k16.f32.bf16.bf16", 8, "%8, %9", "%10", ", 1, 0")
 #undef QUIRE_MULTIPLY
@@ -158,12 +162,14 @@ QUIRE_MULTIPLY_ROWS(MultiplyRowsByPanels, "m64n16k16.f32.bf16.bf16")
 QUIRE_MULTIPLY_ROWS(MultiplyRowsByPanelsF16, "m64n16k16.f32.f16.f16")
 #undef QUIRE_MULTIPLY_ROWS
 #undef QUIRE_SUMS128
+#undef QUIRE_SUMS96
 #undef QUIRE_SUMS64
 #undef QUIRE_SUMS32
 #undef QUIRE_SUMS16
 #undef QUIRE_SUMS8
 #undef QUIRE_SUMS4
 #undef QUIRE_NAMES128
+#undef QUIRE_NAMES96
 #undef QUIRE_NAMES64
 #undef QUIRE_NAMES32
 #undef QUIRE_NAMES16
