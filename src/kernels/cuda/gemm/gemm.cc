@@ -46,6 +46,27 @@ TileMath MathOf(const QuantisedRows& x_codes, const WeightView& w) {
   return x_codes.empty() ? TileMath::kFp8KeepX : TileMath::kFp8;
 }
 
+// The size, or of a large one what there is of it: wide ones are of codes with one range of inputs, and those of bf16 x with
+// e4m3 w, which no warpgroup multiplies, have no pairs.
+TileSize NearestOf(TileMath math, const TileParams& p, TileSize size) {
+  if (!IsLarge(size)) return size;
+  const bool is_wide = ExtentOf(size).outputs > ExtentOf(TileSize::kPrefill).outputs &&
+                       math == TileMath::kFp8 && p.num_splits == 1;
+  const bool is_pair =
+      ExtentOf(size).rows > ExtentOf(TileSize::kPrefill).rows && math != TileMath::kFp8KeepX;
+  if (is_pair) return is_wide ? TileSize::kPrefillWidePair : TileSize::kPrefillPair;
+  return is_wide ? TileSize::kPrefillWide : TileSize::kPrefill;
+}
+
+TileSize SizeThatSuits(const TileParams& p, TileMath math, int64_t rows) {
+  const TileSize smallest = SmallestThatHolds(rows);
+  if (!IsLarge(smallest)) return smallest;
+  if (math == TileMath::kFp8) return LargeTileOfCodes(p, rows);
+  // Experts' products of bf16 gain by pairs; dense ones do not.
+  const bool pays = p.offsets != nullptr && rows > ExtentOf(TileSize::kPrefill).rows;
+  return math == TileMath::kBf16 && pays ? TileSize::kPrefillPair : TileSize::kPrefill;
+}
+
 }  // namespace
 
 const std::byte* FirstByte(const ConstTensorView& view) {
@@ -270,17 +291,12 @@ TileChoice ChooseTile(const TileParams& p, const QuantisedRows& x_codes, const W
   }
   // Boxes are of pairs of codes: the last of an odd number would not be in one.
   if (math == TileMath::kFp8 && p.inputs % 2 != 0) size = TileSize::kMedium;
-  // Experts' products of bf16 gain by pairs; dense ones and those of codes do not.
-  const bool pays = p.offsets != nullptr && rows > ExtentOf(TileSize::kPrefill).rows;
-  TileSize suits = size.value_or(pays ? TileSize::kPrefillPair : SmallestThatHolds(rows));
-  if (suits == TileSize::kPrefillPair && math != TileMath::kBf16) suits = TileSize::kPrefill;
-  const bool may_be_wide = math == TileMath::kFp8 && p.num_splits == 1;
-  if (suits == TileSize::kPrefillWide && !may_be_wide) suits = TileSize::kPrefill;
-  if (suits == TileSize::kPrefill && may_be_wide && !size) suits = LargeTileOfCodes(p, rows);
-  return {.math = math, .size = suits, .loads = TileLoads::kAligned};
+  const TileSize suits = size.value_or(SizeThatSuits(p, math, rows));
+  return {.math = math, .size = NearestOf(math, p, suits), .loads = TileLoads::kAligned};
 }
 
-// Each multiprocessor takes tile after tile, so all of them take as long as those of one, which are as long as they are
+// Pairs gained nothing when consumers fenced every step, which bound these products then; since then they were not
+// measured. Each multiprocessor takes tile after tile, so all of them take as long as those of one, which are as long as they are
 // wide. Wide ones are given less of L2 for the same products; how much that is worth was not measured, and a sixteenth of
 // the time is not much.
 TileSize LargeTileOfCodes(const TileParams& p, int64_t rows) {

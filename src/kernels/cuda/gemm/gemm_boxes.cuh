@@ -266,9 +266,10 @@ class ScaleProducer {
     constexpr int kOfHalf = Scales::kScalesOfW / 2;
     if (thread_ >= Scales::kScalesOfW) return;
     int output = at.first_output;
-    if constexpr (kScaleBlock % P::kOutputs != 0) {  // not all of one block
+    // Not all of one block, or a pair's column that is not there.
+    if constexpr (kScaleBlock % P::kOutputs != 0 || P::kPair) {
       const int behind = (p.gated ? thread_ % kOfHalf : thread_) * Scales::kScaleOutputs;
-      output = min(output + behind, p.outputs - 1);  // none behind the last block
+      output = min(output + behind, p.outputs - 1);
     }
     w_ = p.w_scales[thread_ / kOfHalf] + at.batch * p.w_scale_batch +
          output / kScaleBlock * p.w_scale_stride;

@@ -231,10 +231,17 @@ TEST(CudaGemmTest, WideTilesOfCodesHaveTheBitsOfSmallOnes) {
   ExpectSameBits(Form::kFp8, TileSize::kPrefillWide, TileSize::kMedium);
 }
 
+TEST(CudaGemmTest, PairsOfRowTilesOfCodesHaveTheBitsOfSmallOnes) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  ExpectSameBits(Form::kFp8, TileSize::kPrefillPair, TileSize::kMedium);
+  ExpectSameBits(Form::kFp8, TileSize::kPrefillWidePair, TileSize::kMedium);
+}
+
 // Columns of 192 outputs begin in the middle of a block of scales, every other one, and end there.
 TEST(CudaGemmTest, ColumnsOfLargeTilesNeedNotBeWholeBlocksOfScales) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
-  constexpr TileSize kLarge[] = {TileSize::kPrefill, TileSize::kPrefillWide};
+  constexpr TileSize kLarge[] = {TileSize::kPrefill, TileSize::kPrefillWide, TileSize::kPrefillPair,
+                                 TileSize::kPrefillWidePair};
   for (const int64_t outputs : {1, 95, 96, 97, 191, 192, 193, 576, 1408, 2112, 7168}) {
     const MatrixShape shape{outputs, 392};  // four blocks, of which the last is short
     const MadeUpMatrix matrix({.format = WeightFormat::kFp8Block, .shape = shape});
@@ -557,15 +564,25 @@ TEST(TileChoiceTest, FormatsChooseTheMath) {
   const TileParams of_experts{.outputs = 64, .offsets = &offsets, .num_experts = 1};
   EXPECT_EQ(ChooseTile(of_experts, {}, weights, 129).size, TileSize::kPrefill);
   EXPECT_EQ(ChooseTile(of_experts, codes, weights, 129).size, TileSize::kPrefill);
-  EXPECT_EQ(ChooseTile(of_experts, codes, weights, 129, TileSize::kPrefillPair).size,
-            TileSize::kPrefill);
-  // Codes alone, and of one range of inputs, have wide tiles.
-  const auto wide = [&](const TileParams& p, const QuantisedRows& rows) {
-    return ChooseTile(p, rows, weights, 129, TileSize::kPrefillWide).size;
-  };
-  EXPECT_EQ(wide(of_experts, {}), TileSize::kPrefill);
-  EXPECT_EQ(wide(of_experts, codes), TileSize::kPrefillWide);
-  EXPECT_EQ(wide({.outputs = 64, .num_splits = 2}, codes), TileSize::kPrefill);
+}
+
+// Codes alone, and of one range of inputs, have wide tiles; bf16 x with e4m3 w has no pairs.
+TEST(TileChoiceTest, ALargeTileThatThereIsNotIsTheNearestOne) {
+  WeightView bf16{.format = WeightFormat::kBf16}, fp8{.format = WeightFormat::kFp8Block};
+  Fp8E4m3 code;
+  const QuantisedRows codes{.codes = &code};
+  const TileParams one{.outputs = 64}, ranges{.outputs = 64, .num_splits = 2};
+  const auto choose = [](const TileParams& p, const QuantisedRows& rows, const WeightView& w,
+                         TileSize size) { return ChooseTile(p, rows, w, 129, size).size; };
+  for (TileSize size : {TileSize::kPrefill, TileSize::kPrefillWide, TileSize::kPrefillPair,
+                        TileSize::kPrefillWidePair}) {
+    const bool is_pair = ExtentOf(size).rows == 256;
+    const TileSize narrow = is_pair ? TileSize::kPrefillPair : TileSize::kPrefill;
+    EXPECT_EQ(choose(one, codes, fp8, size), size);
+    EXPECT_EQ(choose(ranges, codes, fp8, size), narrow);
+    EXPECT_EQ(choose(one, {}, bf16, size), narrow);
+    EXPECT_EQ(choose(one, {}, fp8, size), TileSize::kPrefill);
+  }
 }
 
 TEST(TileChoiceTest, TilesOfCodesAreWideWhereThatTakesNoMoreRounds) {

@@ -27,8 +27,9 @@ using testing::MadeUpValues;
 using testing::Order;
 using testing::SourceShape;
 
-inline constexpr TileSize kTileSizes[] = {TileSize::kDecode, TileSize::kMedium, TileSize::kPrefill,
-                                          TileSize::kPrefillWide, TileSize::kPrefillPair};
+inline constexpr TileSize kTileSizes[] = {TileSize::kDecode,      TileSize::kMedium,
+                                          TileSize::kPrefill,     TileSize::kPrefillWide,
+                                          TileSize::kPrefillPair, TileSize::kPrefillWidePair};
 
 // How x and w are given.
 enum class Form { kBf16, kFp8, kFp8KeepX };

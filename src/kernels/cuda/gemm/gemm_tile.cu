@@ -103,6 +103,7 @@ void LaunchSize(const TileParams& p, const TileChoice& tile, const Stream& strea
     case TileSize::kPrefill:
     case TileSize::kPrefillWide:
     case TileSize::kPrefillPair:
+    case TileSize::kPrefillWidePair:
       if constexpr (kMath == TileMath::kBf16) {
         return LaunchWarpgroupTiles(p, tile.size, stream);
       } else {
@@ -115,9 +116,7 @@ void LaunchSize(const TileParams& p, const TileChoice& tile, const Stream& strea
 void LaunchCodes(const TileParams& p, const TileChoice& tile, const Stream& stream) {
   using Medium = Tile<TileMath::kFp8, TileSize::kMedium>;
   if (tile.loads == TileLoads::kUnaligned) return Launch<Medium, TileLoads::kUnaligned>(p, stream);
-  if (tile.size == TileSize::kPrefill || tile.size == TileSize::kPrefillWide) {
-    return LaunchWarpgroupCodes(p, tile.size, stream);
-  }
+  if (IsLarge(tile.size)) return LaunchWarpgroupCodes(p, tile.size, stream);
   Launch<Medium, TileLoads::kAligned>(p, stream);
 }
 

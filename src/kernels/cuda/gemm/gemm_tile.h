@@ -42,7 +42,9 @@ enum class TileSize {
   // 128 x 128; of bf16 128 x 256. Of that and kFp8 by warpgroups (kernels/cuda/gemm/gemm_warpgroup.h).
   kPrefill,
   kPrefillWide,  // 128 x 192: of kFp8 with one range of inputs only
-  kPrefillPair,  // two of them, one below the other, that read their weights once: by warpgroups only
+  // Two of them, one below the other, that read their weights once: by warpgroups only.
+  kPrefillPair,
+  kPrefillWidePair,
 };
 
 struct TileExtent {
@@ -62,9 +64,12 @@ constexpr TileExtent ExtentOf(TileSize size) {
       return {128, 192};
     case TileSize::kPrefillPair:
       return {256, 128};
+    case TileSize::kPrefillWidePair:
+      return {256, 192};
   }
   return {};
 }
+constexpr bool IsLarge(TileSize size) { return ExtentOf(size).rows >= 128; }
 
 enum class TileLoads {
   kAligned,    // every row of x and w begins on a multiple of 16 bytes: cp.async

@@ -417,8 +417,16 @@ void LaunchWarpgroupTiles(const TileParams& p, TileSize size, const Stream& stre
 }
 
 void LaunchWarpgroupCodes(const TileParams& p, TileSize size, const Stream& stream) {
-  if (size == TileSize::kPrefillWide) return LaunchProducts<TileMath::kFp8, 192, false>(p, stream);
-  LaunchProducts<TileMath::kFp8, 128, false>(p, stream);
+  switch (size) {
+    case TileSize::kPrefillWide:
+      return LaunchProducts<TileMath::kFp8, 192, false>(p, stream);
+    case TileSize::kPrefillPair:
+      return LaunchProducts<TileMath::kFp8, 128, true>(p, stream);
+    case TileSize::kPrefillWidePair:
+      return LaunchProducts<TileMath::kFp8, 192, true>(p, stream);
+    default:
+      return LaunchProducts<TileMath::kFp8, 128, false>(p, stream);
+  }
 }
 
 }  // namespace quire::cuda

@@ -12,7 +12,7 @@ namespace quire::cuda {
 // products of warpgroups are those of warps (docs/numerics.md), added in the same order.
 void LaunchWarpgroupTiles(const TileParams& params, TileSize size, const Stream& stream);
 
-// The same of e4m3 x and w, an even number of inputs; never in pairs.
+// The same of e4m3 x and w, an even number of inputs.
 void LaunchWarpgroupCodes(const TileParams& params, TileSize size, const Stream& stream);
 
 }  // namespace quire::cuda

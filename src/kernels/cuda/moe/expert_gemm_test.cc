@@ -213,10 +213,17 @@ TEST(CudaExpertGemmTest, WideTilesOfCodesHaveTheBitsOfSmallOnes) {
   ExpectExpertsHaveSameBits(Form::kFp8, TileSize::kPrefillWide, TileSize::kMedium);
 }
 
+TEST(CudaExpertGemmTest, PairsOfRowTilesOfCodesHaveTheBitsOfSmallOnes) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  ExpectExpertsHaveSameBits(Form::kFp8, TileSize::kPrefillPair, TileSize::kMedium);
+  ExpectExpertsHaveSameBits(Form::kFp8, TileSize::kPrefillWidePair, TileSize::kMedium);
+}
+
 // 96 of gate and 96 of up: the blocks of scales end behind none, 32, 64 and 96 of them.
 TEST(CudaExpertGemmTest, ColumnsOfLargeTilesNeedNotBeWholeBlocksOfScales) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
-  constexpr TileSize kLarge[] = {TileSize::kPrefill, TileSize::kPrefillWide};
+  constexpr TileSize kLarge[] = {TileSize::kPrefill, TileSize::kPrefillWide, TileSize::kPrefillPair,
+                                 TileSize::kPrefillWidePair};
   const std::vector<int32_t> offsets = Offsets({0, 1, 128, 129, 0, 300});
   const int64_t rows = offsets.back();
   std::vector<int32_t> index;
@@ -266,6 +273,8 @@ TEST(CudaExpertGemmTest, AFewTilesOfIndexedRowsAreThoseGathered) {
   expect_same(Form::kBf16, TileSize::kPrefillPair);
   expect_same(Form::kFp8, TileSize::kPrefill);
   expect_same(Form::kFp8, TileSize::kPrefillWide);
+  expect_same(Form::kFp8, TileSize::kPrefillPair);
+  expect_same(Form::kFp8, TileSize::kPrefillWidePair);
 }
 
 TEST(CudaExpertGemmTest, RowsOfAnIndexAreThoseGatheredBitForBit) {
