@@ -110,7 +110,7 @@ class Consumer {
 #pragma unroll
     for (int e = 0; e < kSums; ++e) sums[e] = 0.0f;
     if constexpr (P::kMath == TileMath::kFp8) {
-      MultiplyBlocks(range, sums);
+      MultiplyBlocks(at, range, sums);
     } else {
       MultiplyAll(at, range, sums);
     }
@@ -122,9 +122,22 @@ class Consumer {
   // Their stages are there already, so there must be more stages than such steps, and one that is freed late. A tile of
   // fewer steps than stages could end before the second consumer has come to the last one's barrier.
   static constexpr int kLateSteps = 2;
+  static constexpr int kFirstHasBegun = 1;  // a barrier of both consumers
   static_assert(kLateSteps + 1 < kStages);
-  __device__ __forceinline__ bool TakesTurns(const TilePlace& at, int num_steps) const {
-    return !P::kHasRanges && num_steps >= kStages && at.row + kBlockRows < at.row_end;
+  struct Turns {
+    int waits_at, arrives_at;  // steps, or none
+  };
+  __device__ __forceinline__ Turns TurnsOf(const TilePlace& at, int num_steps) const {
+    const bool are_taken =
+        !P::kHasRanges && num_steps >= kStages && at.row + kBlockRows < at.row_end;
+    return {.waits_at = are_taken && number_ == 1 ? num_steps - kLateSteps : -1,
+            .arrives_at = are_taken && number_ == 0 ? num_steps - 1 : -1};
+  }
+  // Before a step of codes. Of its last the first consumer says that it begins when it has begun the one before, for which
+  // the second has freed a stage since the last tile's barrier: never twice at one.
+  __device__ __forceinline__ void TakeTurns(const Turns& turns, int step) {
+    if (step == turns.waits_at) SyncThreads<kConsumers * kWarpgroup>(kFirstHasBegun);
+    if (step == turns.arrives_at) ArriveAtThreads<kConsumers * kWarpgroup>(kFirstHasBegun);
   }
 
   // sums += those of the range's inputs.
@@ -132,12 +145,9 @@ class Consumer {
                                               float (&sums)[kSums]) {
     HoldSums(sums);
     const int num_steps = range.num_steps();
-    constexpr int kFirstHasBegun = 1;  // a barrier of both consumers
-    const bool takes_turns = TakesTurns(at, num_steps);
-    const int waits_at = takes_turns && number_ == 1 ? num_steps - kLateSteps : -1;
-    const int arrives_at = takes_turns && number_ == 0 ? num_steps - 1 : -1;
+    const Turns turns = TurnsOf(at, num_steps);
     for (int step = 0; step < num_steps; ++step) {
-      if (step == waits_at) SyncThreads<kConsumers * kWarpgroup>(kFirstHasBegun);
+      if (step == turns.waits_at) SyncThreads<kConsumers * kWarpgroup>(kFirstHasBegun);
       const int stage = Uniform(ring_.stage);
       shared_.full[stage].Wait(ring_.parity);
       const uint32_t x = SharedAddress(shared_.stages[stage].x) + number_ * kBlockRows * kRowBytes;
@@ -148,7 +158,7 @@ class Consumer {
         MultiplyPanels(sums, PanelOperand(x, i * 32), PanelOperand(w, i * 32), true);
       }
       CommitProducts();
-      if (step == arrives_at) ArriveAtThreads<kConsumers * kWarpgroup>(kFirstHasBegun);
+      if (step == turns.arrives_at) ArriveAtThreads<kConsumers * kWarpgroup>(kFirstHasBegun);
       ring_.Advance();
       WaitForProducts<1>();  // those of the step before are done
       if (step > 0) FreeStage();
@@ -206,20 +216,24 @@ class Consumer {
   }
 
   // total += the sums of the range's blocks of 128 inputs, each times its scales.
-  __device__ __forceinline__ void MultiplyBlocks(const Range& range, float (&total)[kSums]) {
+  __device__ __forceinline__ void MultiplyBlocks(const TilePlace& at, const Range& range,
+                                                 float (&total)[kSums]) {
     const int num_steps = range.num_steps();
     if (num_steps == 0) return;
     if constexpr (P::kHasRanges || kOutputs > 128) {
-      MultiplyInTurn(num_steps, total);
+      MultiplyInTurn(at, num_steps, total);
     } else {
-      MultiplyAhead(num_steps, total);
+      MultiplyAhead(at, num_steps, total);
     }
   }
 
   // Where sums of a range are beside the total, or 192 outputs' are, there are no registers for another block's: one
   // consumer multiplies while the other folds.
-  __device__ __forceinline__ void MultiplyInTurn(int num_steps, float (&total)[kSums]) {
+  __device__ __forceinline__ void MultiplyInTurn(const TilePlace& at, int num_steps,
+                                                 float (&total)[kSums]) {
+    const Turns turns = TurnsOf(at, num_steps);
     for (int step = 0; step < num_steps; ++step) {
+      TakeTurns(turns, step);
       float sums[kSums];
       const Scales scales = BeginBlock(sums);
       WaitForProducts<0>();
@@ -229,21 +243,27 @@ class Consumer {
 
   // A block is under way while the one before gets its scales. Two sets of sums take turns, without a branch between the
   // beginning of a block and its end: at one the compiler would have products wait for each other.
-  __device__ __forceinline__ void MultiplyAhead(int num_steps, float (&total)[kSums]) {
+  __device__ __forceinline__ void MultiplyAhead(const TilePlace& at, int num_steps,
+                                                float (&total)[kSums]) {
+    const Turns turns = TurnsOf(at, num_steps);
     float even[kSums], odd[kSums];
-    Scales of_even = BeginBlock(even), of_odd;
+    const auto begin = [&](int step, float(&sums)[kSums]) {
+      TakeTurns(turns, step);
+      return BeginBlock(sums);
+    };
+    Scales of_even = begin(0, even), of_odd;
     int step = 0;
 #pragma unroll 1
     for (; step + 2 < num_steps; step += 2) {
-      of_odd = BeginBlock(odd);
+      of_odd = begin(step + 1, odd);
       WaitForProducts<1>();
       FoldBlock(even, of_even, total);
-      of_even = BeginBlock(even);
+      of_even = begin(step + 2, even);
       WaitForProducts<1>();
       FoldBlock(odd, of_odd, total);
     }
     if (step + 1 < num_steps) {
-      of_odd = BeginBlock(odd);
+      of_odd = begin(step + 1, odd);
       WaitForProducts<1>();
       FoldBlock(even, of_even, total);
       WaitForProducts<0>();
