@@ -134,7 +134,7 @@ TileParams MakeTileParams(const GemmArgs& args);
 // Neither changes a bit of y. Where the loads are unaligned there is the medium tile alone.
 TileChoice ChooseTile(const TileParams& params, const QuantisedRows& x_codes, const WeightView& w,
                       int64_t rows, std::optional<TileSize> size = {});
-// Of codes with one range of inputs: kPrefill or kPrefillWide, whichever ends first by the number of tiles.
+// Of codes: how wide, by the number of tiles, and whether in pairs.
 TileSize LargeTileOfCodes(const TileParams& params, int64_t rows);
 // A view's first element, whatever its type.
 const std::byte* FirstByte(const ConstTensorView& view);

@@ -585,7 +585,7 @@ TEST(TileChoiceTest, ALargeTileThatThereIsNotIsTheNearestOne) {
   }
 }
 
-TEST(TileChoiceTest, TilesOfCodesAreWideWhereThatTakesNoMoreRounds) {
+TEST(TileChoiceTest, TilesOfCodesAreWideWhereThatHardlyTakesMoreRounds) {
   const auto of = [](int32_t outputs, int64_t rows) {
     return LargeTileOfCodes({.outputs = outputs}, rows);
   };
@@ -593,16 +593,25 @@ TEST(TileChoiceTest, TilesOfCodesAreWideWhereThatTakesNoMoreRounds) {
   EXPECT_EQ(of(2048, 512), TileSize::kPrefill);                    // 44 or 64, at once
   EXPECT_EQ(of(128 * kMultiprocessors, 128), TileSize::kPrefill);  // one round either way
   EXPECT_EQ(of(192 * kMultiprocessors, 128), TileSize::kPrefillWide);  // one, or two
-  EXPECT_EQ(of(7168, 4096), TileSize::kPrefill);                       // 10 rounds, or 14
-  EXPECT_EQ(of(18432, 4096), TileSize::kPrefillWide);                  // 24, or 35
+  EXPECT_EQ(of(7168, 512), TileSize::kPrefill);                        // two either way
+  EXPECT_EQ(of(7168, 4096), TileSize::kPrefillWidePair);               // 10, or 14
+  EXPECT_EQ(of(18432, 4096), TileSize::kPrefillWidePair);              // 24, or 35
+}
+
+TEST(TileChoiceTest, RowTilesOfCodesThatShareWeightsArePairs) {
+  const auto of_cut = [](int64_t rows) {
+    return LargeTileOfCodes({.outputs = 18432, .num_splits = 2}, rows);
+  };
+  EXPECT_EQ(of_cut(128), TileSize::kPrefill);
+  EXPECT_EQ(of_cut(129), TileSize::kPrefillPair);
   // Gate and up of an expert are columns of 96 and 64 outputs.
   const int32_t offsets = 0;
-  EXPECT_EQ(LargeTileOfCodes(
-                {.gated = true, .outputs = 2048, .offsets = &offsets, .num_experts = 256}, 128),
-            TileSize::kPrefillWide);  // 43, or 63
-  EXPECT_EQ(
-      LargeTileOfCodes({.gated = true, .outputs = 64, .offsets = &offsets, .num_experts = 8}, 128),
-      TileSize::kPrefill);
+  const auto of_experts = [&](int32_t outputs, int32_t experts) {
+    return LargeTileOfCodes(
+        {.gated = true, .outputs = outputs, .offsets = &offsets, .num_experts = experts}, 128);
+  };
+  EXPECT_EQ(of_experts(2048, 256), TileSize::kPrefillWidePair);  // 43 rounds, or 63
+  EXPECT_EQ(of_experts(64, 8), TileSize::kPrefillPair);
 }
 
 TEST(CudaGemmTest, WrongArgumentsAreRefusedByName) {

@@ -64,7 +64,7 @@ void Expand(const AttendExpandedArgs& args, const ExpandedKeys& keys, const Stre
   const auto product = [&](const Weight& weight, TensorView y) {
     ExpertGemm(
         {.x = keys.latent, .w = OneMatrix(weight), .offsets = offsets, .y = y, .status = status},
-        stream, TileSize::kPrefillPair);
+        stream, TileSize::kPrefill);
   };
   product(args.key_up, keys.keys);
   product(args.value_up, keys.values);
