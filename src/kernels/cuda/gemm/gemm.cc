@@ -35,8 +35,11 @@ void RequireRows(int64_t rows) {
   Require(rows >= 0 && rows <= kMaxRows, "rows: expected 0..{}, got {}", kMaxRows, rows);
 }
 
-TileSize SmallestThatHolds(int64_t rows) {
-  if (rows <= ExtentOf(TileSize::kDecode).rows) return TileSize::kDecode;
+// Of experts `rows` are an average: with three quarters of a small tile some have more than it holds, which would read
+// their weights once more.
+TileSize SmallestThatHolds(const TileParams& p, int64_t rows) {
+  const int64_t some_rows = p.offsets != nullptr ? rows + rows / 3 : rows;
+  if (some_rows <= ExtentOf(TileSize::kDecode).rows) return TileSize::kDecode;
   if (rows <= ExtentOf(TileSize::kMedium).rows) return TileSize::kMedium;
   return TileSize::kPrefill;
 }
@@ -59,7 +62,7 @@ TileSize NearestOf(TileMath math, const TileParams& p, TileSize size) {
 }
 
 TileSize SizeThatSuits(const TileParams& p, TileMath math, int64_t rows) {
-  const TileSize smallest = SmallestThatHolds(rows);
+  const TileSize smallest = SmallestThatHolds(p, rows);
   if (!IsLarge(smallest)) return smallest;
   if (math == TileMath::kFp8) return LargeTileOfCodes(p, rows);
   // Experts' products of bf16 gain by pairs; dense ones do not.

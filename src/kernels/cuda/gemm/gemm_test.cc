@@ -559,11 +559,22 @@ TEST(TileChoiceTest, FormatsChooseTheMath) {
   Fp8E4m3 code;
   const QuantisedRows codes{.codes = &code};
   EXPECT_EQ(ChooseTile({}, codes, weights, 1).math, TileMath::kFp8);
-  // Experts of bf16 alone have pairs.
+  // Codes that are widened have no pairs.
   const int32_t offsets = 0;
   const TileParams of_experts{.outputs = 64, .offsets = &offsets, .num_experts = 1};
   EXPECT_EQ(ChooseTile(of_experts, {}, weights, 129).size, TileSize::kPrefill);
-  EXPECT_EQ(ChooseTile(of_experts, codes, weights, 129).size, TileSize::kPrefill);
+  EXPECT_EQ(ChooseTile(of_experts, codes, weights, 129).size, TileSize::kPrefillPair);
+}
+
+TEST(TileChoiceTest, SmallTilesOfExpertsHoldMoreRowsThanTheyHaveOnAverage) {
+  const WeightView weights{.format = WeightFormat::kBf16};
+  const int32_t offsets = 0;
+  const TileParams dense{.outputs = 64};
+  const TileParams experts{.outputs = 64, .offsets = &offsets, .num_experts = 8};
+  EXPECT_EQ(ChooseTile(dense, {}, weights, 16).size, TileSize::kDecode);
+  EXPECT_EQ(ChooseTile(dense, {}, weights, 17).size, TileSize::kMedium);
+  EXPECT_EQ(ChooseTile(experts, {}, weights, 12).size, TileSize::kDecode);
+  EXPECT_EQ(ChooseTile(experts, {}, weights, 13).size, TileSize::kMedium);
 }
 
 // Codes alone, and of one range of inputs, have wide tiles; bf16 x with e4m3 w has no pairs.
