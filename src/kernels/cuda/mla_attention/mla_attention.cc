@@ -58,6 +58,11 @@ const char* TensorCoreProblem(const MlaAttentionArgs& args) {
   return nullptr;
 }
 
+// Where a row lies is a number of 32 bits in kernels for few rows.
+bool HasFewSlots(const KvStore& store) {
+  return store.read_layout().page_size().TokensIn(store.num_pages()).raw() <= INT32_MAX;
+}
+
 // Why the one for few rows cannot take what the other can; null if it can. Bits of exact mode are those of one
 // kernel, whatever stands beside a row.
 const char* FewRowsProblem(const MlaAttentionArgs& args) {
@@ -68,11 +73,16 @@ const char* FewRowsProblem(const MlaAttentionArgs& args) {
   if (args.q.dim(1) > kMlaFewRows) return "16 heads at most";
   if (args.plan.mask_words > 1) return "trees of 64 nodes at most";
   if (work.ctas != 1 && work.ctas != kMlaFewCtas) return "workers of 1 or 8 CTAs";
-  // Where a row lies is a number of 32 bits there.
-  if (args.store.read_layout().page_size().TokensIn(args.store.num_pages()).raw() > INT32_MAX) {
-    return "a store of 2^31 rows at most";
-  }
+  if (!HasFewSlots(args.store)) return "a store of 2^31 rows at most";
   return nullptr;
+}
+
+// Whether the CTAs of a worker share its splits in exact mode. What has other workers, too, is the narrow kernel's.
+bool SharesSplits(const MlaAttentionArgs& args, const KeyLists& lists) {
+  const WorkShape& work = args.plan.work;
+  return work.exact && work.ctas == kMlaFewCtas && work.split <= kExactSplitKeys &&
+         work.query_tile == TokenCount(1) && args.q.dim(1) <= kMlaNarrowRows &&
+         lists.chosen == nullptr && HasFewSlots(args.store);
 }
 
 ByteOffset WorkspaceOf(const Plan& plan, int64_t num_heads, const KvDims& dims) {
@@ -105,10 +115,11 @@ void Run(const MlaAttentionArgs& args, const KeyLists& lists, MlaKernel kernel,
   Require(problem == nullptr, "mla attention on tensor cores: expected {}", problem);
   const bool is_narrow = args.plan.work.query_tile.raw() * args.q.dim(1) <= kMlaNarrowRows;
   const bool has_codes = args.store.read_layout().format() == KvFormat::kLatentFp8;
-  (has_few                  ? LaunchMlaFew
-   : is_narrow && has_codes ? LaunchMlaCodes
-   : is_narrow              ? LaunchMlaNarrow
-                            : LaunchMlaWarpgroup)(args, lists, stream, status);
+  (has_few                     ? LaunchMlaFew
+   : is_narrow && has_codes    ? LaunchMlaCodes
+   : SharesSplits(args, lists) ? LaunchMlaFewExact
+   : is_narrow                 ? LaunchMlaNarrow
+                               : LaunchMlaWarpgroup)(args, lists, stream, status);
   if (has_few && args.plan.work.ctas > 1) return;  // whoever is last has merged
   LaunchMlaMerge(args, MlaExponent::kBase2, stream, status);
 }
@@ -140,12 +151,14 @@ WorkShape MlaWorkShape(const MlaShape& shape, const MlaRoom& room, MlaStep step,
   work.num_workers = std::max(1, num_sms / ctas);
   // Clusters that leave a quarter of the device idle are not worth it.
   const bool has_clusters = int64_t{room.num_clusters} * kMlaFewCtas * 4 >= int64_t{num_sms} * 3;
-  if (has_clusters && are_few && work.query_tile == TokenCount(1) &&
-      shape.dims == KvDims{512, 64} && format == KvFormat::kLatentBf16) {
+  const bool may_be_clusters = most_tokens <= kMostFewTokens && shape.num_heads <= kMlaFewRows &&
+                               work.query_tile == TokenCount(1) && shape.dims == KvDims{512, 64} &&
+                               format == KvFormat::kLatentBf16;
+  if (has_clusters && may_be_clusters) {
     work.ctas = kMlaFewCtas;
     work.num_workers = room.num_clusters;
-    work.split = most_tokens <= kFewestTokens ? kFewestSplitKeys : kClusterSplitKeys;
     work.cut_cost = kClusterCutCost;
+    if (!exact) work.split = most_tokens <= kFewestTokens ? kFewestSplitKeys : kClusterSplitKeys;
   }
   if (work.query_tile.raw() * shape.num_heads > kMlaNarrowRows) work.cut_cost = kWideCutCost;
   return work;

@@ -342,5 +342,78 @@ TEST_P(CudaMlaFewBitsTest, RepeatsChangeNoBit) {
   }
 }
 
+// ---- Few rows in exact mode ----
+
+// Workers are one CTA, or eight that share splits.
+AttentionResult AttendExactly(const PagedBatch& batch, int32_t num_workers, int32_t ctas,
+                              TokenCount split = TokenCount(1024), int repeats = 1,
+                              bool bf16_out = false) {
+  return RunMlaOnDevice(batch, {.kernel = MlaKernel::kTensorCore,
+                                .num_workers = num_workers,
+                                .ctas = ctas,
+                                .repeats = repeats,
+                                .tile_tokens = TokenCount(1),
+                                .split = split,
+                                .bf16_out = bf16_out,
+                                .faults = testing::ActiveFaults()});
+}
+
+// One tile, one for some of the CTAs, two for some; a tile that is not full; several splits; trees, whose paths cross
+// tiles and splits; rows that see nothing.
+TEST(CudaMlaFewExactTest, CtasThatShareSplitsHaveTheBitsOfOne) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  std::vector<SequenceCase> lengths;
+  for (const int64_t length :
+       {1, 63, 64, 65, 448, 512, 513, 576, 960, 1000, 1023, 1024, 1025, 2047, 2560, 3100}) {
+    lengths.push_back({1, length, {}, static_cast<uint64_t>(length)});
+  }
+  for (const std::vector<SequenceCase>& seqs :
+       {lengths, MixedSequences(),
+        std::vector<SequenceCase>{{1, 9000, {}, 3}, {6, 1030, kTree, 4}}}) {
+    for (const int32_t num_heads : {1, 5, 8, 16}) {
+      for (const int page_size : {1, 61, 64}) {
+        const PagedBatch batch(
+            seqs, {.page_size = PageSize(page_size), .num_heads = num_heads, .page_seed = 7});
+        const AttentionResult expected = AttendExactly(batch, 3, 1);
+        for (const int32_t workers : {1, 2, 15, 40}) {
+          EXPECT_EQ(BitMismatch(AttendExactly(batch, workers, kMlaFewCtas), expected), "")
+              << num_heads << " heads, page size " << page_size << ", " << workers << " workers";
+        }
+      }
+    }
+  }
+}
+
+// Splits of a tile or two, that a cluster has one behind the other. What a run leaves is what the next one needs.
+TEST(CudaMlaFewExactTest, ManySplitsAndRepeatsChangeNoBit) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const PagedBatch batch({{1, 4000, {}, 3}, {1, 700, {}, 4}, {1, 0, {}, 5}}, {.num_heads = 16});
+  for (const int64_t split : {64, 128, 640, 1024}) {
+    for (const bool bf16_out : {false, true}) {
+      const AttentionResult expected =
+          AttendExactly(batch, 1, 1, TokenCount(split), /*repeats=*/1, bf16_out);
+      for (const int32_t workers : {1, 4, 15}) {
+        for (int i = 0; i < 5; ++i) {
+          ASSERT_EQ(BitMismatch(AttendExactly(batch, workers, kMlaFewCtas, TokenCount(split),
+                                              /*repeats=*/3, bf16_out),
+                                expected),
+                    "")
+              << "splits of " << split << ", " << workers << " workers";
+        }
+      }
+    }
+  }
+}
+
+// Scores whose maximum is raised again and again, or early and never again.
+TEST(CudaMlaFewExactTest, MaximaThatRiseChangeNoBit) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  for (const float size : {0x1p-6f, 1.0f, 0x1p3f, 0x1p6f}) {
+    const PagedBatch batch({{1, 1024, {}, 3}, {1, 2000, {}, 4}}, {.num_heads = 16, .q_size = size});
+    EXPECT_EQ(BitMismatch(AttendExactly(batch, 4, kMlaFewCtas), AttendExactly(batch, 4, 1)), "")
+        << "queries of " << size;
+  }
+}
+
 }  // namespace
 }  // namespace quire::cuda

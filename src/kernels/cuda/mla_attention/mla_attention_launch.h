@@ -53,7 +53,11 @@ void LaunchMlaCodes(const MlaAttentionArgs& args, const KeyLists& lists, const S
 // enough for. A worker is a CTA or a cluster of kMlaFewCtas; clusters fold their partials, too.
 void LaunchMlaFew(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
                   StatusWord status);
-// How many such clusters the device at hand runs at once.
+// The bits of LaunchMlaNarrow, for tiles of a token over all keys, in exact mode: workers are clusters of kMlaFewCtas
+// that share a split.
+void LaunchMlaFewExact(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
+                       StatusWord status);
+// How many clusters of few rows the device at hand runs at once.
 int32_t MostMlaClusters();
 // Folds the partials of cut tiles and writes their rows.
 void LaunchMlaMerge(const MlaAttentionArgs& args, MlaExponent exponent, const Stream& stream,

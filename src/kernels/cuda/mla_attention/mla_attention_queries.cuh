@@ -31,6 +31,16 @@ class RowSoftmax {
     anchor_ = anchor - kLift;
     return Base2Exponent::Exp(scale_ * before - anchor);
   }
+  // m as Follow leaves it.
+  __device__ __forceinline__ void Skip(float top) {
+    if (WouldFollow(top)) m_ = top;
+  }
+  // m, not scaled, and one that another thread has.
+  __device__ __forceinline__ float Unscaled() const { return m_; }
+  __device__ __forceinline__ void SetUnscaled(float m) {
+    m_ = m;
+    anchor_ = scale_ * Anchor(m_) - kLift;
+  }
   __device__ __forceinline__ float WeightOf(float score) const {
     return Base2Exponent::Exp(__fmaf_rn(scale_, score, -anchor_));
   }

@@ -216,9 +216,16 @@ const MlaDeviceRun kWhole = {.kernel = MlaKernel::kTensorCore,
 const MlaDeviceRun kFew = {.kernel = MlaKernel::kFewRows, .num_workers = 1, .exact = false};
 const MlaDeviceRun kClusters = {
     .kernel = MlaKernel::kFewRows, .num_workers = 2, .ctas = kMlaFewCtas, .exact = false};
+// Three splits, of two tiles each but the last.
+const MlaDeviceRun kShared = {.kernel = MlaKernel::kTensorCore,
+                              .num_workers = 2,
+                              .ctas = kMlaFewCtas,
+                              .tile_tokens = TokenCount(1),
+                              .split = TokenCount(128)};
 const MlaDeviceRun kPlain = {.num_workers = 2, .split = kKeyTile};
 const SmallCase kSmallCases[] = {{"few", 16, KvFormat::kLatentBf16, kFew},
                                  {"clusters", 16, KvFormat::kLatentBf16, kClusters},
+                                 {"clusters_exact", 16, KvFormat::kLatentBf16, kShared},
                                  {"narrow", 16, KvFormat::kLatentBf16, kFolded},
                                  {"codes", 16, KvFormat::kLatentFp8, kFolded},
                                  {"warpgroups", 20, KvFormat::kLatentBf16, kFolded},
@@ -247,6 +254,7 @@ const SmallCase kSmallTrees[] = {{"few", 16, KvFormat::kLatentBf16, kFew},
                                  {"clusters", 16, KvFormat::kLatentBf16, kClusters},
                                  {"narrow", 8, KvFormat::kLatentBf16, OfTwoTokens(kWhole)},
                                  {"narrow_exact", 8, KvFormat::kLatentBf16, OfTwoTokens(kFolded)},
+                                 {"clusters_exact", 16, KvFormat::kLatentBf16, kShared},
                                  {"codes", 8, KvFormat::kLatentFp8, OfTwoTokens(kWhole)},
                                  {"codes_exact", 8, KvFormat::kLatentFp8, OfTwoTokens(kFolded)},
                                  {"warpgroups", 20, KvFormat::kLatentBf16, OfTwoTokens(kFolded)},
@@ -538,11 +546,18 @@ TEST(CudaMlaWorkShapeTest, WorkersOfFewTokensAreClusters) {
   for (const auto& [tokens, split] : {std::pair{1, 256}, {4, 256}, {5, 512}, {8, 512}}) {
     EXPECT_EQ(shape(16, tokens, false, kBf16, 15).split, TokenCount(split)) << tokens << " tokens";
   }
-  // The kernels for all else have a CTA of their own for every worker, and so has this one where few clusters fit.
+  // In exact mode splits are what they are.
+  const WorkShape exact = shape(16, 8, true, kBf16, 15);
+  EXPECT_EQ(exact.ctas, kMlaFewCtas);
+  EXPECT_EQ(exact.num_workers, 15);
+  EXPECT_EQ(exact.split, TokenCount(1024));
+  // The kernels for all else have a CTA of their own for every worker, and so have these where few clusters fit.
   for (const WorkShape& other :
        {shape(16, 9, false, kBf16, 15), shape(17, 8, false, kBf16, 15),
-        shape(16, 8, true, kBf16, 15), shape(16, 8, false, KvFormat::kLatentFp8, 15),
-        shape(16, 8, false, kBf16, 12), shape(16, 8, false, kBf16, 0)}) {
+        shape(16, 9, true, kBf16, 15), shape(17, 8, true, kBf16, 15),
+        shape(16, 8, true, KvFormat::kLatentFp8, 15), shape(16, 8, true, kBf16, 12),
+        shape(16, 8, false, KvFormat::kLatentFp8, 15), shape(16, 8, false, kBf16, 12),
+        shape(16, 8, false, kBf16, 0)}) {
     EXPECT_EQ(other.ctas, 1);
     EXPECT_EQ(other.num_workers, 132);
     EXPECT_EQ(other.split, other.exact ? TokenCount(1024) : TokenCount(64));
