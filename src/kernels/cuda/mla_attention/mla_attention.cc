@@ -81,8 +81,9 @@ const char* FewRowsProblem(const MlaAttentionArgs& args) {
 bool SharesSplits(const MlaAttentionArgs& args, const KeyLists& lists) {
   const WorkShape& work = args.plan.work;
   return work.exact && work.ctas == kMlaFewCtas && work.split <= kExactSplitKeys &&
-         work.query_tile == TokenCount(1) && args.q.dim(1) <= kMlaNarrowRows &&
-         lists.chosen == nullptr && HasFewSlots(args.store);
+         work.query_tile == TokenCount(1) && args.q.dim(1) <= kMlaExactRows &&
+         args.store.read_layout().format() == KvFormat::kLatentBf16 && lists.chosen == nullptr &&
+         HasFewSlots(args.store);
 }
 
 ByteOffset WorkspaceOf(const Plan& plan, int64_t num_heads, const KvDims& dims) {
@@ -151,16 +152,17 @@ WorkShape MlaWorkShape(const MlaShape& shape, const MlaRoom& room, MlaStep step,
   work.num_workers = std::max(1, num_sms / ctas);
   // Clusters that leave a quarter of the device idle are not worth it.
   const bool has_clusters = int64_t{room.num_clusters} * kMlaFewCtas * 4 >= int64_t{num_sms} * 3;
-  const bool may_be_clusters = most_tokens <= kMostFewTokens && shape.num_heads <= kMlaFewRows &&
+  const bool may_be_clusters = most_tokens <= kMostFewTokens &&
+                               shape.num_heads <= (exact ? kMlaExactRows : kMlaFewRows) &&
                                work.query_tile == TokenCount(1) && shape.dims == KvDims{512, 64} &&
                                format == KvFormat::kLatentBf16;
+  if (work.query_tile.raw() * shape.num_heads > kMlaNarrowRows) work.cut_cost = kWideCutCost;
   if (has_clusters && may_be_clusters) {
     work.ctas = kMlaFewCtas;
-    work.num_workers = room.num_clusters;
+    work.num_workers = std::max(1, room.num_clusters / CeilDiv(shape.num_heads, kMlaFewRows));
     work.cut_cost = kClusterCutCost;
     if (!exact) work.split = most_tokens <= kFewestTokens ? kFewestSplitKeys : kClusterSplitKeys;
   }
-  if (work.query_tile.raw() * shape.num_heads > kMlaNarrowRows) work.cut_cost = kWideCutCost;
   return work;
 }
 

@@ -1,9 +1,10 @@
-// Latent attention of few rows in exact mode: query heads of a token, 16 at most, over bf16 rows of 512 + 64 values.
+// Latent attention of few rows in exact mode: query heads of a token, 32 at most, over bf16 rows of 512 + 64 values.
 //
 // A split is 1024 keys that are summed one behind the other, tile by tile, so that a row has the same bits in any batch.
 // What follows each other is little of it: maxima of tiles, and of each column its sums. So a worker is a cluster, which
 // shares a split: each CTA has scores of an eighth of the tiles, then maxima go to all, then weights, and each adds an
-// eighth of the columns over all keys. No sum is cut: bits are those of the narrow kernel (mla_attention_narrow.cu).
+// eighth of the columns over all keys. No sum is cut: bits are those of the narrow kernel (mla_attention_narrow.cu). More
+// than 16 heads are two clusters side by side.
 //
 //   scorers     two: scores of a tile each, its maxima to all CTAs; what sums are multiplied with before every tile; the
 //               tile's weights to all CTAs, and sums of them. The first one then has m and l of the split
@@ -408,11 +409,12 @@ class KeyProducer : Participant {
   __device__ KeyProducer(const MlaKernelArgs& args, SharedSplit& shared)
       : Participant(args, shared, kProducer), shared_(shared) {}
 
-  __device__ void Run(int32_t worker) {
+  // The pieces of `worker`, of rows [row_begin, + 16) of each tile.
+  __device__ void Run(int32_t worker, int32_t row_begin) {
     ForEachPiece(args_.plan, worker, [&](const Piece& piece) {
-      if (piece.tile.q_count == 0) return;
+      if (piece.tile.q_count * args_.num_heads <= row_begin) return;
       if (piece.tile.q_begin.raw() + piece.tile.q_count > args_.num_tokens) return;
-      Give(piece, RowBlock::Of(args_, piece.tile, 0, kMlaRows));
+      Give(piece, RowBlock::Of(args_, piece.tile, row_begin, kNarrowRows));
       ForEachSplit([&](int32_t split, int32_t, bool has_keys) {
         if (has_keys) RunSplit(split * SplitKeys());
       });
@@ -522,7 +524,7 @@ __device__ void InitBarriers(SharedSplit& shared) {
 }
 
 __global__ void __launch_bounds__(kWarpgroups* kWarpgroup, 1)
-    MlaFewExact(const __grid_constant__ MlaKernelArgs args) {
+    MlaFewExact(const __grid_constant__ MlaKernelArgs args, int32_t clusters_per_worker) {
   extern __shared__ __align__(1024) std::byte memory[];
   SharedSplit& shared = *reinterpret_cast<SharedSplit*>(memory);
   if (threadIdx.x == 0) InitBarriers(shared);
@@ -530,14 +532,15 @@ __global__ void __launch_bounds__(kWarpgroups* kWarpgroup, 1)
   TakeTurn();
   __syncthreads();
   WaitForCluster();
-  const int32_t worker = static_cast<int32_t>(blockIdx.x) / kCtas;
+  const int32_t cluster = static_cast<int32_t>(blockIdx.x) / kCtas;
+  const int32_t worker = cluster / clusters_per_worker;
   const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (role < kOwnTiles) {
     Scorer(args, shared, role).Run();
   } else if (role == kAdder) {
     Adder(args, shared, worker).Run();
   } else {
-    KeyProducer(args, shared).Run(worker);
+    KeyProducer(args, shared).Run(worker, cluster % clusters_per_worker * kNarrowRows);
   }
 }
 
@@ -548,12 +551,13 @@ void LaunchMlaFewExact(const MlaAttentionArgs& args, const KeyLists& lists, cons
                        StatusWord status) {
   using namespace mla::shared_split;
   const MlaKernelArgs kernel_args = KernelArgsOf(args, lists, status);
+  const int32_t clusters = CeilDiv(kernel_args.tile_rows, mla::kNarrowRows);
   mla::LaunchRoles<SharedSplit>(
       "MlaFewExact", MlaFewExact,
-      {.grid = dim3(static_cast<unsigned>(kernel_args.plan.work.num_workers * kCtas)),
+      {.grid = dim3(static_cast<unsigned>(kernel_args.plan.work.num_workers * clusters * kCtas)),
        .block = dim3(kWarpgroups * kWarpgroup),
        .cluster = kCtas},
-      stream, kernel_args);
+      stream, kernel_args, clusters);
 }
 
 }  // namespace quire::cuda

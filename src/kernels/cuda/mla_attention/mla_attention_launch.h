@@ -17,6 +17,8 @@ inline constexpr int32_t kMlaRows = 64;
 inline constexpr int32_t kMlaNarrowRows = 16, kMlaFewRows = 16;
 // CTAs of a cluster that is a worker of few rows.
 inline constexpr int32_t kMlaFewCtas = 8;
+// Rows of a tile that clusters take in exact mode, side by side, kMlaFewRows each.
+inline constexpr int32_t kMlaExactRows = 2 * kMlaFewRows;
 
 // A state of running softmax in the workspace: m [rows], l [rows], and sums in patches of 16 rows and 8
 // columns, row of patches by row of patches. In a patch sums lie as tensor cores leave them in a warp, four
@@ -53,8 +55,8 @@ void LaunchMlaCodes(const MlaAttentionArgs& args, const KeyLists& lists, const S
 // enough for. A worker is a CTA or a cluster of kMlaFewCtas; clusters fold their partials, too.
 void LaunchMlaFew(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
                   StatusWord status);
-// The bits of LaunchMlaNarrow, for tiles of a token over all keys, in exact mode: workers are clusters of kMlaFewCtas
-// that share a split.
+// The bits of LaunchMlaNarrow, for tiles of a token over all keys, of kMlaExactRows rows at most, in exact mode: clusters
+// of kMlaFewCtas share a split, and a worker is one, or one for every kMlaFewRows rows.
 void LaunchMlaFewExact(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
                        StatusWord status);
 // How many clusters of few rows the device at hand runs at once.

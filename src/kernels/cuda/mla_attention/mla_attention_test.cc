@@ -225,7 +225,7 @@ const MlaDeviceRun kShared = {.kernel = MlaKernel::kTensorCore,
 const MlaDeviceRun kPlain = {.num_workers = 2, .split = kKeyTile};
 const SmallCase kSmallCases[] = {{"few", 16, KvFormat::kLatentBf16, kFew},
                                  {"clusters", 16, KvFormat::kLatentBf16, kClusters},
-                                 {"clusters_exact", 16, KvFormat::kLatentBf16, kShared},
+                                 {"clusters_exact", 20, KvFormat::kLatentBf16, kShared},
                                  {"narrow", 16, KvFormat::kLatentBf16, kFolded},
                                  {"codes", 16, KvFormat::kLatentFp8, kFolded},
                                  {"warpgroups", 20, KvFormat::kLatentBf16, kFolded},
@@ -551,10 +551,12 @@ TEST(CudaMlaWorkShapeTest, WorkersOfFewTokensAreClusters) {
   EXPECT_EQ(exact.ctas, kMlaFewCtas);
   EXPECT_EQ(exact.num_workers, 15);
   EXPECT_EQ(exact.split, TokenCount(1024));
+  EXPECT_EQ(shape(20, 8, true, kBf16, 15).ctas, kMlaFewCtas);
+  EXPECT_EQ(shape(20, 8, true, kBf16, 15).num_workers, 7);  // of two clusters
   // The kernels for all else have a CTA of their own for every worker, and so have these where few clusters fit.
   for (const WorkShape& other :
        {shape(16, 9, false, kBf16, 15), shape(17, 8, false, kBf16, 15),
-        shape(16, 9, true, kBf16, 15), shape(17, 8, true, kBf16, 15),
+        shape(16, 9, true, kBf16, 15), shape(33, 8, true, kBf16, 15),
         shape(16, 8, true, KvFormat::kLatentFp8, 15), shape(16, 8, true, kBf16, 12),
         shape(16, 8, false, KvFormat::kLatentFp8, 15), shape(16, 8, false, kBf16, 12),
         shape(16, 8, false, kBf16, 0)}) {
