@@ -43,13 +43,18 @@ struct WorkShape {
   // Tiles that are alike and fewer than workers are cut into equal parts, a worker for each, if that leaves
   // few workers idle: for a kernel that is slow to begin with another tile.
   bool even = false;
-  // CTAs that a worker is, if the kernel has them share its pieces. They change nothing of how work is cut.
+  // CTAs of a cluster, if the kernel has such: a worker, whose pieces they share; in exact mode a worker each. They change
+  // nothing of how work is cut.
   int32_t ctas = 1;
   // Of a kernel that does not read all keys that queries see: none of tiles that see no more than
   // `unread`, and of the others so many at most.
   TokenCount unread{0};
   TokenCount most_keys{std::numeric_limits<int64_t>::max()};
 
+  // CTAs that count what their worker has stored of a merge.
+  QUIRE_HD constexpr int64_t NumArrivals() const {
+    return ctas > 1 && !exact ? int64_t{num_workers} * ctas : 0;
+  }
   QUIRE_HD constexpr TokenCount KeysRead(TokenCount seen) const {
     return seen <= unread ? TokenCount(0) : Min(seen, most_keys);
   }

@@ -97,7 +97,7 @@ void Plan::CheckSchedule() const {
 }
 
 void Plan::CheckArrived() const {
-  const int64_t expected = work.ctas > 1 ? int64_t{work.num_workers} * work.ctas : 0;
+  const int64_t expected = work.NumArrivals();
   QUIRE_CHECK(std::ssize(arrived) == expected && merges.size() <= Index(work.num_workers),
               "{} counts of {} merges, expected {}", arrived.size(), merges.size(), expected);
   for (const int32_t count : arrived) QUIRE_CHECK(count == 0, "{} have arrived", count);

@@ -59,7 +59,7 @@ ScheduleArrays::ScheduleArrays(const StepCapacity& capacity, const WorkShape& sh
   cost_before = memory.Take<int64_t>(max_tiles + 1);
   workers = memory.Take<WorkerStart>(int64_t{shape.num_workers} + 1);
   merges = memory.Take<Merge>(shape.num_workers);
-  arrived = memory.Take<int32_t>(shape.ctas > 1 ? int64_t{shape.num_workers} * shape.ctas : 0);
+  arrived = memory.Take<int32_t>(shape.NumArrivals());
 }
 
 PlanArrays::PlanArrays(const StepCapacity& capacity, const WorkShape& shape, PageCount new_pages,

@@ -213,6 +213,10 @@ TEST(PlanTest, NobodyHasArrivedWhenAPlanIsMade) {
   PlanStorage alone(kPlanCapacity, work);
   EXPECT_TRUE(alone.Make(seqs, executor, ActiveFaults()).arrived.empty());
   work.ctas = 8;
+  work.exact = true;  // a CTA is a worker there, and nobody counts
+  PlanStorage exact(kPlanCapacity, work);
+  EXPECT_TRUE(exact.Make(seqs, executor, ActiveFaults()).arrived.empty());
+  work.exact = false;
   PlanStorage storage(kPlanCapacity, work);
   const Plan& plan = storage.Make(seqs, executor, ActiveFaults());
   plan.CheckInvariants();

@@ -77,11 +77,12 @@ const char* FewRowsProblem(const MlaAttentionArgs& args) {
   return nullptr;
 }
 
-// Whether the CTAs of a worker share its splits in exact mode. What has other workers, too, is the narrow kernel's.
+// Whether workers are CTAs of clusters that may share splits in exact mode. Other workers are the narrow kernel's.
 bool SharesSplits(const MlaAttentionArgs& args, const KeyLists& lists) {
   const WorkShape& work = args.plan.work;
-  return work.exact && work.ctas == kMlaFewCtas && work.split <= kExactSplitKeys &&
-         work.query_tile == TokenCount(1) && args.q.dim(1) <= kMlaExactRows &&
+  return work.exact && work.ctas == kMlaFewCtas && IsMultipleOf(work.num_workers, kMlaFewCtas) &&
+         work.split <= kExactSplitKeys && work.query_tile == TokenCount(1) &&
+         args.q.dim(1) <= kMlaExactRows &&
          args.store.read_layout().format() == KvFormat::kLatentBf16 && lists.chosen == nullptr &&
          HasFewSlots(args.store);
 }
@@ -160,8 +161,14 @@ WorkShape MlaWorkShape(const MlaShape& shape, const MlaRoom& room, MlaStep step,
   if (has_clusters && may_be_clusters) {
     work.ctas = kMlaFewCtas;
     work.num_workers = std::max(1, room.num_clusters / CeilDiv(shape.num_heads, kMlaFewRows));
-    work.cut_cost = kClusterCutCost;
-    if (!exact) work.split = most_tokens <= kFewestTokens ? kFewestSplitKeys : kClusterSplitKeys;
+    if (exact) {
+      // A worker for every CTA. Tiles dealt out whole would be one cluster's, so that none is shared.
+      work.num_workers *= kMlaFewCtas;
+      work.cut_cost = 0;
+    } else {
+      work.cut_cost = kClusterCutCost;
+      work.split = most_tokens <= kFewestTokens ? kFewestSplitKeys : kClusterSplitKeys;
+    }
   }
   return work;
 }

@@ -344,23 +344,24 @@ TEST_P(CudaMlaFewBitsTest, RepeatsChangeNoBit) {
 
 // ---- Few rows in exact mode ----
 
-// Workers are one CTA, or eight that share splits; of more than 16 heads one CTA of the kernel for 64 rows, or two
-// clusters.
+// Workers are one CTA, or CTAs of clusters that may share splits; of more than 16 heads one CTA of the kernel for 64 rows,
+// or CTAs of two clusters. A cluster shares what one of its workers alone has.
 AttentionResult AttendExactly(const PagedBatch& batch, int32_t num_workers, int32_t ctas,
                               TokenCount split = TokenCount(1024), int repeats = 1,
-                              bool bf16_out = false) {
+                              bool bf16_out = false, int32_t cut_cost = 0) {
   return RunMlaOnDevice(batch, {.kernel = MlaKernel::kTensorCore,
                                 .num_workers = num_workers,
                                 .ctas = ctas,
                                 .repeats = repeats,
                                 .tile_tokens = TokenCount(1),
                                 .split = split,
+                                .cut_cost = cut_cost,
                                 .bf16_out = bf16_out,
                                 .faults = testing::ActiveFaults()});
 }
 
 // One tile, one for some of the CTAs, two for some; a tile that is not full; several splits; trees, whose paths cross
-// tiles and splits; rows that see nothing.
+// tiles and splits; rows that see nothing. One cluster shares nothing, of 16 about half share a split, of 40 most.
 TEST(CudaMlaFewExactTest, CtasThatShareSplitsHaveTheBitsOfOne) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   std::vector<SequenceCase> lengths;
@@ -376,33 +377,82 @@ TEST(CudaMlaFewExactTest, CtasThatShareSplitsHaveTheBitsOfOne) {
         const PagedBatch batch(
             seqs, {.page_size = PageSize(page_size), .num_heads = num_heads, .page_seed = 7});
         const AttentionResult expected = AttendExactly(batch, 3, 1);
-        for (const int32_t workers : {1, 2, 15, 40}) {
+        for (const int32_t clusters : {1, 16, 40}) {
+          const int32_t workers = clusters * kMlaFewCtas;
           EXPECT_EQ(BitMismatch(AttendExactly(batch, workers, kMlaFewCtas), expected), "")
-              << num_heads << " heads, page size " << page_size << ", " << workers << " workers";
+              << num_heads << " heads, page size " << page_size << ", " << clusters << " clusters";
         }
       }
     }
   }
 }
 
-// Splits of a tile or two, that a cluster has one behind the other. What a run leaves is what the next one needs.
+// Splits of a tile or more. One cluster has all of them, several a CTA, which it folds; of eight each CTA has one or
+// several of the smallest, and none or one of the largest; of 80 each shares one at most. What a run leaves is what the
+// next one needs.
 TEST(CudaMlaFewExactTest, ManySplitsAndRepeatsChangeNoBit) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
-  const PagedBatch batch({{1, 4000, {}, 3}, {1, 700, {}, 4}, {1, 0, {}, 5}}, {.num_heads = 16});
-  for (const int64_t split : {64, 128, 640, 1024}) {
-    for (const bool bf16_out : {false, true}) {
-      const AttentionResult expected =
-          AttendExactly(batch, 1, 1, TokenCount(split), /*repeats=*/1, bf16_out);
-      for (const int32_t workers : {1, 4, 15}) {
-        for (int i = 0; i < 5; ++i) {
-          ASSERT_EQ(BitMismatch(AttendExactly(batch, workers, kMlaFewCtas, TokenCount(split),
-                                              /*repeats=*/3, bf16_out),
-                                expected),
-                    "")
-              << "splits of " << split << ", " << workers << " workers";
+  for (const int32_t num_heads : {16, 20}) {
+    const PagedBatch batch({{1, 4000, {}, 3}, {1, 700, {}, 4}, {1, 0, {}, 5}},
+                           {.num_heads = num_heads});
+    for (const int64_t split : {64, 128, 640, 1024}) {
+      for (const bool bf16_out : {false, true}) {
+        const AttentionResult expected =
+            AttendExactly(batch, 1, 1, TokenCount(split), /*repeats=*/1, bf16_out);
+        for (const int32_t clusters : {1, 8, 80}) {
+          for (int i = 0; i < 3; ++i) {
+            ASSERT_EQ(BitMismatch(AttendExactly(batch, clusters * kMlaFewCtas, kMlaFewCtas,
+                                                TokenCount(split), /*repeats=*/3, bf16_out),
+                                  expected),
+                      "")
+                << num_heads << " heads, splits of " << split << ", " << clusters << " clusters";
+          }
         }
       }
     }
+  }
+}
+
+// A long sequence, of which every CTA has splits of its own, and short ones beside it and in between, which a cluster may
+// share; trees; a sequence that sees nothing.
+TEST(CudaMlaFewExactTest, LongSequencesBesideShortOnesChangeNoBit) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const std::vector<SequenceCase> seqs = {{1, 130, {}, 2}, {1, 9000, {}, 3},   {1, 64, {}, 4},
+                                          {1, 0, {}, 5},   {6, 200, kTree, 6}, {1, 1500, {}, 7},
+                                          {1, 70, {}, 8}};
+  for (const int32_t num_heads : {3, 16, 20}) {
+    for (const int page_size : {61, 64}) {
+      const PagedBatch batch(
+          seqs, {.page_size = PageSize(page_size), .num_heads = num_heads, .page_seed = 7});
+      for (const int64_t split : {64, 256, 1024}) {
+        const AttentionResult expected = AttendExactly(batch, 3, 1, TokenCount(split));
+        for (const int32_t clusters : {1, 2, 7, 15, 40}) {
+          EXPECT_EQ(BitMismatch(AttendExactly(batch, clusters * kMlaFewCtas, kMlaFewCtas,
+                                              TokenCount(split), /*repeats=*/2),
+                                expected),
+                    "")
+              << num_heads << " heads, page size " << page_size << ", splits of " << split << ", "
+              << clusters << " clusters";
+        }
+      }
+    }
+  }
+}
+
+// Tiles that are dealt out whole, two a worker: the last of 13 workers is alone in its cluster, which shares two pieces
+// of three splits each, one behind the other, and folds them.
+TEST(CudaMlaFewExactTest, PiecesThatFollowEachOtherAreShared) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  std::vector<SequenceCase> seqs;
+  for (uint64_t i = 0; i < 26; ++i) seqs.push_back({1, 190, {}, i});
+  for (const int32_t num_heads : {16, 20}) {
+    const PagedBatch batch(seqs, {.num_heads = num_heads});
+    const AttentionResult expected = AttendExactly(batch, 1, 1, TokenCount(64));
+    EXPECT_EQ(BitMismatch(AttendExactly(batch, 3 * kMlaFewCtas, kMlaFewCtas, TokenCount(64),
+                                        /*repeats=*/3, /*bf16_out=*/false, /*cut_cost=*/4),
+                          expected),
+              "")
+        << num_heads << " heads";
   }
 }
 
@@ -411,8 +461,12 @@ TEST(CudaMlaFewExactTest, MaximaThatRiseChangeNoBit) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   for (const float size : {0x1p-6f, 1.0f, 0x1p3f, 0x1p6f}) {
     const PagedBatch batch({{1, 1024, {}, 3}, {1, 2000, {}, 4}}, {.num_heads = 16, .q_size = size});
-    EXPECT_EQ(BitMismatch(AttendExactly(batch, 4, kMlaFewCtas), AttendExactly(batch, 4, 1)), "")
-        << "queries of " << size;
+    const AttentionResult expected = AttendExactly(batch, 4, 1);
+    for (const int32_t clusters : {1, 16}) {  // alone, and shared
+      EXPECT_EQ(BitMismatch(AttendExactly(batch, clusters * kMlaFewCtas, kMlaFewCtas), expected),
+                "")
+          << "queries of " << size << ", " << clusters << " clusters";
+    }
   }
 }
 

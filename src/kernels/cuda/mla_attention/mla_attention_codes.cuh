@@ -42,6 +42,7 @@ class CodePlace {
   struct Parts {
     static constexpr uint32_t kParts = 1;
   };
+  static constexpr int32_t kRows = kNarrowRows;  // of queries
 
   __device__ explicit CodePlace(SharedCodes& shared) : shared_(shared) {}
 

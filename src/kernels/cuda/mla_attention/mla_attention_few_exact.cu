@@ -1,24 +1,26 @@
 // Latent attention of few rows in exact mode: query heads of a token, 32 at most, over bf16 rows of 512 + 64 values.
 //
 // A split is 1024 keys that are summed one behind the other, tile by tile, so that a row has the same bits in any batch.
-// What follows each other is little of it: maxima of tiles, and of each column its sums. So a worker is a cluster, which
-// shares a split: each CTA has scores of an eighth of the tiles, then maxima go to all, then weights, and each adds an
-// eighth of the columns over all keys. No sum is cut: bits are those of the narrow kernel (mla_attention_narrow.cu). More
-// than 16 heads are two clusters side by side.
+// What follows each other is little of it: maxima of tiles, and of each column its sums. So a cluster shares a split: each
+// CTA has scores of an eighth of the tiles, then maxima go to all, then weights, and each adds an eighth of the columns
+// over all keys. No sum is cut: bits are those of the narrow kernel (mla_attention_narrow.cu). More than 16 heads are two
+// clusters side by side.
+//
+// A split takes a cluster more than an eighth of the time that it takes a CTA. So workers are CTAs, and each runs its
+// pieces as the narrow kernel does, but where its cluster would wait for it alone: then all share them, by other roles.
 //
 //   scorers     two: scores of a tile each, its maxima to all CTAs; what sums are multiplied with before every tile; the
 //               tile's weights to all CTAs, and sums of them. The first one then has m and l of the split
 //   adder       O^T += V^T P^T, 64 columns over all tiles of the split; what a split ends with
 //   producer    looks up pages; copies the rows of two tiles, and 64 columns of all
 //
-// All of a cluster go through the same splits, and meet before each but the first: so no barrier but those that say that
-// something is there is needed, and each of them ends once a split.
+// All of a cluster that shares go through the same splits, and meet before each but the first: so no barrier but those
+// that say that something is there is needed, and each of them ends once a split.
 #include <cstddef>
 #include <cstdint>
 
 #include "device/cuda/launch.h"
-#include "kernels/cuda/mla_attention/mla_attention_queries.cuh"
-#include "kernels/cuda/mla_attention/mla_attention_sums.cuh"
+#include "kernels/cuda/mla_attention/mla_attention_narrow_worker.cuh"
 
 namespace quire::cuda {
 namespace mla::shared_split {
@@ -34,6 +36,11 @@ constexpr int kScorerThreads = kOwnTiles * kWarpgroup;
 constexpr uint32_t kWeightsBytes = kNarrowRows * 128;  // of a tile
 constexpr int kParts = 4;                              // of l: keys 2t and 2t + 1 of every eight
 static_assert(kCtas * kPanelValues == 512);
+// Of a CTA that is a worker of its own, by warpgroup: all begin with 128, the adder takes some of those that the one
+// without a role gives back.
+constexpr int kLoneAdderRegisters = 184, kIdleRegisters = 24;
+static_assert(kWarpgroups == narrow::kRoles + 1);
+static_assert(kLoneAdderRegisters + kIdleRegisters <= 2 * 128);
 
 // Where keys were, when their scores are there.
 struct WeightsAndValues {
@@ -69,6 +76,11 @@ struct SharedSplit : SharedOrders {
   }
 };
 static_assert(sizeof(SharedSplit) <= 232448, "227 KiB a CTA");
+// What a CTA has there: one of them.
+union Memory {
+  SharedSplit shared;
+  SharedParts alone;
+};
 static_assert(sizeof(WeightsAndValues) <= sizeof(SharedSplit::keys));
 static_assert(kWeightsBytes % 1024 == 0);
 static_assert(sizeof(SharedSplit::sums[0]) + kWeightsBytes == kNarrowRows * (128 + 4 * kParts));
@@ -523,24 +535,73 @@ __device__ void InitBarriers(SharedSplit& shared) {
   FenceBarrierInit();
 }
 
-__global__ void __launch_bounds__(kWarpgroups* kWarpgroup, 1)
-    MlaFewExact(const __grid_constant__ MlaKernelArgs args, int32_t clusters_per_worker) {
-  extern __shared__ __align__(1024) std::byte memory[];
-  SharedSplit& shared = *reinterpret_cast<SharedSplit*>(memory);
+// What a CTA does where its cluster shares the pieces of one worker.
+__device__ __forceinline__ void RunShared(const MlaKernelArgs& args, SharedSplit& shared, int role,
+                                          int32_t worker, int32_t row_begin) {
   if (threadIdx.x == 0) InitBarriers(shared);
   ArriveAtCluster();  // with barriers that others use
   TakeTurn();
   __syncthreads();
   WaitForCluster();
-  const int32_t cluster = static_cast<int32_t>(blockIdx.x) / kCtas;
-  const int32_t worker = cluster / clusters_per_worker;
-  const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (role < kOwnTiles) {
     Scorer(args, shared, role).Run();
   } else if (role == kAdder) {
     Adder(args, shared, worker).Run();
   } else {
-    KeyProducer(args, shared).Run(worker, cluster % clusters_per_worker * kNarrowRows);
+    KeyProducer(args, shared).Run(worker, row_begin);
+  }
+}
+
+// What it does as a worker of its own, to which the others of its cluster mean nothing.
+__device__ __forceinline__ void RunAlone(const MlaKernelArgs& args, const KeyBoxes& boxes,
+                                         SharedParts& shared, int role, int32_t worker,
+                                         int32_t row_begin) {
+  if (threadIdx.x == 0) narrow::InitBarriers(shared);
+  PrefetchKeyBoxes(boxes);
+  TakeTurn();
+  __syncthreads();
+  if (role == narrow::kRoles) {
+    GiveRegistersBack<kIdleRegisters>();
+  } else {
+    narrow::RunRole<kLoneAdderRegisters>(args, boxes, shared, role, worker, row_begin);
+  }
+}
+
+// Which workers of a cluster have pieces: bit i says it of CTA i. Before the turn, since the kernel before does not write
+// the plan (mla_attention.h): all CTAs read the same.
+__device__ uint32_t WorkersWithPieces(const Schedule& plan, int32_t cluster) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  bool has_pieces = false;
+  if (lane < kCtas) {
+    const WorkerStart* starts =
+        plan.workers.data() + MlaExactWorker(cluster, lane, plan.work.num_workers);
+    const auto load = [&](const int32_t& from) {
+      return LoadHere<int32_t>(reinterpret_cast<const std::byte*>(&from));
+    };
+    const int32_t tile = load(starts[0].tile), split = load(starts[0].split);
+    const int32_t end_tile = load(starts[1].tile), end_split = load(starts[1].split);
+    has_pieces = tile != end_tile || split != end_split;
+  }
+  return __ballot_sync(kAllLanes, has_pieces);
+}
+
+// Clusters of the same workers are neighbours, one for every kNarrowRows rows: they read the same keys.
+__global__ void __launch_bounds__(kWarpgroups* kWarpgroup, 1)
+    MlaFewExact(const __grid_constant__ MlaKernelArgs args, const __grid_constant__ KeyBoxes boxes,
+                int32_t row_clusters) {
+  extern __shared__ __align__(1024) std::byte memory[];
+  const int32_t cluster = static_cast<int32_t>(blockIdx.x) / kCtas / row_clusters;
+  const int32_t row_begin = static_cast<int32_t>(blockIdx.x) / kCtas % row_clusters * kNarrowRows;
+  const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
+  const uint32_t with_pieces = WorkersWithPieces(args.plan, cluster);
+  const bool is_shared = __popc(with_pieces) == 1;
+  const int32_t cta =
+      is_shared ? __ffs(static_cast<int>(with_pieces)) - 1 : static_cast<int32_t>(RankInCluster());
+  const int32_t worker = MlaExactWorker(cluster, cta, args.plan.work.num_workers);
+  if (is_shared) {
+    RunShared(args, *reinterpret_cast<SharedSplit*>(memory), role, worker, row_begin);
+  } else {
+    RunAlone(args, boxes, *reinterpret_cast<SharedParts*>(memory), role, worker, row_begin);
   }
 }
 
@@ -551,13 +612,13 @@ void LaunchMlaFewExact(const MlaAttentionArgs& args, const KeyLists& lists, cons
                        StatusWord status) {
   using namespace mla::shared_split;
   const MlaKernelArgs kernel_args = KernelArgsOf(args, lists, status);
-  const int32_t clusters = CeilDiv(kernel_args.tile_rows, mla::kNarrowRows);
-  mla::LaunchRoles<SharedSplit>(
+  const int32_t row_clusters = CeilDiv(kernel_args.tile_rows, mla::kNarrowRows);
+  mla::LaunchRoles<Memory>(
       "MlaFewExact", MlaFewExact,
-      {.grid = dim3(static_cast<unsigned>(kernel_args.plan.work.num_workers * clusters * kCtas)),
+      {.grid = dim3(static_cast<unsigned>(kernel_args.plan.work.num_workers * row_clusters)),
        .block = dim3(kWarpgroups * kWarpgroup),
        .cluster = kCtas},
-      stream, kernel_args, clusters);
+      stream, kernel_args, mla::KeyBoxesOf<mla::RingParts>(kernel_args, lists), row_clusters);
 }
 
 }  // namespace quire::cuda

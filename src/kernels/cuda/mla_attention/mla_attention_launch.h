@@ -55,10 +55,16 @@ void LaunchMlaCodes(const MlaAttentionArgs& args, const KeyLists& lists, const S
 // enough for. A worker is a CTA or a cluster of kMlaFewCtas; clusters fold their partials, too.
 void LaunchMlaFew(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
                   StatusWord status);
-// The bits of LaunchMlaNarrow, for tiles of a token over all keys, of kMlaExactRows rows at most, in exact mode: clusters
-// of kMlaFewCtas share a split, and a worker is one, or one for every kMlaFewRows rows.
+// The bits of LaunchMlaNarrow, for tiles of a token over all keys, of kMlaExactRows rows at most, in exact mode. Workers
+// are CTAs of clusters of kMlaFewCtas, one for every kMlaFewRows rows, and a cluster shares what one of them alone has.
 void LaunchMlaFewExact(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
                        StatusWord status);
+// The worker that CTA `cta` of a cluster is there, of `num_workers`, a multiple of kMlaFewCtas. A worker begins at the
+// boundary of splits that is nearest to its share, so all but the first split begin half a split early. Clusters begin half
+// a cluster early too: of as many splits as there are clusters each has one.
+QUIRE_HD constexpr int32_t MlaExactWorker(int32_t cluster, int32_t cta, int32_t num_workers) {
+  return (cluster * kMlaFewCtas + cta + num_workers - kMlaFewCtas / 2) % num_workers;
+}
 // How many clusters of few rows the device at hand runs at once.
 int32_t MostMlaClusters();
 // Folds the partials of cut tiles and writes their rows.

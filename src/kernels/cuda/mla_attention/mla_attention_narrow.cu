@@ -9,33 +9,11 @@
 // so do sums of weights: the two have the same bits (docs/numerics.md: the order of operands changes nothing).
 // Queries take a quarter of the room, which keys have instead.
 #include "device/cuda/launch.h"
-#include "kernels/cuda/mla_attention/mla_attention_boxes.cuh"
-#include "kernels/cuda/mla_attention/mla_attention_narrow_adder.cuh"
-#include "kernels/cuda/mla_attention/mla_attention_narrow_scorer.cuh"
-#include "kernels/cuda/mla_attention/mla_attention_producer.cuh"
+#include "kernels/cuda/mla_attention/mla_attention_narrow_worker.cuh"
 
 namespace quire::cuda {
-namespace mla {
+namespace mla::narrow {
 namespace {
-
-namespace narrow {
-
-// By warpgroup.
-enum Role : int { kScorer = 0, kAdder = 1, kProducer = 2 };
-constexpr int kRoles = 3;
-
-__device__ void InitBarriers(SharedParts& shared) {
-  for (uint32_t part = 0; part < kRoomParts; ++part) {
-    shared.full[part].Init(kWarpgroup + 1);
-    shared.empty[part].Init(kWarpgroup);
-  }
-  for (PhaseBarrier& weighted : shared.weighted) weighted.Init(kWarpgroup);
-  shared.ended.Init(kWarpgroup);
-  shared.taken.Init(kWarpgroup);
-  for (PhaseBarrier& given : shared.given) given.Init(kWarpgroup);
-  for (PhaseBarrier& done : shared.done) done.Init(2 * kWarpgroup);
-  FenceBarrierInit();
-}
 
 __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     MlaNarrow(const __grid_constant__ MlaKernelArgs args, const __grid_constant__ KeyBoxes boxes) {
@@ -45,20 +23,12 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
   PrefetchKeyBoxes(boxes);
   TakeTurn();
   __syncthreads();
-  const int32_t worker = static_cast<int32_t>(blockIdx.x);
   const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
-  if (role == kScorer) {
-    NarrowScorer<PanelScores>(args, shared, kScorer).Run();
-  } else if (role == kAdder) {
-    NarrowAdder(args, shared, worker, kAdder).Run();
-  } else {
-    Producer<Bf16Keys, PartPlace>(args, boxes, shared, kProducer).Run(worker, 0);
-  }
+  RunRole(args, boxes, shared, role, static_cast<int32_t>(blockIdx.x), 0);
 }
 
-}  // namespace narrow
 }  // namespace
-}  // namespace mla
+}  // namespace mla::narrow
 
 void LaunchMlaNarrow(const MlaAttentionArgs& args, const KeyLists& lists, const Stream& stream,
                      StatusWord status) {

@@ -102,6 +102,7 @@ static_assert(sizeof(SharedTiles) <= 232448, "227 KiB a CTA");
 class TilePlace {
  public:
   using Parts = TileParts;
+  static constexpr int32_t kRows = kMlaRows;  // of queries
 
   __device__ explicit TilePlace(SharedTiles& shared) : shared_(shared) {}
 
@@ -159,6 +160,7 @@ static_assert(sizeof(SharedParts) <= 232448, "227 KiB a CTA");
 class PartPlace {
  public:
   using Parts = RingParts;
+  static constexpr int32_t kRows = kNarrowRows;  // of queries
 
   __device__ explicit PartPlace(SharedParts& shared) : shared_(shared) {}
 

@@ -15,13 +15,13 @@ class Producer : Participant {
   __device__ Producer(const MlaKernelArgs& args, const KeyBoxes& boxes, Shared& shared, int role)
       : Participant(args, shared, role), boxes_(boxes), policy_(ReadOncePolicy()), place_(shared) {}
 
-  // The pieces of `worker`, of rows [row_begin, + 64) of each tile.
+  // The pieces of `worker`, of rows [row_begin, + Place::kRows) of each tile.
   __device__ void Run(int32_t worker, int32_t row_begin) {
     ForEachPiece(args_.plan, worker, [&](const Piece& piece) {
       if (piece.tile.q_count * args_.num_heads <= row_begin) return;
       if (piece.tile.q_begin.raw() + piece.tile.q_count > args_.num_tokens) return;
       // Every thread asks, so that none waits for another to know what a row sees.
-      RowBlock block = RowBlock::Of(args_, piece.tile, row_begin, kMlaRows);
+      RowBlock block = RowBlock::Of(args_, piece.tile, row_begin, Place::kRows);
       block.GoOverNodesTogether(args_);
       Give(piece, block);
       RunPiece();

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/work.h"
 #include "kernels/cuda/mla_attention/mla_attention_testing.h"
 #include "kernels/mla_attention_cases.h"
 #include "testing/active_faults.h"
@@ -216,16 +217,24 @@ const MlaDeviceRun kWhole = {.kernel = MlaKernel::kTensorCore,
 const MlaDeviceRun kFew = {.kernel = MlaKernel::kFewRows, .num_workers = 1, .exact = false};
 const MlaDeviceRun kClusters = {
     .kernel = MlaKernel::kFewRows, .num_workers = 2, .ctas = kMlaFewCtas, .exact = false};
-// Three splits, of two tiles each but the last.
+// Three splits, of two tiles each but the last: each has a cluster, or all are of one, whose CTAs have one each.
 const MlaDeviceRun kShared = {.kernel = MlaKernel::kTensorCore,
-                              .num_workers = 2,
+                              .num_workers = 4 * kMlaFewCtas,
                               .ctas = kMlaFewCtas,
                               .tile_tokens = TokenCount(1),
-                              .split = TokenCount(128)};
+                              .split = TokenCount(128),
+                              .cut_cost = 0};
+const MlaDeviceRun kBeside = {.kernel = MlaKernel::kTensorCore,
+                              .num_workers = kMlaFewCtas,
+                              .ctas = kMlaFewCtas,
+                              .tile_tokens = TokenCount(1),
+                              .split = TokenCount(128),
+                              .cut_cost = 0};
 const MlaDeviceRun kPlain = {.num_workers = 2, .split = kKeyTile};
 const SmallCase kSmallCases[] = {{"few", 16, KvFormat::kLatentBf16, kFew},
                                  {"clusters", 16, KvFormat::kLatentBf16, kClusters},
                                  {"clusters_exact", 20, KvFormat::kLatentBf16, kShared},
+                                 {"clusters_exact_alone", 20, KvFormat::kLatentBf16, kBeside},
                                  {"narrow", 16, KvFormat::kLatentBf16, kFolded},
                                  {"codes", 16, KvFormat::kLatentFp8, kFolded},
                                  {"warpgroups", 20, KvFormat::kLatentBf16, kFolded},
@@ -255,6 +264,7 @@ const SmallCase kSmallTrees[] = {{"few", 16, KvFormat::kLatentBf16, kFew},
                                  {"narrow", 8, KvFormat::kLatentBf16, OfTwoTokens(kWhole)},
                                  {"narrow_exact", 8, KvFormat::kLatentBf16, OfTwoTokens(kFolded)},
                                  {"clusters_exact", 16, KvFormat::kLatentBf16, kShared},
+                                 {"clusters_exact_alone", 20, KvFormat::kLatentBf16, kBeside},
                                  {"codes", 8, KvFormat::kLatentFp8, OfTwoTokens(kWhole)},
                                  {"codes_exact", 8, KvFormat::kLatentFp8, OfTwoTokens(kFolded)},
                                  {"warpgroups", 20, KvFormat::kLatentBf16, OfTwoTokens(kFolded)},
@@ -546,13 +556,13 @@ TEST(CudaMlaWorkShapeTest, WorkersOfFewTokensAreClusters) {
   for (const auto& [tokens, split] : {std::pair{1, 256}, {4, 256}, {5, 512}, {8, 512}}) {
     EXPECT_EQ(shape(16, tokens, false, kBf16, 15).split, TokenCount(split)) << tokens << " tokens";
   }
-  // In exact mode splits are what they are.
+  // In exact mode splits are what they are, and workers are CTAs of clusters.
   const WorkShape exact = shape(16, 8, true, kBf16, 15);
   EXPECT_EQ(exact.ctas, kMlaFewCtas);
-  EXPECT_EQ(exact.num_workers, 15);
+  EXPECT_EQ(exact.num_workers, 15 * kMlaFewCtas);
   EXPECT_EQ(exact.split, TokenCount(1024));
   EXPECT_EQ(shape(20, 8, true, kBf16, 15).ctas, kMlaFewCtas);
-  EXPECT_EQ(shape(20, 8, true, kBf16, 15).num_workers, 7);  // of two clusters
+  EXPECT_EQ(shape(20, 8, true, kBf16, 15).num_workers, 7 * kMlaFewCtas);  // of two clusters
   // The kernels for all else have a CTA of their own for every worker, and so have these where few clusters fit.
   for (const WorkShape& other :
        {shape(16, 9, false, kBf16, 15), shape(17, 8, false, kBf16, 15),
@@ -563,6 +573,63 @@ TEST(CudaMlaWorkShapeTest, WorkersOfFewTokensAreClusters) {
     EXPECT_EQ(other.ctas, 1);
     EXPECT_EQ(other.num_workers, 132);
     EXPECT_EQ(other.split, other.exact ? TokenCount(1024) : TokenCount(64));
+  }
+}
+
+// How many workers of each cluster have pieces in exact mode: a cluster shares what one alone has.
+std::vector<int32_t> WorkersWithPieces(int32_t num_clusters, const std::vector<int64_t>& lengths) {
+  constexpr PageSize kPages(64);
+  int64_t num_pages = 0;
+  for (const int64_t length : lengths) {
+    num_pages = std::max(num_pages, kPages.PagesFor(TokenCount(length)).raw());
+  }
+  std::vector<PageId> pages;  // all have the same
+  for (int32_t page = 1; page <= num_pages; ++page) pages.push_back(PageId(page));
+  std::vector<SequenceStep> seqs;
+  for (const int64_t length : lengths) {
+    const PageCount own = kPages.PagesFor(TokenCount(length));
+    seqs.push_back({.q_len = TokenCount(1),
+                    .kv_len = TokenCount(length),
+                    .pages = std::span(pages).first(static_cast<size_t>(own.raw()))});
+  }
+  const WorkShape work =
+      MlaWorkShape({.num_heads = 16}, {.num_sms = 132, .num_clusters = num_clusters},
+                   MlaStep::kDecode, /*exact=*/true, TokenCount(8));
+  PlanStorage storage(CapacityOf(seqs, kPages, PageCount(num_pages + 1)), work);
+  SerialExecutor executor;
+  const Plan& plan = storage.Make(seqs, executor);
+  std::vector<int32_t> with_pieces(static_cast<size_t>(num_clusters));
+  std::vector<int32_t> seen;
+  for (int32_t cluster = 0; cluster < num_clusters; ++cluster) {
+    for (int32_t cta = 0; cta < kMlaFewCtas; ++cta) {
+      const int32_t worker = MlaExactWorker(cluster, cta, work.num_workers);
+      seen.push_back(worker);
+      bool has_piece = false;
+      ForEachPiece(plan, worker, [&](const Piece&) { has_piece = true; });
+      with_pieces[static_cast<size_t>(cluster)] += has_piece ? 1 : 0;
+    }
+  }
+  std::sort(seen.begin(), seen.end());
+  EXPECT_EQ(std::unique(seen.begin(), seen.end()) - seen.begin(), work.num_workers);
+  return with_pieces;
+}
+
+TEST(CudaMlaWorkShapeTest, AsManySplitsAsClustersAreSharedAndMoreAreNot) {
+  for (const int32_t clusters : {13, 15, 16}) {
+    std::vector<std::vector<int64_t>> few = {std::vector<int64_t>(8, 1),
+                                             std::vector<int64_t>(8, 150),
+                                             std::vector<int64_t>(8, 1024),
+                                             {1024, 1, 3000, 0}};
+    for (int64_t splits = 1; splits <= clusters; ++splits) few.push_back({1024 * splits});
+    for (const std::vector<int64_t>& lengths : few) {
+      for (const int32_t workers : WorkersWithPieces(clusters, lengths)) {
+        EXPECT_LE(workers, 1) << clusters << " clusters, " << lengths.size() << " sequences, "
+                              << lengths[0] << " keys";
+      }
+    }
+    for (const int32_t workers : WorkersWithPieces(clusters, {131072, 64, 1})) {
+      EXPECT_EQ(workers, kMlaFewCtas) << clusters << " clusters";
+    }
   }
 }
 

@@ -147,6 +147,7 @@ struct MlaDeviceRun {
   MlaStep step = MlaStep::kAny;
   TokenCount tile_tokens{0};  // where set, instead of the tiles that the step would have
   TokenCount split{0};        // likewise
+  int32_t cut_cost = -1;      // likewise, where it is not negative
   const StepCapacity* capacity = nullptr;  // where set, instead of the batch's own
   bool bf16_out = false;
   Faults faults = {};
@@ -165,6 +166,7 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
   }
   if (run.tile_tokens > TokenCount(0)) work.query_tile = run.tile_tokens;
   if (run.split > TokenCount(0)) work.split = run.split;
+  if (run.cut_cost >= 0) work.cut_cost = run.cut_cost;
   work.num_workers = run.num_workers;
   work.ctas = run.ctas;
   SerialExecutor executor;
