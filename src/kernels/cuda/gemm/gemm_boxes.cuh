@@ -5,7 +5,8 @@
 //   kTileRows, kOutputs       of a tile; with `gated`, half of the outputs' rows of w are gate's and half are up's
 //   kInputBytes, kStepInputs  of an input, and how many inputs a stage has: whole panels of 128 bytes a row
 //   kIndexed                  whether rows of x are those of an index
-//   kXInBoxes                 whether the copy engine brings rows of x, too, which then have no index
+//   kXInBoxes                 whether the copy engine brings rows of x, too, which then have no index. A producer of
+//                             several warps has one for boxes and one for scales
 //   kFencesCopies             otherwise, whether the producer sees to it that products see its copies, or consumers do
 //   kProducerThreads          which are whole warps
 //   kReadsOnce                whether weights are read once in a step
@@ -361,6 +362,12 @@ ProductBoxes ProductBoxesOf(const TileParams& p) {
                           .matrix_bytes = batches > 1 ? p.x_batch_bytes : p.rows * p.x_row_bytes})};
 }
 
+template <class P>
+ProductBoxes BoxesFor(const TileParams& p) {
+  if constexpr (P::kXInBoxes) return ProductBoxesOf<P>(p);
+  return {.w = BoxesOf<P>(p), .x = {}};
+}
+
 // A panel of a pair's weights, half by half: gate's and up's, or the first half of the outputs and the other. Where both
 // CTAs have the same, each asks for one half, which comes to both.
 template <class P>
@@ -448,7 +455,7 @@ class BoxProducer {
   }
 
   __device__ void Run(const TilePlace& at) {
-    if constexpr (P::kXInBoxes) {
+    if constexpr (P::kXInBoxes && P::kProducerThreads > 32) {
       if (thread_ == 0) AskForTile(at);
       if (P::kBringsScales && thread_ / 32 == 1) CopyScales(at);
     } else {
@@ -483,15 +490,11 @@ class BoxProducer {
   __device__ __forceinline__ void AskForTile(const TilePlace& at) {
     static_assert(Stage::kPanels == 1 && !P::kIndexed);
     static_assert(!P::kBeginsAhead && !P::kOneRange);
-    const int batch = HasRowsOfBatches(p_) ? at.batch : 0;
     for (int i = 0; i < p_.num_splits; ++i) {
       const InputRange<P::kStepInputs> range(p_, i);
       for (int input = range.begin; input < range.end; input += P::kStepInputs) {
-        PhaseBarrier& full = shared_.full[ring_.stage];
         shared_.empty[ring_.stage].Wait(ring_.parity ^ 1);
-        full.Expect(Stage::kXPanelBytes);  // rows that are not there become 0
-        CopyBox(SharedAddress(shared_.stages[ring_.stage].x), x_, input * P::kInputBytes / 2,
-                at.row, batch, full.Address());
+        AskForX(at, 0, input);
         AskFor(at, ring_.stage, input, range.end);
         ring_.Advance();
       }
@@ -513,14 +516,17 @@ class BoxProducer {
   }
 
   __device__ __forceinline__ void CopyTile(const TilePlace& at) {
-    const XRows<kRows, kRowStep, P::kIndexed> rows(p_, at.row + row_, at.row_end,
-                                                   chunk_ == 0 && at.first_output == 0);
-    const std::byte* x = rows.Origin(
-        p_.x + (p_.offsets == nullptr ? at.batch * p_.x_batch_bytes : 0), p_.x_row_bytes);
-    const std::byte* from[kRows];
+    static_assert(!P::kXInBoxes || P::kBringsScales);  // who copies scales arrives after the boxes
+    const std::byte* from[kRows] = {};
+    if constexpr (!P::kXInBoxes) {
+      const XRows<kRows, kRowStep, P::kIndexed> rows(p_, at.row + row_, at.row_end,
+                                                     chunk_ == 0 && at.first_output == 0);
+      const std::byte* x = rows.Origin(
+          p_.x + (p_.offsets == nullptr ? at.batch * p_.x_batch_bytes : 0), p_.x_row_bytes);
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      from[i] = rows.There(i) ? x + rows.Offset(i, p_.x_row_bytes) + chunk_ * 16 : nullptr;
+      for (int i = 0; i < kRows; ++i) {
+        from[i] = rows.There(i) ? x + rows.Offset(i, p_.x_row_bytes) + chunk_ * 16 : nullptr;
+      }
     }
     const ScaleProducer<P> scales(p_, at);
     const int end = P::kOneRange ? at.split + 1 : p_.num_splits;
@@ -537,7 +543,31 @@ class BoxProducer {
     AskForWeights<P>(p_, boxes_, at, input, end, shared_.stages[stage], shared_.full[stage]);
   }
 
-  // from: this thread's 16 bytes of the first inputs of its rows, or null without a row.
+  // By one thread: the box of a panel whose inputs begin at `first`. Rows that are not there become 0.
+  __device__ __forceinline__ void AskForX(const TilePlace& at, int panel, int first) {
+    PhaseBarrier& full = shared_.full[ring_.stage];
+    full.Expect(Stage::kXPanelBytes);
+    CopyBox(SharedAddress(shared_.stages[ring_.stage].x) + panel * Stage::kXPanelBytes, x_,
+            first * P::kInputBytes / 2, at.row, HasRowsOfBatches(p_) ? at.batch : 0,
+            full.Address());
+  }
+
+  // The same, row by row.
+  __device__ __forceinline__ void CopyX(const std::byte* const (&from)[kRows], int panel, int first,
+                                        int end) const {
+    const uint32_t to = SharedAddress(shared_.stages[ring_.stage].x) + panel * Stage::kXPanelBytes;
+    const int bytes = min(max((end - first) * P::kInputBytes - chunk_ * 16, 0), 16);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      // Without a row nothing is copied: what is there then reaches no row of y.
+      if (from[i] == nullptr) continue;
+      // Without bytes nothing is read; the address must be one of x all the same.
+      CopyAsync16(to + InPanel(row_ + i * kRowStep, chunk_),
+                  from[i] + (bytes > 0 ? first * P::kInputBytes : 0), bytes);
+    }
+  }
+
+  // from: this thread's 16 bytes of the first inputs of its rows, or null without a row or where rows come in boxes.
   __device__ __forceinline__ void CopyStep(const TilePlace& at,
                                            const std::byte* const (&from)[kRows],
                                            const ScaleProducer<P>& scales, int input, int end) {
@@ -547,20 +577,15 @@ class BoxProducer {
       WaitForRoom();
       AskFor(at, ring_.stage, input, end);
     }
-    const uint32_t to = SharedAddress(shared_.stages[ring_.stage].x);
 #pragma unroll
     for (int panel = 0; panel < Stage::kPanels; ++panel) {
       const int first = input + panel * kPanelInputs;
       if (panel > 0 && first >= end) break;
       scales.Copy(shared_, ring_.stage, panel, first);
-      const int bytes = min(max((end - first) * P::kInputBytes - chunk_ * 16, 0), 16);
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        // Without a row nothing is copied: what is there then reaches no row of y.
-        if (from[i] == nullptr) continue;
-        // Without bytes nothing is read; the address must be one of x all the same.
-        CopyAsync16(to + panel * Stage::kXPanelBytes + InPanel(row_ + i * kRowStep, chunk_),
-                    from[i] + (bytes > 0 ? first * P::kInputBytes : 0), bytes);
+      if constexpr (P::kXInBoxes) {
+        if (thread_ == 0) AskForX(at, panel, first);
+      } else {
+        CopyX(from, panel, first, end);
       }
     }
     if constexpr (P::kFencesCopies) {

@@ -1,6 +1,6 @@
 // Products of few rows, of codes and of experts' bf16: two CTAs a multiprocessor, which take tile after tile.
 //
-//   producer    a warp: rows of x one by one, as the index says; rows of w in boxes
+//   producer    a warp: rows of w in boxes; rows of x in boxes, or one by one, as an index says and those of bf16
 //   consumers   a warpgroup: sums += w x^T, since w has the 64 rows of a product; then y
 //
 // The producer is stages ahead, over the ends of tiles too: memory is asked for weights without a pause, from the first
@@ -40,7 +40,8 @@ struct DecodeTile {
   static constexpr int kThreads = kConsumerThreads + kProducerThreads;
   static constexpr bool kReadsOnce = true, kBeginsAhead = true;
   static constexpr bool kOneRange = true, kBringsScales = kIsCodes, kPair = false;
-  static constexpr bool kXInBoxes = false, kFencesCopies = false;
+  // A warp that copied rows of codes one by one would take longer for a step than memory.
+  static constexpr bool kXInBoxes = kIsCodes && !kIndexed, kFencesCopies = false;
   // Fewer outputs are for dense products, so that there are more CTAs.
   static constexpr bool kHasRanges = kBlocks == 1, kHasExperts = kBlocks == 2;
   static constexpr int kCtas = 2;  // a multiprocessor: while one folds, the other multiplies
@@ -94,7 +95,8 @@ class DecodeConsumer {
     for (int input = range.begin; input < range.end; input += T::kStepInputs) {
       const int stage = Uniform(ring_.stage);
       shared_.full[stage].Wait(ring_.parity);
-      FenceForProducts();  // copies of x are of threads that did not wait for them
+      // Copies of x are of threads that did not wait for them.
+      if constexpr (!T::kXInBoxes) FenceForProducts();
       if constexpr (T::kIsCodes) {
         AddCodes(stage, (range.end - input + kScaleBlock - 1) / kScaleBlock, total);
       } else {
@@ -204,7 +206,7 @@ class DecodeConsumer {
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 2)
-    DecodeTiles(const __grid_constant__ TileParams p, const __grid_constant__ WeightBoxes boxes) {
+    DecodeTiles(const __grid_constant__ TileParams p, const __grid_constant__ ProductBoxes boxes) {
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<DecodeStages<T>*>(memory);
   using Filler = BoxProducer<T, DecodeStages<T>>;
@@ -214,8 +216,9 @@ __global__ void __launch_bounds__(T::kThreads, 2)
       shared.empty[stage].Init(T::kConsumerThreads);
     }
     FenceBarrierInit();
-    PrefetchTensorMap(&boxes.map[0]);
-    if (p.gated) PrefetchTensorMap(&boxes.map[1]);
+    PrefetchTensorMap(&boxes.w.map[0]);
+    if (p.gated) PrefetchTensorMap(&boxes.w.map[1]);
+    if (T::kXInBoxes) PrefetchTensorMap(&boxes.x);
   }
   // Where experts' rows are, the kernel before may have written; weights nobody writes.
   const bool is_ahead = p.offsets == nullptr || p.offsets_are_old;
@@ -236,7 +239,7 @@ __global__ void __launch_bounds__(T::kThreads, 2)
     DecodeConsumer<T> consumer(p, shared);
     RunTiles(tiles, consumer, ranges);
   } else {
-    Filler producer(p, boxes, nullptr, shared);
+    Filler producer(p, boxes.w, T::kXInBoxes ? &boxes.x : nullptr, shared);
     if (is_ahead) {
       if (first < tiles.count()) producer.Begin(PlaceOf(tiles, first, ranges));
       TakeTurn();
@@ -255,7 +258,7 @@ template <class T>
 void LaunchDecode(const TileParams& p, const Stream& stream) {
   static_assert(sizeof(DecodeStages<T>) <= DecodeStages<T>::kBytesOfTwo);
   LaunchColumns<T>("gemm: decode tiles", DecodeTiles<T>, sizeof(DecodeStages<T>), p, stream,
-                   BoxesOf<T>(p));
+                   BoxesFor<T>(p));
 }
 
 // Fewer would leave multiprocessors without work that tiles of 64 outputs have for them.

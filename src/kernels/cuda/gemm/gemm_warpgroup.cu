@@ -404,12 +404,6 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
 }
 
 template <class P>
-ProductBoxes BoxesFor(const TileParams& p) {
-  if constexpr (P::kXInBoxes) return ProductBoxesOf<P>(p);
-  return {.w = BoxesOf<P>(p), .x = {}};
-}
-
-template <class P>
 void LaunchKernel(const TileParams& p, const Stream& stream) {
   const auto kernel = WarpgroupTiles<P>;
   constexpr int kBytes = static_cast<int>(sizeof(SharedStages<P>));
