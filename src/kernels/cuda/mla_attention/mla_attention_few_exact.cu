@@ -169,6 +169,7 @@ class Scorer : Participant {
     const int tile = OwnTile();
     const bool has_tile = tile < num_tiles;
     float s[2 * kThreadRows];
+    shared_.keys_there[which_].Wait(splits_.parity());  // or that there are none
     if (has_tile) {
       Score(s);
       MaskKeys(begin + tile * kTileKeys, s);
@@ -188,7 +189,6 @@ class Scorer : Participant {
     constexpr uint32_t kQueryBytes = PanelRows<kNarrowRows>::kPanelBytes;
     const uint32_t q = UniformHere(SharedAddress(&shared_.q));
     const uint32_t keys = UniformHere(SharedAddress(&shared_.keys[which_]));
-    shared_.keys_there[which_].Wait(splits_.parity());
     FenceForProducts();  // threads copied them
     HoldSums(s);
     BeginProducts();
@@ -378,6 +378,8 @@ class Adder : RowSums<1, 8, SplitColumns> {
     }
     WaitForProducts<0>();
     HoldSums(o);
+    // The producer arrives for tiles that a short split does not have, too.
+    for (int tile = num_tiles; tile < kTiles; ++tile) shared_.values_there[tile].Wait(parity);
   }
 
   // Multiplies older sums, whose products have to end for that; seldom.
