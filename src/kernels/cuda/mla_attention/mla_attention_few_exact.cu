@@ -347,7 +347,7 @@ class Adder : RowSums<1, 8, SplitColumns> {
           AddSplit();
           return true;
         },
-        [&] { TurnSums(); });
+        [&] { TurnToPatches(o_[0]); });
   }
 
  private:
@@ -397,19 +397,6 @@ class Adder : RowSums<1, 8, SplitColumns> {
 #pragma unroll
     for (int i = 0; i < kSums; ++i) o[i] *= mine[i / 4 * 2 + i % 2];
     HoldSums(o);
-  }
-
-  // From columns of rows to patches, as NarrowAdder does it.
-  __device__ __forceinline__ void TurnSums() {
-    float(&o)[kSums] = o_[0];
-#pragma unroll
-    for (int i = 0; i < kSums; i += 2) TransposeFloats(o[i], o[i + 1]);
-#pragma unroll
-    for (int i = 2; i < 4; ++i) {
-      const float second = o[i];
-      o[i] = o[i + 2];
-      o[i + 2] = second;
-    }
   }
 
   SharedSplit& shared_;

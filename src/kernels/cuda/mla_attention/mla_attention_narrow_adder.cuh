@@ -69,20 +69,9 @@ class NarrowAdder : RowSums<8, 8, NarrowColumns> {
     for (int product = 0; product < kProducts; ++product) HoldSums(o_[product]);
   }
 
-  // From columns of rows to patches: rows lane / 4 and 8 below, of each two values beside each other.
   __device__ __forceinline__ void TurnSums() {
 #pragma unroll
-    for (int product = 0; product < kProducts; ++product) {
-      float(&o)[kSums] = o_[product];
-#pragma unroll
-      for (int i = 0; i < kSums; i += 2) TransposeFloats(o[i], o[i + 1]);
-#pragma unroll
-      for (int i = 2; i < 4; ++i) {
-        const float second = o[i];
-        o[i] = o[i + 2];
-        o[i + 2] = second;
-      }
-    }
+    for (int product = 0; product < kProducts; ++product) TurnToPatches(o_[product]);
   }
 
   SharedParts& shared_;

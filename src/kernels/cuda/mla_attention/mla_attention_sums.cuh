@@ -13,6 +13,19 @@ struct SumsPart {
   bool tells;           // of its rows' statistics, which other warps have as well
 };
 
+// Sums of a product of 64 columns and 16 rows, as a thread of the warpgroup has them, become patches: of rows lane / 4 and
+// 8 below, two values beside each other.
+__device__ __forceinline__ void TurnToPatches(float (&o)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; i += 2) TransposeFloats(o[i], o[i + 1]);
+#pragma unroll
+  for (int i = 2; i < 4; ++i) {
+    const float second = o[i];
+    o[i] = o[i + 2];
+    o[i + 2] = second;
+  }
+}
+
 // A warp has patches of 16 rows and 8 columns, of which a thread has four sums each (StateView::Sums): of
 // kProducts products kFloats each. Patch n begins Columns::Of(n) columns behind the warp's first one.
 template <int kProducts, int kFloats, class Columns>
