@@ -1,4 +1,5 @@
 #include "bench/cuda_attention_bench.h"
+#include "device/cuda/launch.h"
 #include "kernels/cuda/ptx/instructions.cuh"
 
 namespace quire::bench {
@@ -27,8 +28,9 @@ __global__ void __launch_bounds__(kThreads) MmaRoof(float* sink) {
 
 double LaunchMmaRoof(int num_sms, float* sink, const cuda::Stream& stream) {
   const int ctas = 2 * num_sms;
-  MmaRoof<<<static_cast<unsigned>(ctas), kThreads, 0, stream.get()>>>(sink);
-  cuda::CheckLaunch("MmaRoof");
+  const cuda::LaunchShape shape = {.grid = dim3(static_cast<unsigned>(ctas)),
+                                   .block = dim3(kThreads)};
+  cuda::LaunchInTurn("MmaRoof", MmaRoof, shape, stream, sink);
   return 2.0 * 16 * 8 * 16 * kChains * kProducts * (kThreads / 32) * ctas;
 }
 

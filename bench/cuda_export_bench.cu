@@ -1,5 +1,7 @@
 #include "bench/cuda_export_bench.h"
 
+#include "device/cuda/launch.h"
+
 namespace quire::bench {
 namespace {
 
@@ -10,8 +12,9 @@ __global__ void __launch_bounds__(kThreads) Nothing() {}
 }  // namespace
 
 void LaunchNothing(int32_t ctas, const cuda::Stream& stream) {
-  Nothing<<<static_cast<unsigned>(ctas), kThreads, 0, stream.get()>>>();
-  cuda::CheckLaunch("nothing");
+  const cuda::LaunchShape shape = {.grid = dim3(static_cast<unsigned>(ctas)),
+                                   .block = dim3(kThreads)};
+  cuda::LaunchInTurn("nothing", Nothing, shape, stream);
 }
 
 }  // namespace quire::bench

@@ -9,4 +9,9 @@
 #define QUIRE_HD
 #endif
 
+// Where a kernel's code is compiled, and not the host's.
+#if defined(__CUDA_ARCH__) && !defined(QUIRE_ON_DEVICE)
+#define QUIRE_ON_DEVICE
+#endif
+
 #endif  // QUIRE_BASE_HOST_DEVICE_H_

@@ -27,7 +27,7 @@ class Cta {
   QUIRE_HD explicit Cta(Shared& shared) : shared_(shared) {}
 
   QUIRE_HD int32_t thread() const {
-#ifdef __CUDA_ARCH__
+#ifdef QUIRE_ON_DEVICE
     return static_cast<int32_t>(threadIdx.x);
 #else
     return 0;
@@ -36,12 +36,12 @@ class Cta {
   QUIRE_HD int32_t threads() const { return kThreads; }
 
   QUIRE_HD void Sync() const {
-#ifdef __CUDA_ARCH__
+#ifdef QUIRE_ON_DEVICE
     __syncthreads();
 #endif
   }
   QUIRE_HD bool Any(bool value) const {
-#ifdef __CUDA_ARCH__
+#ifdef QUIRE_ON_DEVICE
     return __syncthreads_or(value ? 1 : 0) != 0;
 #else
     return value;
@@ -51,7 +51,7 @@ class Cta {
   template <int N>
   QUIRE_HD void Scan(const int64_t (&value)[N], int64_t (&before)[N], int64_t (&total)[N]) {
     static_assert(N <= kValues && kThreads % 32 == 0);
-#ifdef __CUDA_ARCH__
+#ifdef QUIRE_ON_DEVICE
     auto& sums = shared_.sums[turn_];
     turn_ = 1 - turn_;
     ScanWarp(value, before, sums);
@@ -72,7 +72,7 @@ class Cta {
   }
 
  private:
-#ifdef __CUDA_ARCH__
+#ifdef QUIRE_ON_DEVICE
   // What each lane has before it of its own warp, and the warp's sums.
   template <int N>
   __device__ static void ScanWarp(const int64_t (&value)[N], int64_t (&before)[N],
@@ -109,7 +109,7 @@ struct StepReporter {
   Launch launch;
 
   QUIRE_HD void operator()(StepFault fault, int32_t index) const {
-#ifdef __CUDA_ARCH__
+#ifdef QUIRE_ON_DEVICE
     const DeviceFault code = fault == StepFault::kPage   ? DeviceFault::kPage
                              : fault == StepFault::kTree ? DeviceFault::kToken
                                                          : DeviceFault::kCapacity;

@@ -3,6 +3,7 @@
 #include "attn/cuda/block.cuh"
 #include "attn/cuda/plan.h"
 #include "attn/plan_build.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 
 namespace quire::cuda {
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   }
   __shared__ PlanCta::Shared shared;
   // Bytes: a shared variable may not have a constructor.
-  __shared__ alignas(PlanNear) std::byte near_bytes[sizeof(PlanNear)];
+  __shared__ __align__(alignof(PlanNear)) std::byte near_bytes[sizeof(PlanNear)];
   PlanNear* near = reinterpret_cast<PlanNear*>(near_bytes);
   PlanCta cta(shared);
   const StepReporter reporter{.status = status, .launch = Launch::kPlan};

@@ -6,6 +6,7 @@
 #include "decode/cuda/sampling.h"
 #include "decode/cuda/sampling_math.cuh"
 #include "decode/cuda/sampling_search.cuh"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 
@@ -379,8 +380,7 @@ __device__ void FindTop(Team& team, const RowSlice& row, const RowSummary& summa
 __global__ void __launch_bounds__(kSearchThreads, 1)
     SearchKernel(const __grid_constant__ SearchArgs args) {
   TakeTurn();
-  extern __shared__ uint64_t storage[];
-  SearchStorage& s = *reinterpret_cast<SearchStorage*>(storage);
+  SearchStorage& s = *reinterpret_cast<SearchStorage*>(LaunchedShared<16>());
   float* const held = reinterpret_cast<float*>(&s + 1);
   const SampleView& view = args.view;
   const auto num_ctas = static_cast<uint32_t>(args.shape.ctas);

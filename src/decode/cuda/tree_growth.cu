@@ -6,6 +6,7 @@
 #include "attn/sequence_step.h"
 #include "decode/cuda/tree_growth.h"
 #include "decode/draft_tree.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 
 namespace quire::cuda {

@@ -49,9 +49,4 @@ bool IsSticky(cudaError_t status) {
   }
 }
 
-void CheckLaunch(const char* kernel) {
-  const cudaError_t status = cudaGetLastError();
-  if (status != cudaSuccess) ThrowDeviceError(status, kernel);
-}
-
 }  // namespace quire::cuda

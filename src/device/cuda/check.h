@@ -7,16 +7,12 @@
 namespace quire::cuda {
 
 // Throws DeviceError with `what` and CUDA's name and words for `status`, unless that is success. The
-// runtime's own note of the error is cleared, so that CheckLaunch blames no later launch for it.
+// runtime's own note of the error is cleared.
 void Check(cudaError_t status, const char* what);
 
 // Whether `status` means that the device's context is lost: every later call of the process fails
 // with it, and only a new process can use the device again.
 bool IsSticky(cudaError_t status);
-
-// To be called right after kernel<<<...>>>(...): throws DeviceError, naming `kernel`, if it could
-// not be launched. What goes wrong while it runs is told by a later call.
-void CheckLaunch(const char* kernel);
 
 }  // namespace quire::cuda
 

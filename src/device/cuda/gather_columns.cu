@@ -4,6 +4,7 @@
 #include "base/maths.h"
 #include "device/cuda/check.h"
 #include "device/cuda/gather_columns.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 
 namespace quire::cuda {
@@ -114,9 +115,8 @@ void OrWords(std::span<uint32_t> words, std::span<std::byte* const> others, cons
     all.words[i] = reinterpret_cast<const uint32_t*>(others[i]);
   }
   const auto count = static_cast<int64_t>(words.size());
-  OrWordsKernel<<<CtasFor(count), kThreads, 0, stream.get()>>>(words.data(), count, all,
-                                                               static_cast<int>(others.size()));
-  CheckLaunch("or_words");
+  LaunchInTurn("or_words", OrWordsKernel, {.grid = dim3(CtasFor(count)), .block = dim3(kThreads)},
+               stream, words.data(), count, all, static_cast<int>(others.size()));
 }
 
 }  // namespace quire::cuda

@@ -7,7 +7,7 @@
 // has. What kernels further back have written it may read, by loads that pass L1 by: the kernel before has
 // waited for them.
 //
-// Every thread of such a kernel calls TakeTurn before it does anything else with memory (but a fault it may
+// Every thread of such a kernel calls TakeTurn (device/cuda/kernel.cuh) before it does anything else with memory (but a fault it may
 // report at once), and no CTA ends without it: so a kernel that has ended has waited for all before it, and
 // the order of the stream is kept for whoever comes next, overlapped or not.
 //
@@ -34,14 +34,14 @@ struct LaunchShape {
   bool overlaps = false;  // in every stream: the kernel before is known, and loses nothing by it
 };
 
-// Throws DeviceError, naming `name`, if the kernel could not be launched.
+// Throws DeviceError, naming `name`, if the kernel could not be launched. What goes wrong while it runs is told
+// by a later call. It begins when all before it in the stream has ended, unless its shape says that it overlaps.
 template <class... Params, class... Args>
-void LaunchAhead(const char* name, void (*kernel)(Params...), const LaunchShape& shape,
-                 const Stream& stream, Args&&... args) {
+void LaunchInTurn(const char* name, void (*kernel)(Params...), const LaunchShape& shape,
+                  const Stream& stream, Args&&... args) {
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed =
-      shape.overlaps || stream.overlaps() ? 1 : 0;
+  attributes[0].val.programmaticStreamSerializationAllowed = shape.overlaps ? 1 : 0;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {shape.cluster, 1, 1};
   cudaLaunchConfig_t config = {};
@@ -54,13 +54,14 @@ void LaunchAhead(const char* name, void (*kernel)(Params...), const LaunchShape&
   Check(cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...), name);
 }
 
-#ifdef __CUDACC__
-// Waits until all that kernels before this one have written is there; then the next one may be placed,
-// once every CTA has come so far.
-__device__ inline void TakeTurn() {
-  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
+// The same of a kernel that calls TakeTurn: it overlaps where the stream does, too.
+template <class... Params, class... Args>
+void LaunchAhead(const char* name, void (*kernel)(Params...), const LaunchShape& shape,
+                 const Stream& stream, Args&&... args) {
+  LaunchShape ahead = shape;
+  ahead.overlaps = shape.overlaps || stream.overlaps();
+  LaunchInTurn(name, kernel, ahead, stream, std::forward<Args>(args)...);
 }
-#endif
 
 }  // namespace quire::cuda
 

@@ -1,5 +1,5 @@
 #include "base/maths.h"
-#include "device/cuda/check.h"
+#include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 #include "device/cuda/test_kernels.h"
 
@@ -30,24 +30,25 @@ void AddToAll(std::span<int32_t> values, int32_t amount, const Stream& stream) {
   if (values.empty()) return;
   const int64_t count = static_cast<int64_t>(values.size());
   const auto ctas = static_cast<unsigned>(CeilDiv(count, int64_t{kThreads}));
-  AddToAllKernel<<<ctas, kThreads, 0, stream.get()>>>(values.data(), count, amount);
-  CheckLaunch("add_to_all");
+  LaunchInTurn("add_to_all", AddToAllKernel, {.grid = dim3(ctas), .block = dim3(kThreads)}, stream,
+               values.data(), count, amount);
 }
 
 void ReportFromAll(StatusWord status, DeviceFault fault, int ctas, int threads,
                    const Stream& stream) {
-  ReportFromAllKernel<<<ctas, threads, 0, stream.get()>>>(status, fault);
-  CheckLaunch("report_from_all");
+  const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(ctas)),
+                             .block = dim3(static_cast<unsigned>(threads))};
+  LaunchInTurn("report_from_all", ReportFromAllKernel, shape, stream, status, fault);
 }
 
 void AddAfterAWhile(std::span<int32_t> values, int64_t cycles, const Stream& stream) {
-  AddAfterAWhileKernel<<<1, 1, 0, stream.get()>>>(values.data(), cycles);
-  CheckLaunch("add_after_a_while");
+  LaunchInTurn("add_after_a_while", AddAfterAWhileKernel, {.grid = dim3(1), .block = dim3(1)},
+               stream, values.data(), cycles);
 }
 
 void LaunchTooLarge(const Stream& stream) {
-  AddToAllKernel<<<1, 1 << 20, 0, stream.get()>>>(nullptr, 0, 0);
-  CheckLaunch("too_large");
+  LaunchInTurn("too_large", AddToAllKernel, {.grid = dim3(1), .block = dim3(1 << 20)}, stream,
+               nullptr, 0, 0);
 }
 
 }  // namespace quire::cuda

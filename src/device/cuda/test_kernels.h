@@ -20,7 +20,7 @@ void ReportFromAll(StatusWord status, DeviceFault fault, int ctas, int threads,
 // Occupies the device for about `cycles` clock cycles of it, then does values[0] += 1.
 void AddAfterAWhile(std::span<int32_t> values, int64_t cycles, const Stream& stream);
 
-// Launches with more threads per CTA than any device has; throws what CheckLaunch does.
+// Launches with more threads per CTA than any device has; throws what a launch does.
 void LaunchTooLarge(const Stream& stream);
 
 }  // namespace quire::cuda

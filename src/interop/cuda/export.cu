@@ -1,6 +1,7 @@
 #include "interop/cuda/export.h"
 
 #include "attn/cuda/block.cuh"
+#include "device/cuda/launch.h"
 #include "interop/cuda/export_cells.h"
 #include "interop/cuda/export_launch.h"
 
@@ -49,8 +50,9 @@ __global__ void __launch_bounds__(kThreads)
 template <class Kernel, class To>
 void LaunchExport(const char* name, Kernel kernel, const To& to, const Stream& stream,
                   StatusWord status) {
-  kernel<<<static_cast<unsigned>(NumCtas(to)), kThreads, 0, stream.get()>>>(to, status);
-  CheckLaunch(name);
+  LaunchInTurn(name, kernel,
+               {.grid = dim3(static_cast<unsigned>(NumCtas(to))), .block = dim3(kThreads)}, stream,
+               to, status);
 }
 
 }  // namespace

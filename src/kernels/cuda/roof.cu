@@ -1,7 +1,7 @@
 #include "base/error.h"
 #include "base/maths.h"
-#include "device/cuda/check.h"
 #include "device/cuda/device.h"
+#include "device/cuda/launch.h"
 #include "kernels/cuda/roof.h"
 
 namespace quire::cuda {
@@ -57,16 +57,15 @@ unsigned NumCtas() { return static_cast<unsigned>(kCtasPerSm * QueryDevice().num
 }  // namespace
 
 void FillRandom(std::span<Bf16> values, const Stream& stream) {
-  FillRandomKernel<<<NumCtas(), kThreads, 0, stream.get()>>>(values.data(),
-                                                             static_cast<int64_t>(values.size()));
-  CheckLaunch("fill_random");
+  LaunchInTurn("fill_random", FillRandomKernel, {.grid = dim3(NumCtas()), .block = dim3(kThreads)},
+               stream, values.data(), static_cast<int64_t>(values.size()));
 }
 
 void XorAll(std::span<const uint32_t> words, uint32_t* sum, const Stream& stream) {
   Require(words.size() % 4 == 0, "xor_all.words: expected a multiple of 4, got {}", words.size());
-  XorAllKernel<<<NumCtas(), kThreads, 0, stream.get()>>>(
-      reinterpret_cast<const uint4*>(words.data()), static_cast<int64_t>(words.size() / 4), sum);
-  CheckLaunch("xor_all");
+  LaunchInTurn("xor_all", XorAllKernel, {.grid = dim3(NumCtas()), .block = dim3(kThreads)}, stream,
+               reinterpret_cast<const uint4*>(words.data()), static_cast<int64_t>(words.size() / 4),
+               sum);
 }
 
 }  // namespace quire::cuda

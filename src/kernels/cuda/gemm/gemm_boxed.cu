@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "device/cuda/launch.h"
+#include "device/cuda/kernel.cuh"
 #include "kernels/cuda/gemm/gemm_boxed.h"
 #include "kernels/cuda/gemm/gemm_boxes.cuh"
 #include "kernels/cuda/gemm/gemm_columns.cuh"
@@ -271,7 +271,7 @@ __device__ void InitBarriers(const TileParams& p, const TilePlace& first, BoxedS
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kCtas)
     BoxedTiles(const __grid_constant__ TileParams p, const __grid_constant__ ProductBoxes maps) {
-  extern __shared__ __align__(1024) std::byte memory[];
+  std::byte* const memory = LaunchedShared<1024>();
   auto& shared = *reinterpret_cast<BoxedShared<T>*>(memory);
   const int ranges = p.num_splits;
   const BoxedPlaces tiles(p);

@@ -10,7 +10,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "device/cuda/launch.h"
+#include "device/cuda/kernel.cuh"
 #include "kernels/cuda/gemm/gemm_boxes.cuh"
 #include "kernels/cuda/gemm/gemm_columns.cuh"
 #include "kernels/cuda/gemm/gemm_tile.cuh"
@@ -207,7 +207,7 @@ class DecodeConsumer {
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 2)
     DecodeTiles(const __grid_constant__ TileParams p, const __grid_constant__ ProductBoxes boxes) {
-  extern __shared__ __align__(1024) std::byte memory[];
+  std::byte* const memory = LaunchedShared<1024>();
   auto& shared = *reinterpret_cast<DecodeStages<T>*>(memory);
   using Filler = BoxProducer<T, DecodeStages<T>>;
   if (threadIdx.x == 0) {

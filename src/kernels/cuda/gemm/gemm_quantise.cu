@@ -3,6 +3,7 @@
 #include "base/maths.h"
 #include "base/narrow_float.h"
 #include "device/cuda/check.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/gemm/gemm_tile.h"
 

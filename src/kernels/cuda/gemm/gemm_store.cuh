@@ -15,8 +15,7 @@ __device__ inline float SiluByReciprocal(float x) {
   const float e = expf(-fabsf(x));
   const float denominator = 1.0f + e;
   const float numerator = x < 0 ? x * e : x;
-  float reciprocal;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(denominator));
+  const float reciprocal = ReciprocalApprox(denominator);
   const float quotient = numerator * reciprocal;
   const float rest = __fmaf_rn(-denominator, quotient, numerator);
   const float result = __fmaf_rn(rest, reciprocal, quotient);

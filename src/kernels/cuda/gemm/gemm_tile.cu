@@ -1,5 +1,6 @@
 #include "kernels/cuda/gemm/gemm_tile.h"
 
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/gemm/gemm_decode.h"
 #include "kernels/cuda/gemm/gemm_tile.cuh"
@@ -11,7 +12,7 @@ namespace {
 template <class T, TileLoads kLoads, bool kIndexed>
 __global__ void __launch_bounds__(T::kThreads, T::kMinCtas)
     TileKernel(const __grid_constant__ TileParams p) {
-  extern __shared__ __align__(1024) unsigned char shared[];
+  auto* const shared = reinterpret_cast<unsigned char*>(LaunchedShared<1024>());
   // Where experts' rows are, others have written; weights of dense products nobody writes.
   const bool is_dense = p.offsets == nullptr;
   if (!is_dense) TakeTurn();

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/gemm/gemm_boxes.cuh"
 #include "kernels/cuda/gemm/gemm_store.cuh"
@@ -368,7 +369,7 @@ template <class P>
 __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     WarpgroupTiles(const __grid_constant__ TileParams p,
                    const __grid_constant__ ProductBoxes boxes) {
-  extern __shared__ __align__(1024) std::byte memory[];
+  std::byte* const memory = LaunchedShared<1024>();
   auto& shared = *reinterpret_cast<SharedStages<P>*>(memory);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < shared.kStages; ++stage) {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/maths.h"
 #include "device/cuda/check.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/gemm/gemv_rows.cuh"
 #include "kernels/cuda/ptx/instructions.cuh"
@@ -136,7 +137,7 @@ __device__ inline void RotateHeads(const RowRotation& rotation, int thread) {
 template <int kRows, class TY>
 __global__ void __launch_bounds__(kStreamThreads, kRows == 1 ? 4 : 2)
     GemvStreamKernel(const GemvParams p, Rows<TY> y, const RowRotation rotation) {
-  extern __shared__ __align__(128) unsigned char shared[];
+  auto* const shared = reinterpret_cast<unsigned char*>(LaunchedShared<128>());
   const auto w = [&](const Items& at, int) {
     return reinterpret_cast<const std::byte*>(p.w[at.minor()] + at.major() * p.w_step);
   };

@@ -26,14 +26,6 @@ inline constexpr int kStepGroups = 4;
 inline constexpr int kStreamSteps = 3;
 inline constexpr int kStreamBytes = kStreamSteps * kStepGroups * kStreamThreads * 16;
 
-// threadIdx.x in a register: used in a loop, the compiler asks for it again and again, eight times a step, which
-// takes long.
-__device__ inline int HeldThread() {
-  int thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread;
-}
-
 // An item is an output of a row or of a head, numbered `minors` by `minors`. The warps of a launch take them in
 // turn, those of one CTA far apart, so that few items are on many multiprocessors.
 class Items {

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "base/narrow_float.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/tensor_map.h"
 #include "kernels/cuda/mha_prefill/mha_prefill_launch.h"
@@ -268,12 +269,8 @@ class Consumer {
 
   // ---- Turns of the two consumers: barriers 2 and 3 ----
 
-  __device__ void TakeOver() {
-    asm volatile("bar.sync %0, %1;" ::"r"(2 + number_), "n"(kConsumers * kWarpgroup) : "memory");
-  }
-  __device__ void HandOver() {
-    asm volatile("bar.arrive %0, %1;" ::"r"(3 - number_), "n"(kConsumers * kWarpgroup) : "memory");
-  }
+  __device__ void TakeOver() { SyncThreads<kConsumers * kWarpgroup>(2 + number_); }
+  __device__ void HandOver() { ArriveAtThreads<kConsumers * kWarpgroup>(3 - number_); }
 
   // ---- Products ----
 
@@ -442,7 +439,7 @@ class Consumer {
 template <class Shape>
 __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     MhaAttend(const __grid_constant__ AttendArgs args) {
-  extern __shared__ __align__(1024) std::byte memory[];
+  std::byte* const memory = LaunchedShared<1024>();
   auto& shared = *reinterpret_cast<Shared<Shape>*>(memory);
   if (threadIdx.x == 0) {
     shared.q_full.Init(1);

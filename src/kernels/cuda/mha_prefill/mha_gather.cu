@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/narrow_float.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/mha_prefill/mha_prefill_launch.h"

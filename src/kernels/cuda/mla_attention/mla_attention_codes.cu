@@ -9,7 +9,7 @@
 // the chain of products that it has in the kernel for 64 rows (mla_attention_warpgroup.cu), of the same f16 values:
 // the two have the same bits (docs/numerics.md: neither products of warps or of warpgroups, nor the order of operands
 // or of values within a product change anything).
-#include "device/cuda/launch.h"
+#include "device/cuda/kernel.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_code_adder.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_code_scores.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_producer.cuh"
@@ -45,7 +45,7 @@ __device__ void InitBarriers(SharedCodes& shared) {
 
 __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     MlaCodes(const __grid_constant__ MlaKernelArgs args, const __grid_constant__ KeyBoxes boxes) {
-  extern __shared__ __align__(1024) std::byte memory[];
+  std::byte* const memory = LaunchedShared<1024>();
   SharedCodes& shared = *reinterpret_cast<SharedCodes*>(memory);
   if (threadIdx.x == 0) InitBarriers(shared);
   TakeTurn();

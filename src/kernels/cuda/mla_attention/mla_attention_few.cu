@@ -8,6 +8,7 @@
 //   workers     eight warps. For scores each has a quarter of the values and half of the keys; the quarters meet in
 //               shared memory. Then each makes the weights of two rows, and with everybody's weights adds values
 //               to its 64 columns.
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/mla_attention/mla_attention_few_producer.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_few_worker.cuh"
@@ -19,7 +20,7 @@ namespace {
 template <int kCtas>
 __global__ void __launch_bounds__((kWorkers + kProducers) * kWarp, 1)
     MlaFew(const __grid_constant__ FewArgs args) {
-  extern __shared__ __align__(128) std::byte memory[];
+  std::byte* const memory = LaunchedShared<128>();
   using Shared = SharedFew<kCtas>;
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const FewPieces<kCtas> pieces(args, static_cast<int32_t>(blockIdx.x) / kCtas);

@@ -19,7 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "device/cuda/launch.h"
+#include "device/cuda/kernel.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_narrow_worker.cuh"
 
 namespace quire::cuda {
@@ -578,7 +578,7 @@ __device__ uint32_t WorkersWithPieces(const Schedule& plan, int32_t cluster) {
 __global__ void __launch_bounds__(kWarpgroups* kWarpgroup, 1)
     MlaFewExact(const __grid_constant__ MlaKernelArgs args, const __grid_constant__ KeyBoxes boxes,
                 int32_t row_clusters) {
-  extern __shared__ __align__(1024) std::byte memory[];
+  std::byte* const memory = LaunchedShared<1024>();
   const int32_t cluster = static_cast<int32_t>(blockIdx.x) / kCtas / row_clusters;
   const int32_t row_begin = static_cast<int32_t>(blockIdx.x) / kCtas % row_clusters * kNarrowRows;
   const int role = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup);

@@ -2,7 +2,7 @@
 #ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_FEW_PRODUCER_CUH_
 #define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_FEW_PRODUCER_CUH_
 
-#include "device/cuda/launch.h"
+#include "device/cuda/kernel.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_few_pieces.cuh"
 
 namespace quire::cuda::mla::few {

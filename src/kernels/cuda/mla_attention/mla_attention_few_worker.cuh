@@ -5,7 +5,7 @@
 
 #include <cuda/atomic>
 
-#include "device/cuda/launch.h"
+#include "device/cuda/kernel.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_few_pieces.cuh"
 
 namespace quire::cuda::mla::few {

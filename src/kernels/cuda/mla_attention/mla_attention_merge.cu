@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/maths.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/mla_attention/mla_attention_merge_chains.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_merge_items.cuh"
@@ -185,7 +186,7 @@ template <class Exponent, bool kExact>
 __global__ void __launch_bounds__(kWarps* kWarp, 2)
     MlaMerge(const __grid_constant__ MlaKernelArgs args) {
   TakeTurn();  // it is not launched ahead and waits for nobody, but the next kernel may be placed
-  extern __shared__ __align__(16) std::byte memory[];
+  std::byte* const memory = LaunchedShared<16>();
   const Items<kExact> items(args);
   int32_t number = static_cast<int32_t>(blockIdx.x);
   for (Item item = items.At(number); item.exists; item = items.At(number)) {
@@ -219,9 +220,11 @@ void LaunchMerge(const MlaKernelArgs& args, const Stream& stream) {
   const int64_t patches = MlaStateRows(args.tile_rows) / kPatchRows *
                           (MlaStateColumns(args.store.dims.latent_dim) / kPatchColumns);
   const int64_t items = static_cast<int64_t>(args.plan.merges.size()) * patches;
-  kernel<<<static_cast<unsigned>(std::min(items, kMostCtas)), kWarps * kWarp, kBytes,
-           stream.get()>>>(args);
-  CheckLaunch("MlaMerge");
+  LaunchInTurn("MlaMerge", kernel,
+               {.grid = dim3(static_cast<unsigned>(std::min(items, kMostCtas))),
+                .block = dim3(kWarps * kWarp),
+                .shared_bytes = kBytes},
+               stream, args);
 }
 
 }  // namespace

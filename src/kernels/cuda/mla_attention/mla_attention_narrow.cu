@@ -8,7 +8,7 @@
 // An element has the chain of products that it has in the kernel for 64 rows (mla_attention_warpgroup.cu), and
 // so do sums of weights: the two have the same bits (docs/numerics.md: the order of operands changes nothing).
 // Queries take a quarter of the room, which keys have instead.
-#include "device/cuda/launch.h"
+#include "device/cuda/kernel.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_narrow_worker.cuh"
 
 namespace quire::cuda {
@@ -17,7 +17,7 @@ namespace {
 
 __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     MlaNarrow(const __grid_constant__ MlaKernelArgs args, const __grid_constant__ KeyBoxes boxes) {
-  extern __shared__ __align__(1024) std::byte memory[];
+  std::byte* const memory = LaunchedShared<1024>();
   SharedParts& shared = *reinterpret_cast<SharedParts*>(memory);
   if (threadIdx.x == 0) InitBarriers(shared);
   PrefetchKeyBoxes(boxes);

@@ -5,8 +5,6 @@
 #ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_PANELS_CUH_
 #define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_PANELS_CUH_
 
-#include <cuda_fp16.h>
-
 #include "device/cuda/tensor_map.h"
 #include "kernels/cuda/mla_attention/mla_attention_work.cuh"
 #include "kernels/cuda/ptx/instructions.cuh"

@@ -1,6 +1,7 @@
 // Latent attention for any shape and type, in f32: one fused multiply-add per value, ascending, in
 // one thread, as on the CPU. A CTA runs kRows rows of a piece; keys come 64 at a time, 32 values of
 // them at a time through shared memory.
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/mla_attention/mla_attention_work.cuh"
 
@@ -275,7 +276,7 @@ __global__ void __launch_bounds__(kPlainThreads)
     MlaPlain(const __grid_constant__ MlaKernelArgs args) {
   TakeTurn();
   __shared__ SharedPlain shared;
-  extern __shared__ float o[];
+  auto* const o = reinterpret_cast<float*>(LaunchedShared<16>());
   const int32_t worker = static_cast<int32_t>(blockIdx.x);
   const int32_t row_begin = static_cast<int32_t>(blockIdx.y) * kRows;
   ForEachPiece(args.plan, worker, [&](const Piece& piece) {

@@ -9,7 +9,7 @@
 //
 // An element of S is a chain of products over the values, ascending; an element of O a chain over the keys,
 // ascending. So neither rows beside it nor pages change a bit.
-#include "device/cuda/launch.h"
+#include "device/cuda/kernel.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_adder.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_boxes.cuh"
 #include "kernels/cuda/mla_attention/mla_attention_producer.cuh"
@@ -55,7 +55,7 @@ template <class Keys>
 __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     MlaWarpgroup(const __grid_constant__ MlaKernelArgs args, const __grid_constant__ KeyBoxes boxes,
                  int32_t ctas_per_worker) {
-  extern __shared__ __align__(1024) std::byte memory[];
+  std::byte* const memory = LaunchedShared<1024>();
   SharedTiles& shared = *reinterpret_cast<SharedTiles*>(memory);
   if (threadIdx.x == 0) InitBarriers<Keys>(shared);
   if constexpr (Keys::kCtas > 1) ArriveAtCluster();  // with barriers that the peer uses

@@ -3,8 +3,6 @@
 #ifndef QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_WORK_CUH_
 #define QUIRE_KERNELS_CUDA_MLA_ATTENTION_MLA_ATTENTION_WORK_CUH_
 
-#include <cuda_bf16.h>
-
 #include <cstddef>
 #include <cstdint>
 

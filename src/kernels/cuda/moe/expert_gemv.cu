@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "device/cuda/check.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/gemm/gemm_store.cuh"
@@ -70,7 +71,7 @@ __device__ void StoreOutput(const TileParams& p, int row, int output, float valu
 template <bool kGated>
 __global__ void __launch_bounds__(kStreamThreads, 4)
     ExpertGemvKernel(const __grid_constant__ TileParams p, RoutingAge age) {
-  extern __shared__ __align__(128) unsigned char shared[];
+  auto* const shared = reinterpret_cast<unsigned char*>(LaunchedShared<128>());
   __shared__ RoutedRows rows;
   constexpr int kMatrices = kGated ? 2 : 1;
   if (age == RoutingAge::kNew) TakeTurn();

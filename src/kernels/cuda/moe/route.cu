@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/maths.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/moe/route.h"
 #include "kernels/cuda/moe/route_sort.cuh"
@@ -72,7 +73,8 @@ __global__ void __launch_bounds__(kFewWarps * 32, 1)
                    int32_t* row_of, int32_t* token_of, int32_t* used) {
   __shared__ int32_t chosen[kFewChoices];
   __shared__ float weights[kFewChoices];
-  extern __shared__ float scores[];  // [tokens, 2, num_experts], without and with the bias
+  // [tokens, 2, num_experts], without and with the bias.
+  auto* const scores = reinterpret_cast<float*>(LaunchedShared<16>());
   const int n = shape.num_experts, thread = static_cast<int>(threadIdx.x);
   const int token = thread / 32;
   // Nobody writes the bias.
@@ -143,7 +145,7 @@ __global__ void __launch_bounds__(kRoutedWarps * 32, 1)
   TakeTurn();
   __shared__ int32_t chosen[kMaxChoicesRouted];  // the first CTA's are those of all
   // [kRoutedWarps, num_experts], then [kRoutedWarps, 2, num_experts] scores, without and with the bias.
-  extern __shared__ int32_t counts[];
+  auto* const counts = reinterpret_cast<int32_t*>(LaunchedShared<16>());
   const int n = shape.num_experts;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   float* const scores = reinterpret_cast<float*>(counts + kRoutedWarps * n) + warp * 2 * n;

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/maths.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/moe/route.h"
@@ -23,7 +24,8 @@ __global__ void __launch_bounds__(kSortWarps * 32)
     SortAtOnceKernel(Choices choices, int32_t* offsets, int32_t* row_of, int32_t* token_of,
                      int32_t* used) {
   TakeTurn();
-  extern __shared__ int32_t counts[];  // [kSortWarps, num_experts]
+  auto* const counts =
+      reinterpret_cast<int32_t*>(LaunchedShared<16>());  // [kSortWarps, num_experts]
   SortInCta<kSortWarps>(choices, counts, offsets, row_of, token_of, used);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/maths.h"
 #include "device/cuda/check.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/moe/route_sort.cuh"
 #include "kernels/cuda/moe/route_token.cuh"
@@ -284,7 +285,8 @@ int SharedBytes(int num_experts) {
 // A CTA for each (part of the inputs, or some of them; tile of experts), of each tile of tokens. kSlots * 32 >= num_experts.
 template <int kSlots, RouterOrder kOrder>
 __global__ void __launch_bounds__(kThreads, 2) RouterKernel(const RouterParams p) {
-  extern __shared__ __align__(16) float room[];  // the warps' sums, then scores, then counts
+  // The warps' sums, then scores, then counts.
+  auto* const room = reinterpret_cast<float*>(LaunchedShared<16>());
   constexpr bool kInTurn = kOrder == RouterOrder::kTiles;
   const int warp = static_cast<int>(threadIdx.x) / 32, tile = static_cast<int>(blockIdx.y);
   const int tiles = CeilDiv(p.shape.num_experts, kTile);

@@ -8,10 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace quire::cuda {
+#include "kernels/cuda/ptx/panels.cuh"
 
-inline constexpr int kWarp = 32;
-inline constexpr unsigned kAllLanes = ~0u;
+namespace quire::cuda {
 
 __device__ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
@@ -151,15 +150,6 @@ __device__ inline uint32_t TransposeMatrix(uint32_t m) {
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(m));
   return turned;
 }
-// The same of 32 bits: a lane has the two elements from 2 (l % 4) on of row l / 4.
-__device__ inline void TransposeFloats(float& first, float& second) {
-  const uint32_t a = __float_as_uint(first), b = __float_as_uint(second);
-  const uint32_t low = TransposeMatrix(__byte_perm(a, b, 0x5410));
-  const uint32_t high = TransposeMatrix(__byte_perm(a, b, 0x7632));
-  first = __uint_as_float(__byte_perm(low, high, 0x5410));
-  second = __uint_as_float(__byte_perm(low, high, 0x7632));
-}
-
 // As LoadMatrices, with each matrix transposed.
 __device__ inline void LoadMatricesTransposed(uint32_t from, uint32_t& m0, uint32_t& m1,
                                               uint32_t& m2, uint32_t& m3) {
@@ -245,17 +235,38 @@ __device__ inline float2 WidenF16(uint32_t pair) {
   memcpy(&narrow, &pair, sizeof(pair));
   return __half22float2(narrow);
 }
-__device__ inline uint32_t F16PairToBf16(uint32_t pair) {
-  const float2 wide = WidenF16(pair);
-  return PackBf16(wide.x, wide.y);
+
+// Two values as e4m3, to nearest, ties to even; what is too large becomes the largest.
+__device__ inline uint16_t PackCodes(float low, float high) {
+  uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+  return codes;
 }
-// Four e4m3 codes as two pairs of bf16; exact, since e4m3 has 4 significant bits and 2^-9 .. 448.
-__device__ inline void WidenToBf16(uint32_t codes, uint32_t& low, uint32_t& high) {
-  WidenToF16(codes, low, high);
-  low = F16PairToBf16(low);
-  high = F16PairToBf16(high);
+
+// max(x, 0), NaN where x is.
+__device__ inline float Relu(float x) {
+  float y;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1 / x within an ulp, and a single instruction.
+__device__ inline float ReciprocalApprox(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// threadIdx.x in a register: used in a loop, the compiler asks for it again and again, eight times a step, which
+// takes long.
+__device__ inline int HeldThread() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
 }
 
 }  // namespace quire::cuda
+
+#include "kernels/cuda/ptx/values.cuh"  // IWYU pragma: export
 
 #endif  // QUIRE_KERNELS_CUDA_PTX_INSTRUCTIONS_CUH_

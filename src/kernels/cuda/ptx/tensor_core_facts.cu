@@ -1,7 +1,7 @@
 #include <cstddef>
 
 #include "base/error.h"
-#include "device/cuda/check.h"
+#include "device/cuda/launch.h"
 #include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/ptx/tensor_core_facts.h"
 #include "kernels/cuda/ptx/warpgroup.cuh"
@@ -112,8 +112,8 @@ __device__ void MultiplySteps(float (&sum)[kSums], uint32_t a, uint32_t b, bool 
 
 template <int kColumns, Narrow kNarrow>
 __global__ void __launch_bounds__(kWarpgroup) PanelsKernel(ChainArgs args) {
-  __shared__ alignas(1024) std::byte a[kPanelBytes];
-  __shared__ alignas(1024) std::byte b[kPanelRowBytes * kColumns];
+  __shared__ __align__(1024) std::byte a[kPanelBytes];
+  __shared__ __align__(1024) std::byte b[kPanelRowBytes * kColumns];
   const int row = 64 * blockIdx.x, column = kColumns * blockIdx.y;
   const int tile = row * args.num_columns + column;
   float sum[kColumns / 2];
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kWarpgroup) PanelsKernel(ChainArgs args) {
 
 __global__ void __launch_bounds__(kWarpgroup) RowsKernel(ChainArgs args) {
   constexpr int kColumns = 256;
-  __shared__ alignas(1024) std::byte b[kColumns / 64 * kPanelBytes];  // rows of k
+  __shared__ __align__(1024) std::byte b[kColumns / 64 * kPanelBytes];  // rows of k
   const int row = 64 * blockIdx.x, column = kColumns * blockIdx.y;
   const int tile = row * args.num_columns + column, warp = threadIdx.x / 32;
   float sum[kColumns / 2];
@@ -171,8 +171,8 @@ __global__ void __launch_bounds__(kWarpgroup) RowsKernel(ChainArgs args) {
 void Launch(void (*kernel)(ChainArgs), int rows, int columns, int threads, const ChainArgs& args,
             const Stream& stream) {
   const dim3 tiles(args.num_rows / rows, args.num_columns / columns);
-  kernel<<<tiles, threads, 0, stream.get()>>>(args);
-  CheckLaunch("multiply_chain");
+  LaunchInTurn("multiply_chain", kernel,
+               {.grid = tiles, .block = dim3(static_cast<unsigned>(threads))}, stream, args);
 }
 
 }  // namespace

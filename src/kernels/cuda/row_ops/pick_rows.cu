@@ -1,3 +1,4 @@
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/row_ops/pick_rows_launch.h"

@@ -3,6 +3,7 @@
 
 #include "base/maths.h"
 #include "device/collective.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/row_ops/row_ops.h"

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <span>
 
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/row_ops/row_ops.h"
 #include "kernels/cuda/row_ops/row_ops_combine.cuh"

@@ -3,6 +3,7 @@
 // count together.
 #include <iterator>
 
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
@@ -192,7 +193,7 @@ __device__ void MergeQuery(const SelectKernelArgs& args, const Merge& merge, con
 template <int kCtas, bool kShared = true>
 __global__ void __launch_bounds__(kThreads)
     SelectMerge(const __grid_constant__ SelectKernelArgs args) {
-  extern __shared__ __align__(16) std::byte memory[];
+  std::byte* const memory = LaunchedShared<16>();
   SharedMerge& shared = *reinterpret_cast<SharedMerge*>(memory);
   auto* const ranks = reinterpret_cast<uint64_t*>(memory + sizeof(SharedMerge));
   const auto query = static_cast<int32_t>(blockIdx.x) / kCtas;

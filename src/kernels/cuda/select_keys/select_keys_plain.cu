@@ -1,6 +1,7 @@
 // Choosing keys for any shape and type, in f32: one fused multiply-add per value, ascending, in one
 // thread. A CTA runs a piece at a time; keys come 64 at a time, 32 values of them at a time through shared
 // memory.
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/select_keys/select_keys_search.cuh"
 #include "kernels/cuda/store/paged_key.cuh"
@@ -115,7 +116,7 @@ class PlainTile {
 
 __global__ void __launch_bounds__(kPlainThreads, 1)
     SelectPlain(const __grid_constant__ SelectKernelArgs args) {
-  extern __shared__ __align__(16) std::byte memory[];
+  std::byte* const memory = LaunchedShared<16>();
   SharedPlain& shared = *reinterpret_cast<SharedPlain*>(memory);
   const auto worker = static_cast<int32_t>(blockIdx.x);
   const int thread = static_cast<int>(threadIdx.x);

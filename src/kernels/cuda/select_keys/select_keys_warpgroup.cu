@@ -8,6 +8,7 @@
 // A dot is a chain of four products over the values for each code, and the sum of the two. A score is a
 // chain of multiply-adds over heads 2t, 2t + 1 of every eight, and the sum of four such: neither pages
 // nor workers change a bit.
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/tensor_map.h"
 #include "kernels/cuda/ptx/instructions.cuh"
@@ -248,13 +249,6 @@ class Producer {
 
 // ---- Scorers ----
 
-// max(x, 0), NaN where x is.
-__device__ inline float Relu(float x) {
-  float y;
-  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 __device__ inline float4 Scaled(float4 v, float factor) {
   return {__fmul_rn(v.x, factor), __fmul_rn(v.y, factor), __fmul_rn(v.z, factor),
           __fmul_rn(v.w, factor)};
@@ -262,10 +256,7 @@ __device__ inline float4 Scaled(float4 v, float factor) {
 
 // Four values as e4m3, to nearest, ties to even. They become what the codes leave out, which is exact.
 __device__ inline uint32_t TakeCodes(float4& v) {
-  uint16_t low, high;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(v.y), "f"(v.x));
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(v.w), "f"(v.z));
-  const uint32_t codes = low | static_cast<uint32_t>(high) << 16;
+  const uint32_t codes = PackCodes(v.x, v.y) | static_cast<uint32_t>(PackCodes(v.z, v.w)) << 16;
   uint32_t first, second;
   WidenToF16(codes, first, second);
   const float2 xy = WidenF16(first), zw = WidenF16(second);
@@ -431,7 +422,7 @@ template <int kHeads, int kWord>
 __global__ void __launch_bounds__(kChooseThreads, 1)
     SelectWarpgroup(const __grid_constant__ SelectKernelArgs args,
                     const __grid_constant__ KeyBoxes boxes) {
-  extern __shared__ __align__(1024) std::byte memory[];
+  std::byte* const memory = LaunchedShared<1024>();
   SharedKeys& shared = *reinterpret_cast<SharedKeys*>(memory);
   const auto worker = static_cast<int32_t>(blockIdx.x);
   if (threadIdx.x == 0) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/maths.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/store/store.h"
@@ -27,8 +28,10 @@ struct WarpRow {
   int lane;
 };
 
-unsigned CtasFor(int64_t num_rows) {
-  return static_cast<unsigned>(CeilDiv(num_rows, int64_t{kWarpsPerCta}));
+// A warp for each row.
+LaunchShape ShapeFor(int64_t num_rows) {
+  return {.grid = dim3(static_cast<unsigned>(CeilDiv(num_rows, int64_t{kWarpsPerCta}))),
+          .block = dim3(kWarpsPerCta * kWarp)};
 }
 
 // A view's rows as kernels take them.
@@ -366,11 +369,9 @@ int64_t MoveWord(const KvLayout& layout, const StoreView& store, const MoveRows&
 template <class W>
 void LaunchMove(const StoreView& store, const MoveRows& move, const Stream& stream,
                 StatusWord status) {
-  const unsigned ctas = CtasFor(move.num_rows);
-  StageRows<W><<<ctas, kWarpsPerCta * kWarp, 0, stream.get()>>>(store, move, status);
-  CheckLaunch("StageRows");
-  UnstageRows<W><<<ctas, kWarpsPerCta * kWarp, 0, stream.get()>>>(store, move, status);
-  CheckLaunch("UnstageRows");
+  const LaunchShape shape = ShapeFor(move.num_rows);
+  LaunchInTurn("StageRows", StageRows<W>, shape, stream, store, move, status);
+  LaunchInTurn("UnstageRows", UnstageRows<W>, shape, stream, store, move, status);
 }
 
 }  // namespace
@@ -381,12 +382,13 @@ void StoreWrite(const StoreWriteArgs& args, const Stream& stream, StatusWord sta
   if (num_rows == 0) return;
   WithType(args.latent, [&](auto l) {
     WithType(args.rope, [&](auto r) {
-      WriteRows<<<CtasFor(num_rows), kWarpsPerCta * kWarp, 0, stream.get()>>>(
-          WriteViewOf(args.store), args.slots.data(), num_rows, RowsOf<decltype(l)>(args.latent),
-          RowsOf<decltype(r)>(args.rope), status);
+      using L = decltype(l);
+      using R = decltype(r);
+      LaunchInTurn("WriteRows", WriteRows<L, R>, ShapeFor(num_rows), stream,
+                   WriteViewOf(args.store), args.slots.data(), num_rows, RowsOf<L>(args.latent),
+                   RowsOf<R>(args.rope), status);
     });
   });
-  CheckLaunch("WriteRows");
 }
 
 void StoreGather(const StoreGatherArgs& args, const Stream& stream, StatusWord status) {
@@ -395,12 +397,13 @@ void StoreGather(const StoreGatherArgs& args, const Stream& stream, StatusWord s
   if (num_rows == 0) return;
   WithType(args.latent, [&](auto l) {
     WithType(args.rope, [&](auto r) {
-      GatherRows<<<CtasFor(num_rows), kWarpsPerCta * kWarp, 0, stream.get()>>>(
-          ReadViewOf(args.store), args.slots.data(), num_rows, RowsOf<decltype(l)>(args.latent),
-          RowsOf<decltype(r)>(args.rope), status);
+      using L = decltype(l);
+      using R = decltype(r);
+      LaunchInTurn("GatherRows", GatherRows<L, R>, ShapeFor(num_rows), stream,
+                   ReadViewOf(args.store), args.slots.data(), num_rows, RowsOf<L>(args.latent),
+                   RowsOf<R>(args.rope), status);
     });
   });
-  CheckLaunch("GatherRows");
 }
 
 void StoreMove(const StoreMoveArgs& args, const Stream& stream, StatusWord status) {
@@ -440,9 +443,8 @@ void RopeStore(const RopeStoreArgs& args, const Stream& stream, StatusWord statu
                           .pairs = args.pairs};
   WithType(args.kv, [&](auto t) {
     LaunchAhead("RopeStoreRows", RopeStoreRows<std::remove_const_t<decltype(t)>>,
-                {CtasFor(num_rows), kWarpsPerCta * kWarp}, stream, WriteViewOf(args.store),
-                args.slots.data(), num_rows, RowsOf<decltype(t)>(args.kv), args.norm_weight.data(),
-                args.eps, tables, status);
+                ShapeFor(num_rows), stream, WriteViewOf(args.store), args.slots.data(), num_rows,
+                RowsOf<decltype(t)>(args.kv), args.norm_weight.data(), args.eps, tables, status);
   });
 }
 
@@ -450,8 +452,8 @@ void WriteIndexKeys(const WriteIndexKeysArgs& args, const Stream& stream, Status
   Validate(args);
   const int64_t num_rows = std::ssize(args.slots);
   if (num_rows == 0) return;
-  LaunchAhead("IndexKeyRows", IndexKeyRows, {CtasFor(num_rows), kWarpsPerCta * kWarp}, stream,
-              WriteViewOf(args.store), args.slots.data(), num_rows, RowsOf<float>(args.key),
+  LaunchAhead("IndexKeyRows", IndexKeyRows, ShapeFor(num_rows), stream, WriteViewOf(args.store),
+              args.slots.data(), num_rows, RowsOf<float>(args.key),
               KeyNorm{args.norm_weight.data(), args.norm_bias.data(), args.eps},
               RowsOf<float>(ConstTensorView(args.angles.cos)),
               RowsOf<float>(ConstTensorView(args.angles.sin)),
