@@ -53,6 +53,7 @@ SUITES = (
     Suite("sampling, trees", "decode/cuda_decode_test", "*", 2,
           "*/SampleItemsTest/*.TheHighestAnd*:*/SampleItemsTest/*.Bias*:*/SampleItemsTest/*.ALarge*:"
           "*/SampleItemsTest/*.Logprobs*:*/SampleItemsTest/*.RowsThat*:CudaSearchTest.EveryFormTakes*:"
+          "CudaSearchTest.EveryFormCuts*:"
           "*/TreeGrowthTest.*", 8),
     Suite("runner", "runner/cuda_runner_test", "*", 1, "CudaRunnerTest.CopiedPages*", 1),
     Suite("drafts", "runner/cuda_drafts_test", "*", 6, "LayerDrafterTest.RowsOfATree*", 1),

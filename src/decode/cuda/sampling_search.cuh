@@ -424,6 +424,7 @@ __noinline__ __device__ static Cut CutList(uint32_t size, Reach reach, uint64_t 
   };
   const uint64_t own[2] = {weight_at(first), weight_at(first + 1)};
   uint64_t through = SumThrough(own[0] + own[1]);
+  __syncthreads();  // the scratch has been read by all that used it before
   if (ThreadId() % kWarp == kWarp - 1) s.scratch[ThreadId() / kWarp] = through;
   __syncthreads();  // every warp's sum is there before any adds up those before it
   for (int w = 0; w < ThreadId() / kWarp; ++w) through += s.scratch[w];

@@ -157,18 +157,20 @@ class CudaSearchTest : public StreamTest {
     const std::vector<int32_t> text = {0, vocab_size / 2, vocab_size - 1, vocab_size / 2};
     const std::vector<LogitBias> biases = {
         {vocab_size - 1, 2.5f}, {vocab_size / 3, -1}, {vocab_size - 1, 1}};
-    const std::vector<SamplingParams> kinds = {{},
-                                               {.temperature = 50},
-                                               {.temperature = 0.7f, .top_p = 0.95f},
-                                               {.top_k = (vocab_size + 1) / 2, .top_p = 0.999f},
-                                               {.min_p = 0.02f, .top_logprobs = most_top},
-                                               {.temperature = 0, .top_logprobs = most_top},
-                                               {.temperature = 0, .logit_bias = biases},
-                                               {.top_p = 0.9f,
-                                                .repetition_penalty = 1.3f,
-                                                .frequency_penalty = 0.2f,
-                                                .logit_bias = biases,
-                                                .top_logprobs = most_top}};
+    const std::vector<SamplingParams> kinds = {
+        {},
+        {.temperature = 50},
+        {.temperature = 0.7f, .top_p = 0.95f},
+        {.top_k = (vocab_size + 1) / 2, .top_p = 0.999f},
+        {.min_p = 0.02f, .top_logprobs = most_top},
+        {.temperature = 50, .top_k = (vocab_size + 1) / 2, .min_p = 0.5f},
+        {.temperature = 0, .top_logprobs = most_top},
+        {.temperature = 0, .logit_bias = biases},
+        {.top_p = 0.9f,
+         .repetition_penalty = 1.3f,
+         .frequency_penalty = 0.2f,
+         .logit_bias = biases,
+         .top_logprobs = most_top}};
     std::vector<Sampled> first;
     for (const int32_t items : kNumbersOfItems) {
       // What has no room is left out.
@@ -209,6 +211,17 @@ TEST_F(CudaSearchTest, EveryFormFindsTheSame) {
   for (const size_t vocab_size : {1, 33, 257, 9000, 129280, 163840, 163841, 262144}) {
     std::vector<float> logits(vocab_size);
     for (float& logit : logits) logit = normal(random);
+    ExpectTheSameOfEveryForm(logits);
+  }
+}
+
+// Where min-p keeps less than top-k: what is added up for it is read before the list that top-k left is
+// searched, also by the one CTA of a row among many.
+TEST_F(CudaSearchTest, EveryFormCutsWhatTopKLeft) {
+  for (const size_t vocab_size : {257, 1000, 2000}) {
+    std::vector<float> logits(vocab_size);
+    for (size_t i = 0; i < vocab_size; ++i)
+      logits[i] = -0.3f * static_cast<float>(i * 7 % vocab_size);
     ExpectTheSameOfEveryForm(logits);
   }
 }
