@@ -1,7 +1,8 @@
 # quire_cuda_library(FOLDER SOURCES...)   quire_<folder>_cuda, from the sources in src/<folder>/cuda;
 #   links quire_<folder>, and the CUDA libraries of the folders that src/LAYERS allows folder/cuda
-# quire_cuda_test(NAME SOURCES ... [LIBRARIES ...])   a GoogleTest binary with the label cuda, linked
-#   with the CUDA library of the folder it stands in, if it has one
+# quire_cuda_test(NAME SOURCES ... [LIBRARIES ...] [EMULATED filters ... [COST seconds]])   a GoogleTest
+#   binary with the label cuda, linked with the CUDA library of the folder it stands in, if it has one; and
+#   with QUIRE_EMULATED another one, with the label emulated, that runs the tests in EMULATED without a GPU
 # quire_cuda_bench(NAME SOURCES ... [LIBRARIES ...])   a benchmark
 #
 # The target quire_cuda builds all of them, quire_cuda_tests and quire_cuda_benches those. Without
@@ -57,9 +58,9 @@ function(quire_allowed_cuda_layers folder out)
   set(${out} "${allowed}" PARENT_SCOPE)
 endfunction()
 
-# One file for the kernels of every folder: most of what nvcc takes for one is the headers that they share,
-# which it reads three times.
-function(quire_join_kernels out)
+# One file NAME, like joined.cu, for the kernels of every folder: most of what nvcc takes for one is the
+# headers that they share, which it reads three times.
+function(quire_join_kernels out name)
   set(families "")
   foreach(kernel IN LISTS ARGN)
     cmake_path(GET kernel PARENT_PATH family)
@@ -69,14 +70,46 @@ function(quire_join_kernels out)
   list(REMOVE_DUPLICATES families)
   set(files "")
   foreach(family IN LISTS families)
-    set(file ${CMAKE_CURRENT_BINARY_DIR}/${family}/joined.cu)
+    set(file ${CMAKE_CURRENT_BINARY_DIR}/${family}/${name})
     file(CONFIGURE OUTPUT ${file} CONTENT "${joined_${family}}" @ONLY)
     list(APPEND files ${file})
   endforeach()
   set(${out} "${files}" PARENT_SCOPE)
 endfunction()
 
+# SOURCES of target NAME for the emulated device (docs/emulated-gpu.md), where kernels are C++.
+function(quire_emulate out name)
+  set(kernels ${ARGN})
+  list(FILTER kernels INCLUDE REGEX "\\.cu$")
+  set(sources ${ARGN})
+  list(FILTER sources EXCLUDE REGEX "\\.cu$")
+  quire_join_kernels(kernels ${name}.cc ${kernels})
+  # nvcc includes what it compiles kernels with by itself, and has other warnings.
+  set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS
+    "-include;cuda_runtime_api.h;-DQUIRE_ON_DEVICE;-Wno-unknown-pragmas;-Wno-sign-compare;-Wno-conversion;-Wno-shadow;-Wno-missing-field-initializers;-Wno-class-memaccess;-Wno-unused")
+  set(${out} ${sources} ${kernels} PARENT_SCOPE)
+endfunction()
+
+function(quire_emulated_library folder)
+  if(NOT QUIRE_EMULATED)
+    return()
+  endif()
+  set(name quire_${folder}_emulated)
+  quire_emulate(sources ${name} ${ARGN})
+  add_library(${name} STATIC EXCLUDE_FROM_ALL ${sources})
+  target_include_directories(${name} BEFORE PUBLIC ${PROJECT_SOURCE_DIR}/src/testing/cuda/emulator/include)
+  target_link_libraries(${name} PUBLIC quire_${folder} quire_emulator PRIVATE quire_flags)
+  quire_allowed_cuda_layers(${folder} allowed)
+  foreach(layer IN LISTS allowed)
+    target_link_libraries(${name} PUBLIC quire_${layer})
+    if(TARGET quire_${layer}_emulated)
+      target_link_libraries(${name} PUBLIC quire_${layer}_emulated)
+    endif()
+  endforeach()
+endfunction()
+
 function(quire_cuda_library folder)
+  quire_emulated_library(${folder} ${ARGN})
   if(NOT QUIRE_CUDA)
     return()
   endif()
@@ -86,7 +119,7 @@ function(quire_cuda_library folder)
   set(sources ${ARGN})
   if(QUIRE_QUICK_CUDA)
     list(FILTER sources EXCLUDE REGEX "\\.cu$")
-    quire_join_kernels(kernels ${kernels})
+    quire_join_kernels(kernels joined.cu ${kernels})
     list(APPEND sources ${kernels})
   endif()
   add_library(${name} STATIC ${sources})
@@ -105,12 +138,28 @@ function(quire_cuda_library folder)
   add_dependencies(quire_cuda ${name})
 endfunction()
 
+# The test cuda_X_test of a folder as emulated_X_test, of which the tests in EMULATED run.
+function(quire_emulated_test name)
+  if(NOT QUIRE_EMULATED OR NOT arg_EMULATED)
+    return()
+  endif()
+  string(REPLACE "cuda_" "emulated_" name ${name})
+  string(JOIN ":" filter ${arg_EMULATED})
+  list(TRANSFORM arg_LIBRARIES REPLACE "_cuda$" "_emulated")
+  quire_emulate(sources ${name} ${arg_SOURCES})
+  quire_test(${name} COST "${arg_COST}" LABELS emulated SOURCES ${sources}
+    LIBRARIES quire_${folder}_emulated ${arg_LIBRARIES})
+  target_include_directories(${name} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/src/testing/cuda/emulator/include)
+  set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "GTEST_FILTER=${filter}")
+endfunction()
+
 function(quire_cuda_test name)
+  cmake_parse_arguments(arg "" "COST" "SOURCES;LIBRARIES;EMULATED" ${ARGN})
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  quire_emulated_test(${name})
   if(NOT QUIRE_CUDA OR NOT QUIRE_TESTS)
     return()
   endif()
-  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
-  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
   if(TARGET quire_${folder}_cuda)
     list(PREPEND arg_LIBRARIES quire_${folder}_cuda)
   endif()

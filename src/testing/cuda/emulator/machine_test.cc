@@ -1,0 +1,364 @@
+// The emulated device itself: what it computes, and what it says of kernels that are wrong.
+#include "testing/cuda/emulator/machine.h"
+
+#include <cuda.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/narrow_float.h"
+#include "device/cuda/kernel.cuh"
+#include "device/cuda/tensor_map.h"
+#include "kernels/cuda/ptx/instructions.cuh"
+#include "kernels/cuda/ptx/warpgroup.cuh"
+
+namespace quire::cuda {
+namespace {
+
+using emulator::Grid;
+using emulator::RunGrid;
+
+constexpr Grid kWarpgroupGrid = {.ctas = 1, .threads = kWarpgroup, .shared_bytes = 64 << 10};
+
+// What RunGrid says of a kernel that is wrong; empty if nothing.
+std::string FaultOf(const Grid& grid, const std::function<void()>& kernel) {
+  try {
+    RunGrid(grid, kernel);
+  } catch (const std::runtime_error& fault) {
+    return fault.what();
+  }
+  return {};
+}
+
+template <class T>
+T* Shared(size_t bytes) {
+  return reinterpret_cast<T*>(LaunchedShared<1024>() + bytes);
+}
+
+// ---- Threads ----
+
+TEST(EmulatorTest, EveryThreadOfEveryCtaRunsOnceAndKnowsItsPlace) {
+  std::vector<int> times(3 * 2 * 96);
+  RunGrid({.ctas = dim3(3, 2), .threads = dim3(48, 2)}, [&] {
+    const unsigned cta = blockIdx.x + gridDim.x * blockIdx.y;
+    ++times[cta * 96 + threadIdx.y * blockDim.x + threadIdx.x];
+  });
+  EXPECT_EQ(times, std::vector<int>(times.size(), 1));
+}
+
+TEST(EmulatorTest, BarriersAndShufflesAddUpACta) {
+  constexpr int kThreads = 160;
+  std::vector<int> sums(kThreads);
+  RunGrid({.ctas = 1, .threads = kThreads, .shared_bytes = 64}, [&] {
+    int* const warps = Shared<int>(0);
+    const int thread = static_cast<int>(threadIdx.x);
+    int sum = thread;
+    for (int half = 16; half >= 1; half /= 2) sum += __shfl_xor_sync(~0u, sum, half);
+    if (thread % 32 == 0) warps[thread / 32] = sum;
+    __syncthreads();
+    sums[threadIdx.x] = std::accumulate(warps, warps + kThreads / 32, 0);
+  });
+  EXPECT_EQ(sums, std::vector<int>(kThreads, kThreads * (kThreads - 1) / 2));
+}
+
+TEST(EmulatorTest, PartsOfAWarpMeetByThemselvesAndEndedLanesAreNotWaitedFor) {
+  std::vector<unsigned> votes(32);
+  RunGrid({.ctas = 1, .threads = 32}, [&] {
+    const unsigned lane = threadIdx.x;
+    if (lane >= 24) return;
+    const unsigned half = lane < 16 ? 0xffffu : 0xffff0000u;
+    votes[lane] = __ballot_sync(half, lane % 2 == 0);
+  });
+  for (unsigned lane = 0; lane < 24; ++lane) {
+    EXPECT_EQ(votes[lane], lane < 16 ? 0x5555u : 0x550000u) << lane;
+  }
+}
+
+TEST(EmulatorTest, WithoutABarrierSomeCtaReadsTooEarly) {
+  constexpr unsigned kCtas = 16;
+  const auto num_late = [](bool waits) {
+    int late = 0;
+    RunGrid({.ctas = kCtas, .threads = 64, .shared_bytes = 16}, [&] {
+      int* const said = Shared<int>(0);
+      if (threadIdx.x == 63) *said = 7;
+      if (waits) __syncthreads();
+      if (threadIdx.x == 0) late += *said == 7;
+    });
+    return late;
+  };
+  EXPECT_EQ(num_late(true), kCtas);
+  EXPECT_LT(num_late(false), kCtas);
+}
+
+TEST(EmulatorTest, ThreadsThatWaitForEachOtherAreTold) {
+  const std::string fault = FaultOf({.ctas = 1, .threads = 64}, [] {
+    if (threadIdx.x < 32) SyncThreads<64>(3);
+    __syncthreads();
+  });
+  EXPECT_EQ(fault,
+            "no thread can go on. CTA 0 (0 of its cluster): 32 threads from 32 on wait for "
+            "__syncthreads; 32 threads from 0 on wait for barrier 3; ");
+}
+
+// ---- Barriers in shared memory, and what comes to it ----
+
+TEST(EmulatorTest, BytesAreThereForWhoeverWaitsForThem) {
+  const std::vector<float> from = {1, 2, 3, 4, 5, 6, 7, 8};
+  const auto sum_of_all = [&](bool waits) {
+    float sum = 0;
+    RunGrid({.ctas = 1, .threads = 32, .shared_bytes = 64}, [&] {
+      float* const to = Shared<float>(0);
+      auto& arrived = *Shared<PhaseBarrier>(32);
+      if (threadIdx.x == 0) {
+        arrived.Init(1);
+        arrived.ArriveExpecting(32);
+        CopyBytes(SharedAddress(to), reinterpret_cast<const std::byte*>(from.data()), 32,
+                  arrived.Address());
+      }
+      __syncwarp();
+      if (waits) arrived.Wait(0);
+      if (threadIdx.x == 1) sum = std::accumulate(to, to + 8, 0.0f);
+    });
+    return sum;
+  };
+  EXPECT_EQ(sum_of_all(true), 36);
+  EXPECT_TRUE(std::isnan(sum_of_all(false)));  // shared memory was never written
+}
+
+TEST(EmulatorTest, CopiesOfAThreadAreThereInTheOrderOfTheirGroups) {
+  const std::array<uint32_t, 8> from = {1, 2, 3, 4, 5, 6, 7, 8};
+  std::vector<uint32_t> seen;
+  RunGrid({.ctas = 1, .threads = 1, .shared_bytes = 64}, [&] {
+    const auto* bytes = reinterpret_cast<const std::byte*>(from.data());
+    const uint32_t to = SharedAddress(LaunchedShared<16>());
+    CopyAsync16(to, bytes, 16);
+    CommitCopies();
+    CopyAsync16(to + 16, bytes + 16, 8);  // and zeros behind the first eight bytes
+    CommitCopies();
+    WaitForCopies<1>();
+    seen.push_back(LoadShared4(to));
+    seen.push_back(LoadShared4(to + 16));
+    WaitForCopies<0>();
+    for (uint32_t i = 0; i < 4; ++i) seen.push_back(LoadShared4(to + 16 + 4 * i));
+  });
+  EXPECT_EQ(seen, (std::vector<uint32_t>{1, ~0u, 5, 6, 0, 0}));
+}
+
+TEST(EmulatorTest, ABarrierThatIsUsedWronglyIsAFault) {
+  const Grid grid = {.ctas = 1, .threads = 1, .shared_bytes = 64};
+  EXPECT_EQ(FaultOf(grid, [] { Shared<PhaseBarrier>(0)->Arrive(); }),
+            "thread 0 of CTA 0: a barrier that is not initialised");
+  EXPECT_EQ(FaultOf(grid,
+                    [] {
+                      Shared<PhaseBarrier>(0)->Init(2);
+                      Shared<PhaseBarrier>(0)->Arrive(3);
+                    }),
+            "thread 0 of CTA 0: an arrival that the barrier's phase does not expect");
+  EXPECT_EQ(FaultOf(grid,
+                    [] {
+                      Shared<PhaseBarrier>(0)->Init(2);
+                      Shared<PhaseBarrier>(0)->Arrive();
+                      Shared<PhaseBarrier>(0)->Wait(0);
+                    }),
+            "no thread can go on. CTA 0 (0 of its cluster): 1 threads from 0 on wait for a barrier "
+            "in shared memory; ");
+}
+
+TEST(EmulatorTest, BoxesAreCutOutPermutedAndFilledWithZeros) {
+  constexpr int kRows = 12, kColumns = 72, kStride = 80, kBoxRows = 8;
+  std::vector<uint16_t> matrix(kRows * kStride);
+  std::iota(matrix.begin(), matrix.end(), uint16_t{1});
+  const CUtensorMap map = MakeTensorMap({.data = reinterpret_cast<const std::byte*>(matrix.data()),
+                                         .rows = kRows,
+                                         .columns = kColumns,
+                                         .row_bytes = kStride * 2,
+                                         .box_rows = kBoxRows,
+                                         .box_columns = 64});
+  constexpr int kFirstRow = 6, kFirstColumn = 16;
+  int wrong = 0;
+  RunGrid(kWarpgroupGrid, [&] {
+    auto& arrived = *Shared<PhaseBarrier>(kBoxRows * 128);
+    const uint32_t panel = SharedAddress(LaunchedShared<1024>());
+    if (threadIdx.x == 0) {
+      arrived.Init(1);
+      arrived.ArriveExpecting(kBoxRows * 128);
+      CopyBox(panel, &map, kFirstColumn, kFirstRow, arrived.Address());
+      arrived.Wait(0);
+      for (int r = 0; r < kBoxRows; ++r) {
+        for (int c = 0; c < 64; ++c) {
+          const int row = kFirstRow + r, column = kFirstColumn + c;
+          const bool is_there = row < kRows && column < kColumns;
+          uint16_t found;
+          std::memcpy(&found,
+                      LaunchedShared<1024>() +
+                          PanelChunk(static_cast<uint32_t>(r), static_cast<uint32_t>(c / 8)) +
+                          c % 8 * 2,
+                      sizeof(found));
+          wrong += found != (is_there ? matrix[static_cast<size_t>(row * kStride + column)] : 0);
+        }
+      }
+    }
+  });
+  EXPECT_EQ(wrong, 0);
+}
+
+// ---- Clusters ----
+
+TEST(EmulatorTest, CtasOfAClusterReadAndWriteEachOthersSharedMemory) {
+  constexpr unsigned kCtas = 4;
+  std::vector<float> sums(2 * kCtas);
+  RunGrid({.ctas = 2 * kCtas, .threads = 32, .cluster = kCtas, .shared_bytes = 128}, [&] {
+    float* const from_all = Shared<float>(0);
+    auto& arrived = *Shared<PhaseBarrier>(64);
+    if (threadIdx.x == 0) arrived.Init(1);
+    SyncCluster();
+    if (threadIdx.x == 0) {
+      arrived.ArriveExpecting(kCtas * 4);
+      for (uint32_t rank = 0; rank < kCtas; ++rank) {
+        StoreAt(rank, SharedAddress(from_all + RankInCluster()), static_cast<float>(blockIdx.x),
+                arrived.Address());
+      }
+    }
+    arrived.WaitInCluster(0);
+    if (threadIdx.x == 0) sums[blockIdx.x] = std::accumulate(from_all, from_all + kCtas, 0.0f);
+    SyncCluster();
+  });
+  EXPECT_EQ(sums, (std::vector<float>{6, 6, 6, 6, 22, 22, 22, 22}));
+}
+
+TEST(EmulatorTest, MemoryOfACtaThatHasEndedIsAFault) {
+  const std::string fault =
+      FaultOf({.ctas = 2, .threads = 32, .cluster = 2, .shared_bytes = 64}, [] {
+        if (RankInCluster() == 0) return;
+        for (int i = 0; i < 100; ++i) clock64();  // the other one ends meanwhile
+        *reinterpret_cast<int*>(emulator::AtShared(emulator::AddressIn(0, 0))) = 1;
+      });
+  EXPECT_NE(fault.find("an address of a CTA that has ended"), std::string::npos) << fault;
+}
+
+// ---- Products ----
+
+class EmulatorProductTest : public ::testing::Test {
+ protected:
+  static constexpr int kRows = 64, kColumns = 16, kInputs = 16;
+
+  void SetUp() override {
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    for (float& value : a_) value = ToFloat(ToBf16(normal(random)));
+    for (float& value : b_) value = ToFloat(ToBf16(normal(random)));
+  }
+
+  // Row `row` of sum[i] of a thread, as ptx/warpgroup.cuh says.
+  static int RowOf(int i) {
+    const int thread = static_cast<int>(threadIdx.x);
+    return thread / 32 * 16 + thread % 32 / 4 + i % 4 / 2 * 8;
+  }
+  static int ColumnOf(int i) { return i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2; }
+
+  void Fill(int panel, const float* values, int rows) const {
+    for (int row = 0; row < rows; ++row) {
+      for (int k = 0; k < kInputs; ++k) {
+        const uint16_t bits = ToBf16(values[row * kInputs + k]).bits;
+        std::memcpy(LaunchedShared<1024>() + panel +
+                        PanelChunk(static_cast<uint32_t>(row), static_cast<uint32_t>(k / 8)) +
+                        k % 8 * 2,
+                    &bits, sizeof(bits));
+      }
+    }
+  }
+
+  float Expected(int row, int column) const {
+    double sum = 0;
+    for (int k = 0; k < kInputs; ++k) {
+      sum += double{a_[static_cast<size_t>(row * kInputs + k)]} *
+             double{b_[static_cast<size_t>(column * kInputs + k)]};
+    }
+    return static_cast<float>(sum);
+  }
+
+  std::array<float, kRows * kInputs> a_;
+  std::array<float, kColumns * kInputs> b_;
+};
+
+TEST_F(EmulatorProductTest, AWarpgroupsSumsAreThereOnceTheyAreWaitedFor) {
+  constexpr int kSecond = 8 << 10;
+  int wrong = 0, early = 0;
+  RunGrid(kWarpgroupGrid, [&] {
+    if (threadIdx.x == 0) {
+      Fill(0, a_.data(), kRows);
+      Fill(kSecond, b_.data(), kColumns);
+    }
+    FenceForProducts();
+    __syncthreads();
+    const uint32_t memory = SharedAddress(LaunchedShared<1024>());
+    float sum[kColumns / 2] = {};
+    BeginProducts();
+    MultiplyPanels(sum, PanelOperand(memory), PanelOperand(memory, kSecond), false);
+    CommitProducts();
+    for (const float one : sum) early += one != 0.0f;
+    __syncthreads();
+    WaitForProducts<0>();
+    for (int i = 0; i < kColumns / 2; ++i) wrong += sum[i] != Expected(RowOf(i), ColumnOf(i));
+  });
+  EXPECT_EQ(early, 0);
+  EXPECT_EQ(wrong, 0);
+}
+
+// Somebody writes over an operand before the product has read it.
+TEST_F(EmulatorProductTest, AnOperandThatIsGivenAwayTooSoonGivesOtherSums) {
+  constexpr int kSecond = 8 << 10;
+  int wrong = 0;
+  RunGrid(kWarpgroupGrid, [&] {
+    if (threadIdx.x == 0) {
+      Fill(0, a_.data(), kRows);
+      Fill(kSecond, b_.data(), kColumns);
+    }
+    __syncthreads();
+    const uint32_t memory = SharedAddress(LaunchedShared<1024>());
+    float sum[kColumns / 2] = {};
+    MultiplyPanels(sum, PanelOperand(memory), PanelOperand(memory, kSecond), false);
+    CommitProducts();
+    __syncthreads();
+    if (threadIdx.x == 0) std::memset(LaunchedShared<1024>(), 0, 1024);
+    __syncthreads();
+    WaitForProducts<0>();
+    for (int i = 0; i < kColumns / 2; ++i) wrong += sum[i] != Expected(RowOf(i), ColumnOf(i));
+  });
+  EXPECT_GT(wrong, 0);
+}
+
+TEST_F(EmulatorProductTest, AWarpsProductHasTheBitsOfAWarpgroups) {
+  int wrong = 0;
+  RunGrid({.ctas = 1, .threads = 32}, [&] {
+    const auto pair = [](const float* values) { return PackBf16(values[0], values[1]); };
+    const int group = static_cast<int>(threadIdx.x) / 4, t = static_cast<int>(threadIdx.x) % 4;
+    const float* mine = a_.data() + group * kInputs + 2 * t;
+    const uint32_t a[4] = {pair(mine), pair(mine + 8 * kInputs), pair(mine + 8),
+                           pair(mine + 8 * kInputs + 8)};
+    const float* column = b_.data() + group * kInputs + 2 * t;
+    float sum[4] = {};
+    MultiplyBf16(sum, a, pair(column), pair(column + 8));
+    for (int i = 0; i < 4; ++i) wrong += sum[i] != Expected(RowOf(i), ColumnOf(i));
+  });
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST_F(EmulatorProductTest, ProductsThatNobodyWaitsForAreAFault) {
+  const std::string fault = FaultOf(kWarpgroupGrid, [] {
+    float sum[4] = {};
+    const uint32_t memory = SharedAddress(LaunchedShared<1024>());
+    MultiplyPanels(sum, PanelOperand(memory), PanelOperand(memory), false);
+    CommitProducts();
+  });
+  EXPECT_NE(fault.find("products nobody waited for"), std::string::npos) << fault;
+}
+
+}  // namespace
+}  // namespace quire::cuda
