@@ -134,7 +134,8 @@ TileParams MakeTileParams(const GemmArgs& args);
 // Neither changes a bit of y. Where the loads are unaligned there is the medium tile alone.
 TileChoice ChooseTile(const TileParams& params, const QuantisedRows& x_codes, const WeightView& w,
                       int64_t rows, std::optional<TileSize> size = {});
-// Of codes: how wide, by the number of tiles, and whether in pairs.
+// The large tile of codes: its width by the rounds that 132 CTAs take, a pair by experts, ranges and rows.
+// params.num_splits is set.
 TileSize LargeTileOfCodes(const TileParams& params, int64_t rows);
 // A view's first element, whatever its type.
 const std::byte* FirstByte(const ConstTensorView& view);

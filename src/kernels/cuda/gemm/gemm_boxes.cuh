@@ -459,7 +459,7 @@ class BoxProducer {
       if (thread_ == 0) AskForTile(at);
       if (P::kBringsScales && thread_ / 32 == 1) CopyScales(at);
     } else {
-      CopyTile(at);
+      BringTile(at);
     }
   }
 
@@ -475,8 +475,8 @@ class BoxProducer {
   using Stage = BoxStage<P>;
   static constexpr int kRowStep = P::kProducerThreads / 8, kRows = P::kTileRows / kRowStep;
   static constexpr int kPanelInputs = kRowBytes / P::kInputBytes;
-  static constexpr int kMostPending =
-      3;  // stages of copies under way, where the producer waits for them
+  // Stages of copies under way, where the producer waits for them.
+  static constexpr int kMostPending = 3;
   static_assert(!P::kFencesCopies || kMostPending < Shared::kStages);
 
   __device__ void WaitUntilAllIsFree() {
@@ -515,7 +515,7 @@ class BoxProducer {
     }
   }
 
-  __device__ __forceinline__ void CopyTile(const TilePlace& at) {
+  __device__ __forceinline__ void BringTile(const TilePlace& at) {
     static_assert(!P::kXInBoxes || P::kBringsScales);  // who copies scales arrives after the boxes
     const std::byte* from[kRows] = {};
     if constexpr (!P::kXInBoxes) {
@@ -533,7 +533,7 @@ class BoxProducer {
     for (int i = at.split; i < end; ++i) {
       const InputRange<P::kStepInputs> range(p_, i);
       for (int input = range.begin; input < range.end; input += P::kStepInputs) {
-        CopyStep(at, from, scales, input, range.end);
+        BringStep(at, from, scales, input, range.end);
       }
     }
   }
@@ -568,9 +568,9 @@ class BoxProducer {
   }
 
   // from: this thread's 16 bytes of the first inputs of its rows, or null without a row or where rows come in boxes.
-  __device__ __forceinline__ void CopyStep(const TilePlace& at,
-                                           const std::byte* const (&from)[kRows],
-                                           const ScaleProducer<P>& scales, int input, int end) {
+  __device__ __forceinline__ void BringStep(const TilePlace& at,
+                                            const std::byte* const (&from)[kRows],
+                                            const ScaleProducer<P>& scales, int input, int end) {
     if (P::kBeginsAhead && asked_ > 0) {
       --asked_;
     } else {
@@ -609,6 +609,7 @@ class BoxProducer {
   // Waits for the oldest stage's copies, and lets products see them: a fence of those who copied, so that consumers, who
   // would wait at it for all they have asked of memory, need none.
   __device__ __forceinline__ void FinishCopies() {
+    static_assert(kMostPending == 3);
     if (pending_ == 3) {
       WaitForCopies<2>();
     } else if (pending_ == 2) {

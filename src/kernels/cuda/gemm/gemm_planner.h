@@ -66,7 +66,7 @@ class GemmPlanner {
 
   // Workspaces are device memory, a multiple of 256 bytes in address, that outlives the planner. All
   // products of a lane share its workspace, so they run one after the other; kSide has none unless
-  // one is given, as large as kMain's. With kTiles both may be empty. Throws DeviceError.
+  // one is given, as large as kMain's. With kExact both may be empty. Throws DeviceError.
   GemmPlanner(GemmBackend backend, std::span<std::byte> workspace,
               std::span<std::byte> side_workspace = {});
   ~GemmPlanner();

@@ -29,8 +29,9 @@ constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 constexpr int kBlockRows = 64;  // of a consumer
 constexpr int kConsumerWarps = kConsumers * kWarpgroup / 32;
 
-// kOutputs: of a tile, 256, or 128 where a consumer has sums beside the total: of bf16 those of a range
-// of inputs, of e4m3 those of 128 inputs, which have scales of their own, and twice. 192 of e4m3 where it has them once.
+// A tile has 256 outputs of bf16, and 128 where a consumer keeps a range's sums beside the total. Of e4m3, whose
+// every 128 inputs have scales of their own, it has 128 where a consumer keeps two sets of their sums beside the
+// total, or a set and a range's, and 192 where it keeps one.
 template <TileMath kMath_, int kOutputs_, bool kHasRanges_, bool kIndexed_, bool kPair_>
 struct Products {
   static constexpr TileMath kMath = kMath_;

@@ -1,5 +1,5 @@
 // The products of many rows, by warpgroups: the prefill tiles of kernels/cuda/gemm/gemm_tile.h, kPrefill,
-// kPrefillWide and kPrefillPair.
+// kPrefillWide, kPrefillPair and kPrefillWidePair.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_WARPGROUP_H_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMM_WARPGROUP_H_
 

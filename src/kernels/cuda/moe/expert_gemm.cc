@@ -9,7 +9,7 @@
 namespace quire::cuda {
 namespace {
 
-// Row tiles are one dimension of a grid.
+// Of the tile kernel row tiles are one dimension of a grid; the other kernels have as many CTAs whatever there are.
 constexpr int64_t kMaxRowTiles = 65535;
 
 int64_t XRowsOf(const ExpertGemmArgs& args) {

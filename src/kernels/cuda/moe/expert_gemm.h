@@ -32,7 +32,7 @@ struct ExpertGemmArgs {
   WeightView w = {};           // count is the number of experts, 1..kMaxExperts
   WeightView up = {};          // of the same shape, count, format and strides; or empty
   // [w.count + 1], ascending from 0, in device memory. Rows from the last offset on are padding:
-  // they are not read and their y is not written. An offset that descends or is past `rows` is
+  // their values reach no row of y, and their y is not written. An offset that descends or is past `rows` is
   // reported (kExpert, its index) and read as the nearest that is in order.
   const int32_t* offsets = nullptr;
   // Empty, or the row of x of every row of y, in device memory; read up to the last offset. One that

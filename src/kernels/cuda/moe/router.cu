@@ -168,7 +168,7 @@ struct ChainPlace {
   __device__ bool IsThere(const RouterParams& p) const {
     return number < p.cut.parts_of_cta && part < p.cut.parts;
   }
-  // Without a part none.
+  // A warp without a part begins behind the last input.
   __device__ int Begin(const RouterParams& p) const {
     return IsThere(p) ? part * p.cut.part_inputs + position * kRouterWarpInputs : p.inputs;
   }
@@ -209,7 +209,7 @@ __device__ void MultiplyInTurn(const RouterParams& p, const ChainPlace& at,
   }
 }
 
-// What the chains have left.
+// Stores the sums that the chains have left.
 __device__ void StoreParts(const RouterParams& p, const float* sums, int first_part,
                            const LogitTile& tile) {
   const int parts = min(p.cut.parts_of_cta, p.cut.parts - first_part);
