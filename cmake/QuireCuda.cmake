@@ -86,7 +86,7 @@ function(quire_emulate out name)
   quire_join_kernels(kernels ${name}.cc ${kernels})
   # nvcc includes what it compiles kernels with by itself, and has other warnings.
   set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS
-    "-include;cuda_runtime_api.h;-DQUIRE_ON_DEVICE;-Wno-unknown-pragmas;-Wno-sign-compare;-Wno-conversion;-Wno-shadow;-Wno-missing-field-initializers;-Wno-class-memaccess;-Wno-unused")
+    "-include;cuda_runtime_api.h;-DQUIRE_ON_DEVICE;-Wno-unknown-pragmas;-Wno-sign-compare;-Wno-conversion;-Wno-shadow;-Wno-missing-field-initializers;-Wno-class-memaccess;-Wno-unused;-Wno-psabi")
   set(${out} ${sources} ${kernels} PARENT_SCOPE)
 endfunction()
 

@@ -1,6 +1,8 @@
 #include <cstddef>
 
 #include "base/error.h"
+#include "base/maths.h"
+#include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/ptx/tensor_core_facts.h"
@@ -16,6 +18,11 @@ constexpr int kPanelRowBytes = 128;                    // four of them
 constexpr uint32_t kPanelBytes = 64 * kPanelRowBytes;  // of 64 rows
 
 constexpr int BytesOf(Narrow narrow) { return narrow == Narrow::kE4m3 ? 1 : 2; }
+
+// Of this CTA's tile of `width` columns: the last one of a row may begin within the one before it.
+__device__ int FirstColumn(int width, const ChainArgs& args) {
+  return min(width * static_cast<int>(blockIdx.y), args.num_columns - width);
+}
 
 // Where a thread's sum[i] lies in a tile of `num_columns`-wide rows.
 __device__ int PlaceOfSum(int i, int num_columns) {
@@ -112,9 +119,8 @@ __device__ void MultiplySteps(float (&sum)[kSums], uint32_t a, uint32_t b, bool 
 
 template <int kColumns, Narrow kNarrow>
 __global__ void __launch_bounds__(kWarpgroup) PanelsKernel(ChainArgs args) {
-  __shared__ __align__(1024) std::byte a[kPanelBytes];
-  __shared__ __align__(1024) std::byte b[kPanelRowBytes * kColumns];
-  const int row = 64 * blockIdx.x, column = kColumns * blockIdx.y;
+  std::byte *const a = LaunchedShared<1024>(), *const b = a + kPanelBytes;
+  const int row = 64 * blockIdx.x, column = FirstColumn(kColumns, args);
   const int tile = row * args.num_columns + column;
   float sum[kColumns / 2];
   Begin(sum, args, tile);
@@ -142,7 +148,7 @@ __global__ void __launch_bounds__(kWarpgroup) PanelsKernel(ChainArgs args) {
 
 __global__ void __launch_bounds__(kWarpgroup) RowsKernel(ChainArgs args) {
   constexpr int kColumns = 256;
-  __shared__ __align__(1024) std::byte b[kColumns / 64 * kPanelBytes];  // rows of k
+  std::byte* const b = LaunchedShared<1024>();  // rows of k
   const int row = 64 * blockIdx.x, column = kColumns * blockIdx.y;
   const int tile = row * args.num_columns + column, warp = threadIdx.x / 32;
   float sum[kColumns / 2];
@@ -170,9 +176,13 @@ __global__ void __launch_bounds__(kWarpgroup) RowsKernel(ChainArgs args) {
 
 void Launch(void (*kernel)(ChainArgs), int rows, int columns, int threads, const ChainArgs& args,
             const Stream& stream) {
-  const dim3 tiles(args.num_rows / rows, args.num_columns / columns);
-  LaunchInTurn("multiply_chain", kernel,
-               {.grid = tiles, .block = dim3(static_cast<unsigned>(threads))}, stream, args);
+  const dim3 tiles(args.num_rows / rows, CeilDiv(args.num_columns, columns));
+  // Panels of 64 rows of a and of b's, each up to 128 bytes wide.
+  const size_t shared_bytes = kPanelBytes + static_cast<size_t>(kPanelRowBytes) * columns;
+  LaunchInTurn(
+      "multiply_chain", kernel,
+      {.grid = tiles, .block = dim3(static_cast<unsigned>(threads)), .shared_bytes = shared_bytes},
+      stream, args);
 }
 
 }  // namespace
@@ -210,6 +220,8 @@ void MultiplyChain(Product product, const ChainArgs& args, const Stream& stream)
       return Launch(PanelsKernel<64, kE4m3>, 64, 64, kWarpgroup, args, stream);
     case Product::kCodes128:
       return Launch(PanelsKernel<128, kE4m3>, 64, 128, kWarpgroup, args, stream);
+    case Product::kCodes192:
+      return Launch(PanelsKernel<192, kE4m3>, 64, 192, kWarpgroup, args, stream);
     case Product::kRows256:
       return Launch(RowsKernel, 64, 256, kWarpgroup, args, stream);
   }

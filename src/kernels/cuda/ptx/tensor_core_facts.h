@@ -23,6 +23,7 @@ enum class Product {
   kCodes16,
   kCodes64,
   kCodes128,
+  kCodes192,
 };
 
 struct ChainArgs {

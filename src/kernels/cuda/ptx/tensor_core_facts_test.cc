@@ -49,7 +49,7 @@ constexpr Product kBf16Products[] = {Product::kWarp,      Product::kPanels8,  Pr
                                      Product::kPanels32,  Product::kPanels64, Product::kPanels128,
                                      Product::kPanels256, Product::kRows256};
 constexpr Product kCodesProducts[] = {Product::kCodes8, Product::kCodes16, Product::kCodes64,
-                                      Product::kCodes128};
+                                      Product::kCodes128, Product::kCodes192};
 
 bool IsF16(Product product) {
   return product == Product::kWarpF16 || product == Product::kPanels8F16;
@@ -285,7 +285,7 @@ TEST_F(CudaTensorCoreFactsTest, AnElementDoesNotDependOnHowManyColumnsAProductHa
       of_codes.Add(eight, Sums(wider, chain));
     }
   }
-  Saw("wgmma of 8, 16, 64 and 128 columns, e4m3", of_codes.ToString());
+  Saw("wgmma of 8, 16, 64, 128 and 192 columns, e4m3", of_codes.ToString());
   EXPECT_EQ(of_codes.differing, 0);
 }
 

@@ -1,6 +1,9 @@
 #include "testing/cuda/emulator/matrices.h"
 
-#include <vector>
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <iterator>
 
 #include "base/narrow_float.h"
 
@@ -86,15 +89,55 @@ double Value(uint32_t word, int which, Element element) {
   return element == Element::kBf16 ? ToFloat(Bf16{bits}) : ToFloat(F16{bits});
 }
 
-float Added(float sum, const double* a, const double* b, int count) {
+// The inputs of a row or a column in one instruction.
+struct Inputs {
+  static constexpr int kMost = 32, kOfZero = -10'000;
+
+  double values[kMost] = {};
+  int exponents[kMost] = {};
+  bool are_finite = true;
+
+  void Set(int k, double value) {
+    values[k] = value;
+    exponents[k] = value == 0 ? kOfZero : std::ilogb(value);
+    are_finite &= std::isfinite(value);
+  }
+};
+
+// To f32, towards 0.
+float CutOff(double value) {
+  constexpr uint64_t kBitsOfFloat = ~uint64_t{0} << 29;
+  return static_cast<float>(std::bit_cast<double>(std::bit_cast<uint64_t>(value) & kBitsOfFloat));
+}
+
+float AddedAtOnce(float sum, const Inputs& a, const Inputs& b) {
+  constexpr int kProducts = 16, kBits = 25;
+  int top = sum == 0 ? Inputs::kOfZero : std::ilogb(sum);
+  for (int k = 0; k < kProducts; ++k) top = std::max(top, a.exponents[k] + b.exponents[k]);
+  if (top <= Inputs::kOfZero / 2) return sum;
+  const auto power = [](int exponent) {
+    return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
+  };
+  const double scale = power(kBits - top);
+  double units = static_cast<int32_t>(sum * scale);
+  for (int k = 0; k < kProducts; ++k)
+    units += static_cast<int32_t>(a.values[k] * b.values[k] * scale);
+  return CutOff(units * power(top - kBits));
+}
+
+float Added(float sum, const Inputs& a, const Inputs& b, Element element) {
+  if (element != Element::kE4m3 && a.are_finite && b.are_finite && std::isfinite(sum)) {
+    return AddedAtOnce(sum, a, b);
+  }
   double total = sum;
-  for (int k = 0; k < count; ++k) total += a[k] * b[k];
+  const int count = element == Element::kE4m3 ? 32 : 16;
+  for (int k = 0; k < count; ++k) total += a.values[k] * b.values[k];
   return static_cast<float>(total);
 }
 
 // Rows of 16 that a warp's lanes have as words of a product's first operand.
 struct RowsOfWarp {
-  double values[16][16];
+  Inputs rows[16];
 
   template <class WordsOf>
   RowsOfWarp(Element element, WordsOf words_of) {
@@ -102,8 +145,8 @@ struct RowsOfWarp {
       const uint32_t* words = words_of(lane);
       for (int i = 0; i < 4; ++i) {
         for (int half = 0; half < 2; ++half) {
-          values[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8 + half] =
-              Value(words[i], half, element);
+          rows[lane / 4 + i % 2 * 8].Set(lane % 4 * 2 + i / 2 * 8 + half,
+                                         Value(words[i], half, element));
         }
       }
     }
@@ -119,20 +162,20 @@ struct InWarp {
 
 void MultiplyAll(void* const (&theirs)[kLanes]) {
   const Element element = TheirsAs<InWarp>(theirs[0])->element;
-  const RowsOfWarp rows(element, [&](int lane) { return TheirsAs<InWarp>(theirs[lane])->a; });
-  double columns[8][16];
+  const RowsOfWarp a(element, [&](int lane) { return TheirsAs<InWarp>(theirs[lane])->a; });
+  Inputs columns[8];
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int i = 0; i < 2; ++i) {
       for (int half = 0; half < 2; ++half) {
-        columns[lane / 4][lane % 4 * 2 + i * 8 + half] =
-            Value(TheirsAs<InWarp>(theirs[lane])->b[i], half, element);
+        columns[lane / 4].Set(lane % 4 * 2 + i * 8 + half,
+                              Value(TheirsAs<InWarp>(theirs[lane])->b[i], half, element));
       }
     }
   }
   for (int lane = 0; lane < kLanes; ++lane) {
     float* sum = TheirsAs<InWarp>(theirs[lane])->sum;
     for (int i = 0; i < 4; ++i) {
-      sum[i] = Added(sum[i], rows.values[lane / 4 + i / 2 * 8], columns[lane % 4 * 2 + i % 2], 16);
+      sum[i] = Added(sum[i], a.rows[lane / 4 + i / 2 * 8], columns[lane % 4 * 2 + i % 2], element);
     }
   }
 }
@@ -150,21 +193,23 @@ class Operand {
     if (descriptor >> 62 != 1) Fault("an operand whose chunks are not permuted within 128 bytes");
   }
 
-  // Element k of row `row`.
-  double At(int row, int k, Element element) const {
+  // Inputs [0, count) of a row; of an operand that is turned, rows of which are inputs, in panels of 64 columns.
+  Inputs Row(int row, int count, Element element, bool is_turned) const {
+    Inputs inputs;
     const int bytes = element == Element::kE4m3 ? 1 : 2;
-    return Value(row, k * bytes, element);
-  }
-  // The same of one that is turned: rows of k, panels of 64 elements.
-  double Turned(int row, int k, Element element) const {
-    return Value(k, row % 64 * 2, element, static_cast<uint32_t>(row / 64) * leading_);
+    for (int k = 0; k < count; ++k) {
+      inputs.Set(k, is_turned ? ValueAt(k, row % 64 * 2, element,
+                                        static_cast<uint32_t>(row / 64) * leading_)
+                              : ValueAt(row, k * bytes, element));
+    }
+    return inputs;
   }
 
  private:
-  double Value(int row, int byte, Element element, uint32_t panel = 0) const {
+  double ValueAt(int row, int byte, Element element, uint32_t panel = 0) const {
     const uint32_t address = start_ + panel + static_cast<uint32_t>(row / 8) * eight_rows_ +
                              static_cast<uint32_t>(row % 8) * 128 + static_cast<uint32_t>(byte);
-    return emulator::Value(AtShared(address ^ (address >> 7 & 7) << 4), element);
+    return Value(AtShared(address ^ (address >> 7 & 7) << 4), element);
   }
 
   uint32_t start_, leading_, eight_rows_;
@@ -188,31 +233,22 @@ struct WarpProduct {
   void Do() const {
     const Element element = first.operands.element;
     const int count = element == Element::kE4m3 ? 32 : 16, columns = first.sums * 2;
-    double a[16][32];
+    Inputs a[16];
     if (first.a_words != nullptr) {
-      const RowsOfWarp rows(element, [&](int lane) { return words[lane]; });
-      for (int row = 0; row < 16; ++row)
-        std::memcpy(a[row], rows.values[row], sizeof(rows.values[row]));
+      const RowsOfWarp given(element, [&](int lane) { return words[lane]; });
+      std::copy(std::begin(given.rows), std::end(given.rows), a);
     } else {
       const Operand operand(first.a);
       for (int row = 0; row < 16; ++row) {
-        for (int k = 0; k < count; ++k) {
-          const int at = 16 * first.warp + row;
-          a[row][k] =
-              first.operands.turns_a ? operand.Turned(at, k, element) : operand.At(at, k, element);
-        }
+        a[row] = operand.Row(16 * first.warp + row, count, element, first.operands.turns_a);
       }
     }
     const Operand operand(first.b);
     for (int column = 0; column < columns; ++column) {
-      double b[32];
-      for (int k = 0; k < count; ++k) {
-        b[k] = first.operands.turns_b ? operand.Turned(column, k, element)
-                                      : operand.At(column, k, element);
-      }
+      const Inputs b = operand.Row(column, count, element, first.operands.turns_b);
       for (int row = 0; row < 16; ++row) {
         float& sum = sums[row % 8 * 4 + column % 8 / 2][column / 8 * 4 + row / 8 * 2 + column % 2];
-        sum = Added(first.adds ? sum : 0.0f, a[row], b, count);
+        sum = Added(first.adds ? sum : 0.0f, a[row], b, element);
       }
     }
   }

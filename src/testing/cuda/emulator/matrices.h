@@ -1,8 +1,8 @@
 // Matrices that lie in the registers of a warp, and what multiplies them.
 //
-// An element's sum and all products of one instruction are added in double precision, in the order of the
-// products, and rounded once: another order than a GPU's, but the same for each instruction, with operands
-// swapped, too, as a GPU's is (docs/numerics.md).
+// Of bf16 and f16 an instruction adds as an H200 does (docs/numerics.md, "Tensor cores: facts"): its 16 products and
+// the sum are cut off at 2^-25 of the largest's exponent and added at once, and that is cut off to f32. How it adds
+// 32 of e4m3 is not known: they are added in double precision here, and rounded.
 #ifndef QUIRE_TESTING_CUDA_EMULATOR_MATRICES_H_
 #define QUIRE_TESTING_CUDA_EMULATOR_MATRICES_H_
 
