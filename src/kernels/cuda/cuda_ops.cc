@@ -380,6 +380,7 @@ void CudaOps::RunExperts(const ExpertsArgs& args, int64_t num_choices) {
     gemm.offsets = scratch_.expert_offsets.data() + args.first_expert;
     gemm.status = device_.status;
     gemm.exact = device_.gemms.is_exact();
+    gemm.all_experts = args.shape.num_experts;
     if (gemm.w.format == WeightFormat::kFp8Block) {
       gemm.x_codes = FirstRows(codes, gemm.x.dim(0), gemm.x.dim(1));
       QuantiseRows({.x = gemm.x, .to = gemm.x_codes}, *lane_.stream);

@@ -1,5 +1,6 @@
 #include "kernels/cuda/moe/expert_gemm.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "base/error.h"
@@ -71,6 +72,10 @@ ExpertKernel ChooseExpertKernel(const ExpertGemmArgs& args) {
   return ChooseKernel(args, ParamsOf(args));
 }
 
+int64_t RowsOfAnExpert(const ExpertGemmArgs& args) {
+  return CeilDiv(args.y.dim(0), std::max(args.all_experts, args.w.count));
+}
+
 void ExpertGemm(const ExpertGemmArgs& args, const Stream& stream, std::optional<TileSize> size) {
   Validate(args);
   const int64_t rows = args.y.dim(0);
@@ -79,7 +84,7 @@ void ExpertGemm(const ExpertGemmArgs& args, const Stream& stream, std::optional<
   if (!size && ChooseKernel(args, p) == ExpertKernel::kGemv) {
     return LaunchExpertGemv(p, args.routing, stream);
   }
-  const TileChoice tile = ChooseTile(p, args.x_codes, args.w, CeilDiv(rows, args.w.count), size);
+  const TileChoice tile = ChooseTile(p, args.x_codes, args.w, RowsOfAnExpert(args), size);
   RequireTiles(rows, args.w.count, ExtentOf(tile.size).rows);
   LaunchTiles(p, tile, stream);
 }

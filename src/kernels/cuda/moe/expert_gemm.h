@@ -40,7 +40,8 @@ struct ExpertGemmArgs {
   std::span<const int32_t> rows = {};
   TensorView y = {};  // [rows, outputs] bf16 or f32, any row stride; overlaps no x
   StatusWord status = {};
-  bool exact = true;                      // false: y may depend on how many rows there are
+  int64_t all_experts = 0;  // that rows were dealt to, of which w may be a rank's; 0: w's
+  bool exact = true;        // false: y may depend on how many rows there are
   RoutingAge routing = RoutingAge::kNew;  // of offsets and rows
 };
 
@@ -55,8 +56,11 @@ enum class ExpertKernel {
 // Looks at shapes, types and addresses alone, never at memory.
 ExpertKernel ChooseExpertKernel(const ExpertGemmArgs& args);
 
-// The products by the kernel that is chosen; tiles are those of ChooseTile, which is given `size`, for the rows
-// that an expert has on average. With a `size` they are tiles in any case.
+// The rows that an expert has on average.
+int64_t RowsOfAnExpert(const ExpertGemmArgs& args);
+
+// The products by the kernel that is chosen; tiles are those of ChooseTile, which is given `size`, for
+// RowsOfAnExpert. With a `size` they are tiles in any case.
 void ExpertGemm(const ExpertGemmArgs& args, const Stream& stream,
                 std::optional<TileSize> size = {});
 

@@ -44,6 +44,20 @@ const RoutingCase kRoutingCases[] = {
     {"as_many_as_there_may_be", OnlyOne(1024, 777, 18), 40},
 };
 
+// A rank has the rows of its own experts alone, but y has room for all: DeepSeek-V3's 64 tokens are 512 choices of
+// 256 experts, of which one of eight ranks has 32.
+TEST(ExpertRowsTest, AreDealtToTheExpertsOfAllRanks) {
+  std::vector<float> y(512);
+  ExpertGemmArgs args = {.y = TensorView(y.data(), {512, 1})};
+  args.w.count = 32;
+  EXPECT_EQ(RowsOfAnExpert(args), 16);
+  args.all_experts = 256;
+  EXPECT_EQ(RowsOfAnExpert(args), 2);
+  args.all_experts = 0;
+  args.w.count = 256;
+  EXPECT_EQ(RowsOfAnExpert(args), 2);
+}
+
 TEST(CudaExpertGemmTest, EveryRowIsMultipliedByItsOwnExpert) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const MatrixShape shape{70, 136};
