@@ -225,7 +225,8 @@ std::shared_ptr<const TokenGrammar> ConstraintCompiler::Keep(
     const std::lock_guard lock(mutex_);
     if (const auto found = by_key_.find(key); found != by_key_.end()) {
       kept_.splice(kept_.begin(), kept_, found->second);
-      return found->second->second;
+      ForgetTheOldest();  // grammars grow while they are used
+      return kept_.front().second;
     }
   }
   // Outside the lock: two threads that compile the same both do it.
@@ -234,11 +235,26 @@ std::shared_ptr<const TokenGrammar> ConstraintCompiler::Keep(
   if (by_key_.contains(key)) return by_key_.at(key)->second;
   kept_.emplace_front(key, grammar);
   by_key_.emplace(key, kept_.begin());
-  if (kept_.size() > kMaxKept) {
+  ForgetTheOldest();
+  return grammar;
+}
+
+int64_t ConstraintCompiler::kept_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return KeptBytes();
+}
+
+int64_t ConstraintCompiler::KeptBytes() const {
+  int64_t bytes = 0;
+  for (const auto& [key, grammar] : kept_) bytes += 2 * std::ssize(key) + grammar->bytes();
+  return bytes;
+}
+
+void ConstraintCompiler::ForgetTheOldest() {
+  while (kept_.size() > 1 && (kept_.size() > kMaxKept || KeptBytes() > max_kept_bytes_)) {
     by_key_.erase(kept_.back().first);
     kept_.pop_back();
   }
-  return grammar;
 }
 
 std::unique_ptr<TokenConstraint> MakeAnswerConstraint(std::shared_ptr<const TokenGrammar> grammar,

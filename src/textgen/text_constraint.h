@@ -43,9 +43,14 @@ Grammar MakeGrammar(const TextConstraint& constraint);
 // Any thread may use it.
 class ConstraintCompiler {
  public:
+  // What is kept, at most, in number and in bytes; the last one in any case. An answer keeps its own.
+  static constexpr size_t kMaxKept = 64;
+  static constexpr int64_t kMaxKeptBytes = int64_t{256} << 20;
+
   // `tokenizer` outlives this. `vocab_size` is the model's.
-  ConstraintCompiler(const Tokenizer& tokenizer, int64_t vocab_size)
-      : tokenizer_(tokenizer), vocab_size_(vocab_size) {}
+  ConstraintCompiler(const Tokenizer& tokenizer, int64_t vocab_size,
+                     int64_t max_kept_bytes = kMaxKeptBytes)
+      : tokenizer_(tokenizer), vocab_size_(vocab_size), max_kept_bytes_(max_kept_bytes) {}
 
   // Throws Error(kInvalidArgument), naming the constraint's source.
   std::shared_ptr<const TokenGrammar> Compile(const TextConstraint& constraint);
@@ -54,7 +59,7 @@ class ConstraintCompiler {
   std::shared_ptr<const TokenGrammar> CompileCalls(
       ToolGrammarOptions calls, const std::optional<TextConstraint>& otherwise = {});
 
-  static constexpr size_t kMaxKept = 64;
+  int64_t kept_bytes() const;
 
  private:
   // The grammar under this key, or what `make` makes.
@@ -64,8 +69,12 @@ class ConstraintCompiler {
 
   const Tokenizer& tokenizer_;
   const int64_t vocab_size_;
+  const int64_t max_kept_bytes_;
 
-  std::mutex mutex_;  // over all below
+  int64_t KeptBytes() const;
+  void ForgetTheOldest();
+
+  mutable std::mutex mutex_;  // over all below
   // By their marks, each made with the first constraint that needs it.
   std::map<std::vector<std::string>, std::shared_ptr<const VocabularyTrie>> tries_;
   using Kept = std::list<std::pair<std::string, std::shared_ptr<const TokenGrammar>>>;

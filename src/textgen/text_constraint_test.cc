@@ -280,6 +280,30 @@ TEST_F(TextConstraintTest, CompiledGrammarsAreKeptAndTheOldestAreForgotten) {
   EXPECT_EQ(ErrorMessage([&] { Compile(Kind::kRegex, {"("}); }), "test: at byte 2: expected \")\"");
 }
 
+// A client that sends large grammars, each once, fills no more than the limit.
+TEST_F(TextConstraintTest, LargeGrammarsAreForgottenWhenTogetherTheyAreTooLarge) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  ConstraintCompiler compiler(*model_.tokenizer, model_.tokenizer->vocab_size(), kMost);
+  const auto compile = [&](size_t length, char end) {
+    const std::string text = std::string(length, 'a') + end;
+    return compiler.Compile({.kind = Kind::kChoice, .texts = {text}, .source = "test"});
+  };
+  const auto first = compile(3000, 'a');
+  EXPECT_GT(compiler.kept_bytes(), kMost / 16);
+  EXPECT_EQ(compile(3000, 'a'), first);
+  for (char end = 'b'; end <= 't'; ++end) {
+    const auto grammar = compile(3000, end);
+    EXPECT_LE(compiler.kept_bytes(), kMost);
+    EXPECT_EQ(compile(3000, end), grammar);
+  }
+  EXPECT_NE(compile(3000, 'a'), first);
+  const auto huge = compile(50'000, 'a');
+  EXPECT_GT(compiler.kept_bytes(), kMost);
+  EXPECT_EQ(compile(50'000, 'a'), huge);
+  compile(10, 'a');  // and goes with the next one
+  EXPECT_LE(compiler.kept_bytes(), kMost);
+}
+
 TEST_F(TextConstraintTest, CallsAreCallsAndNothingElseInEveryFormat) {
   // Short: the vocabulary has few of the marks, and spells the rest.
   const std::vector<ToolDefinition> tools = {

@@ -57,6 +57,13 @@ struct GrammarAutomaton {
   std::vector<ByteEdge> byte_edges;  // what the states' spans are of
   std::vector<CallEdge> call_edges;
   std::vector<int32_t> free_edges;
+
+  int64_t bytes() const {
+    return static_cast<int64_t>(states.size() * sizeof(State) + counts.size() * sizeof(Count) +
+                                byte_edges.size() * sizeof(ByteEdge) +
+                                call_edges.size() * sizeof(CallEdge) +
+                                free_edges.size() * sizeof(int32_t));
+  }
 };
 
 // Throws Error(kInvalidArgument), naming the rule, if one is not defined, calls itself before it has

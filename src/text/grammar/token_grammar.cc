@@ -66,11 +66,6 @@ TokenGrammar::TokenGrammar(GrammarAutomaton automaton, std::shared_ptr<const Voc
 
 TokenGrammar::~TokenGrammar() = default;
 
-int64_t TokenGrammar::cache_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return cache_bytes_;
-}
-
 void TokenGrammar::Forget() const {
   pool_ = {};
   configs_.clear();

@@ -12,6 +12,7 @@
 #define QUIRE_TEXT_GRAMMAR_TOKEN_GRAMMAR_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -49,8 +50,10 @@ class TokenGrammar {
   bool AddTokens(std::span<const GrammarThread> threads, const StackPool& pool,
                  std::span<uint32_t> mask) const;
 
-  // What is kept of walks, in bytes; beyond kMaxCacheBytes all is forgotten.
-  int64_t cache_bytes() const;
+  // What is kept of walks, in bytes; beyond kMaxCacheBytes all is forgotten. Waits for nobody.
+  int64_t cache_bytes() const { return cache_bytes_.load(std::memory_order_relaxed); }
+  // The same with the automaton.
+  int64_t bytes() const { return automaton_.bytes() + cache_bytes(); }
   static constexpr int64_t kMaxCacheBytes = int64_t{64} << 20;
 
  private:
@@ -84,9 +87,9 @@ class TokenGrammar {
   mutable std::unordered_map<int32_t, const Walk*> walks_;
   mutable std::map<std::pair<const Walk*, int32_t>, const Walk*> continued_;
   mutable std::map<std::pair<const Walk*, int32_t>, std::unique_ptr<Repetition>> repetitions_;
-  mutable std::vector<int32_t> path_;  // configs by depth
-  mutable int64_t cache_bytes_ = 0;
-  mutable int64_t work_left_ = 0;  // of the call at hand
+  mutable std::vector<int32_t> path_;             // configs by depth
+  mutable std::atomic<int64_t> cache_bytes_ = 0;  // written under the lock, read without
+  mutable int64_t work_left_ = 0;                 // of the call at hand
 };
 
 // Where one answer stands in a grammar. For one thread at a time.
