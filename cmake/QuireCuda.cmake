@@ -84,9 +84,9 @@ function(quire_emulate out name)
   set(sources ${ARGN})
   list(FILTER sources EXCLUDE REGEX "\\.cu$")
   quire_join_kernels(kernels ${name}.cc ${kernels})
-  # nvcc includes what it compiles kernels with by itself, and has other warnings.
+  # nvcc includes what it compiles kernels with by itself, has other warnings, and reads the same bytes as any type.
   set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS
-    "-include;cuda_runtime_api.h;-DQUIRE_ON_DEVICE;-Wno-unknown-pragmas;-Wno-sign-compare;-Wno-conversion;-Wno-shadow;-Wno-missing-field-initializers;-Wno-class-memaccess;-Wno-unused;-Wno-psabi")
+    "-include;cuda_runtime_api.h;-DQUIRE_ON_DEVICE;-Wno-unknown-pragmas;-Wno-sign-compare;-Wno-conversion;-Wno-shadow;-Wno-missing-field-initializers;-Wno-class-memaccess;-Wno-unused;-Wno-psabi;-fno-strict-aliasing")
   set(${out} ${sources} ${kernels} PARENT_SCOPE)
 endfunction()
 
@@ -140,7 +140,7 @@ endfunction()
 
 # The test cuda_X_test of a folder as emulated_X_test, of which the tests in EMULATED run.
 function(quire_emulated_test name)
-  if(NOT QUIRE_EMULATED OR NOT arg_EMULATED)
+  if(NOT QUIRE_EMULATED OR NOT QUIRE_TESTS OR NOT arg_EMULATED)
     return()
   endif()
   string(REPLACE "cuda_" "emulated_" name ${name})

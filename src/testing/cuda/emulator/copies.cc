@@ -48,31 +48,32 @@ void BringBox(uint32_t to, std::byte* panel, const CUtensorMap& map,
 
 void CopyBox(uint32_t to, const void* map, std::array<int32_t, 3> at, uint32_t barrier) {
   const auto& tensor = *static_cast<const CUtensorMap*>(map);
-  const uint32_t place = to & 0xffffff;
-  if (place % 128 != 0) Fault("a box whose place is no multiple of 128");
+  const uint32_t place = PlaceOf(to);
+  if (place % 128 != 0) Misuse("a box whose place is no multiple of 128");
   const uint32_t bytes = tensor.box[0] * tensor.box[1] * tensor.box[2] * kElementBytes;
-  Later([place, panel = AtShared(to), tensor, at, bytes, &counts = PhaseAt(barrier)] {
-    BringBox(place, panel, tensor, at);
-    BytesAreThere(counts, bytes);
+  AtShared(to + bytes - 1);
+  Later([place, to, tensor, at, bytes, barrier] {
+    BringBox(place, AtShared(to), tensor, at);
+    BytesAreThere(PhaseAt(barrier), bytes);
   });
 }
 
 void CopyBytes(uint32_t to, const std::byte* from, uint32_t bytes, uint32_t barrier) {
   if ((to | bytes | static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from))) % 16 != 0) {
-    Fault("a copy of bytes that are no multiples of 16");
+    Misuse("a copy of bytes that are no multiples of 16");
   }
-  Later([place = AtShared(to), from, bytes, &counts = PhaseAt(barrier)] {
-    std::memcpy(place, from, bytes);
-    BytesAreThere(counts, bytes);
+  AtShared(to + bytes - 1);
+  Later([to, from, bytes, barrier] {
+    std::memcpy(AtShared(to), from, bytes);
+    BytesAreThere(PhaseAt(barrier), bytes);
   });
 }
 
 void StoreThere(uint32_t to, const void* values, uint32_t bytes, uint32_t barrier) {
   const auto* first = static_cast<const std::byte*>(values);
-  Later([place = AtShared(to), all = std::vector<std::byte>(first, first + bytes),
-         &counts = PhaseAt(barrier)] {
-    std::memcpy(place, all.data(), all.size());
-    BytesAreThere(counts, static_cast<uint32_t>(all.size()));
+  Later([to, all = std::vector<std::byte>(first, first + bytes), barrier] {
+    std::memcpy(AtShared(to), all.data(), all.size());
+    BytesAreThere(PhaseAt(barrier), static_cast<uint32_t>(all.size()));
   });
 }
 

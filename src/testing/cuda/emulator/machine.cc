@@ -1,5 +1,6 @@
 #include "testing/cuda/emulator/machine.h"
 
+#include <algorithm>
 #include <array>
 #include <boost/context/fiber.hpp>
 #include <boost/context/pooled_fixedsize_stack.hpp>
@@ -57,7 +58,7 @@ struct Warpgroup {
   uint64_t committed = 0, ended = 0;  // groups that all warps have committed; that have ended
 };
 
-// Whether it took place. Lanes that have ended are not waited for.
+// Returns whether the meeting took place. Lanes that have ended are not waited for.
 bool TakePlaceIfAllAreThere(Meeting& meeting, const Warp& warp) {
   if (meeting.arrived == 0 || (meeting.lanes & warp.alive & ~meeting.arrived) != 0) return false;
   meeting.arrived = 0;
@@ -86,8 +87,17 @@ struct Fiber {
 };
 
 struct CtaBarrier {
-  int arrived = 0, say_so = 0, said = 0;
+  int arrived = 0, expected = 0, say_so = 0, said = 0;
   uint64_t phase = 0;
+
+  // One more, of `threads` that are expected; 0: of all that have not ended.
+  void Arrive(int threads) {
+    if (threads % kLanes != 0) Misuse("a barrier of part of a warp");
+    if (arrived > 0 && expected != threads)
+      Misuse("a barrier that threads expect different numbers at");
+    expected = threads;
+    ++arrived;
+  }
 
   void EndPhase() {
     said = std::exchange(say_so, 0);
@@ -111,7 +121,8 @@ struct Cluster {
 
 // The memory that a launch asks for. All shared memory is a thread's own, one of this process: so each
 // CTA of a cluster is a thread.
-alignas(1024) thread_local std::byte dynamic_shared[kSharedBytes];
+constexpr size_t kRedZone = 1024;  // behind what a launch asks for: nobody writes there
+alignas(1024) thread_local std::byte dynamic_shared[kSharedBytes + kRedZone];
 thread_local Fiber* current = nullptr;
 thread_local Cta* cta = nullptr;
 
@@ -130,12 +141,13 @@ class Cta {
         random_(index.x * 7919 + index.y * 31 + index.z),
         grid_(grid) {
     cta = this;
-    std::memset(dynamic_shared, 0xff, sizeof(dynamic_shared));
+    std::memset(dynamic_shared, 0xff, grid.shared_bytes + kRedZone);
     left_ = static_cast<int>(fibers_.size());
     for (size_t i = 0; i < fibers_.size(); ++i) Prepare(static_cast<unsigned>(i));
   }
 
-  // Runs what can run, once around. Whether anything could; `idle` if threads but looked again.
+  // Runs every thread that can go on, once around. Returns whether one could; `idle` says that they only looked
+  // again.
   bool RunRound(bool& idle) {
     ++round_;
     bool any = false;
@@ -149,22 +161,26 @@ class Cta {
     return any;
   }
 
+  // Draws whether something that may happen at once does.
+  bool Draw() { return random_() % 2 == 0; }
+
   bool has_ended() const { return left_ == 0; }
   unsigned rank() const { return rank_; }
   int64_t round() const { return round_; }
   std::byte* shared() const { return shared_; }
+  size_t shared_bytes() const { return grid_.shared_bytes; }
   Cluster& cluster() { return cluster_; }
   CtaBarrier& barrier(int id) {
-    if (id < 0 || id >= kBarriers) Fault("a barrier of a CTA that has 16");
+    if (id < 0 || id >= kBarriers) Misuse("a barrier of a CTA that has 16");
     return barriers_[static_cast<size_t>(id)];
   }
   int left() const { return left_; }
   Warp& warp() { return warps_[static_cast<size_t>(current->number / kLanes)]; }
   Warpgroup& warpgroup() { return warpgroups_[static_cast<size_t>(current->number / kLanes / 4)]; }
-  // The four of it.
+  // The four warps of the warpgroup at hand.
   std::span<Warp> warps_beside() {
     const size_t first = static_cast<size_t>(current->number / kLanes / 4 * 4);
-    if (first + 4 > warps_.size()) Fault("a product of fewer than four warps");
+    if (first + 4 > warps_.size()) Misuse("a product of fewer than four warps");
     return std::span(warps_).subspan(first, 4);
   }
   void AddLater(std::function<void()> work) { later_.push_back(std::move(work)); }
@@ -246,13 +262,17 @@ class Cta {
     Warp& warp = warps_[static_cast<size_t>(fiber.number / kLanes)];
     warp.alive &= ~(1u << fiber.number % kLanes);
     if (!warp.open_products.empty() || !warp.product_groups.empty()) {
-      Fault("an end of a thread whose products nobody waited for");
+      Misuse("an end of a thread whose products nobody waited for");
     }
     for (Meeting& meeting : warp.meetings) TakePlaceIfAllAreThere(meeting, warp);
     if (barriers_[0].arrived >= left_ && left_ > 0 && barriers_[0].arrived > 0)
       barriers_[0].EndPhase();
-    if (left_ == 0 && !later_.empty()) {
-      while (!later_.empty()) Take()();  // stores; what it would have read itself is lost
+    if (left_ > 0) return;
+    while (!later_.empty())
+      Take()();  // stores to memory; others are a misuse, of a CTA that has ended
+    const std::byte* red = dynamic_shared + grid_.shared_bytes;
+    if (!std::all_of(red, red + kRedZone, [](std::byte one) { return one == std::byte{0xff}; })) {
+      Misuse("a write behind the shared memory that the launch asked for");
     }
   }
 
@@ -441,7 +461,7 @@ void Yield() {
   Suspend();
 }
 
-void Fault(const char* what) {
+void Misuse(const char* what) {
   throw std::runtime_error(
       fmt::format("thread {} of CTA {}: {}", current->number, blockIdx.x, what));
 }
@@ -449,7 +469,7 @@ void Fault(const char* what) {
 void Meet(uint32_t lanes, void* mine, Act act, const char* what) {
   Warp& warp = cta->warp();
   const auto lane = static_cast<uint32_t>(current->number % kLanes);
-  if ((lanes >> lane & 1) == 0) Fault("a lane that is none of those that are to meet");
+  if ((lanes >> lane & 1) == 0) Misuse("a lane that is none of those that are to meet");
   Meeting* meeting = nullptr;
   for (Meeting& one : warp.meetings) {
     if (one.arrived == 0) {
@@ -474,7 +494,7 @@ void Meet(uint32_t lanes, void* mine, Act act, const char* what) {
 int Sync(int id, int threads, bool says) {
   CtaBarrier& barrier = cta->barrier(id);
   barrier.say_so += says ? 1 : 0;
-  ++barrier.arrived;
+  barrier.Arrive(threads);
   const uint64_t phase = barrier.phase;
   if (barrier.arrived >= (threads == 0 ? cta->left() : threads)) {
     barrier.EndPhase();
@@ -490,7 +510,8 @@ int Sync(int id, int threads, bool says) {
 
 void Arrive(int id, int threads) {
   CtaBarrier& barrier = cta->barrier(id);
-  if (++barrier.arrived >= threads) barrier.EndPhase();
+  barrier.Arrive(threads);
+  if (barrier.arrived >= threads) barrier.EndPhase();
 }
 
 void ArriveAtCluster() {
@@ -505,41 +526,38 @@ void WaitForCluster() {
 }
 
 unsigned RankInCluster() { return cta->rank(); }
-unsigned ClusterSize() { return static_cast<unsigned>(cta->cluster().ctas.size()); }
 
 // ---- Shared memory ----
-//
-// Of an address bits 24 and up are a CTA's rank and 1, where it is not the thread's own.
 
 std::byte* DynamicShared() { return dynamic_shared; }
 
 uint32_t SharedAddress(const void* pointer) {
   const auto distance = static_cast<const std::byte*>(pointer) - dynamic_shared;
-  if (distance < 0 || distance >= static_cast<ptrdiff_t>(kSharedBytes)) {
-    Fault("an address of what the launch's shared memory does not hold");
+  if (distance < 0 || distance > static_cast<ptrdiff_t>(cta->shared_bytes())) {
+    Misuse("an address of what the launch's shared memory does not hold");
   }
   return static_cast<uint32_t>(distance);
 }
 
 std::byte* AtShared(uint32_t address) {
-  const uint32_t place = address & 0xffffff, rank = address >> 24;
-  if (place >= kSharedBytes) Fault("an address past the end of shared memory");
-  if (rank == 0) return cta->shared() + place;
+  const uint32_t place = PlaceOf(address), rank = address >> kRankShift;
+  if (place >= cta->shared_bytes())
+    Misuse("an address behind the shared memory that the launch asked for");
   const Cluster& cluster = cta->cluster();
-  if (rank > cluster.ctas.size()) Fault("an address of a CTA that the cluster does not have");
-  Cta* other = cluster.ctas[rank - 1];
-  if (other->has_ended()) Fault("an address of a CTA that has ended");
-  return other->shared() + place;
+  if (rank > cluster.ctas.size()) Misuse("an address of a CTA that the cluster does not have");
+  const Cta& owner = rank == 0 ? *cta : *cluster.ctas[rank - 1];
+  if (owner.has_ended()) Misuse("an address of a CTA that has ended");
+  return owner.shared() + place;
 }
 
 uint32_t AddressIn(uint32_t rank, uint32_t address) {
-  return (address & 0xffffff) | (rank + 1) << 24;
+  return PlaceOf(address) | (rank + 1) << kRankShift;
 }
 
 void* InCta(uint32_t rank, void* pointer) {
   const Cluster& cluster = cta->cluster();
-  if (rank >= cluster.ctas.size()) Fault("a CTA that the cluster does not have");
-  if (cluster.ctas[rank]->has_ended()) Fault("memory of a CTA that has ended");
+  if (rank >= cluster.ctas.size()) Misuse("a CTA that the cluster does not have");
+  if (cluster.ctas[rank]->has_ended()) Misuse("memory of a CTA that has ended");
   // A variable is as far from the launch's memory in every thread.
   return static_cast<std::byte*>(pointer) - cta->shared() + cluster.ctas[rank]->shared();
 }
@@ -548,7 +566,13 @@ void* InCta(uint32_t rank, void* pointer) {
 
 void Later(std::function<void()> work) { cta->AddLater(std::move(work)); }
 
-void CopyLater(std::function<void()> copy) { current->open_copies.push_back(std::move(copy)); }
+void CopyLater(std::function<void()> copy) {
+  if (cta->Draw()) {
+    copy();
+  } else {
+    current->open_copies.push_back(std::move(copy));
+  }
+}
 
 void CommitCopies() { current->copy_groups.push_back(std::exchange(current->open_copies, {})); }
 
@@ -594,13 +618,25 @@ void WaitForStores() {
 
 namespace {
 
+// Groups up to number `until`, of all warps.
+void EndProducts(Warpgroup& group, uint64_t until) {
+  for (; group.ended < until; ++group.ended) {
+    for (Warp& warp : cta->warps_beside()) {
+      DoAll(warp.product_groups.front());
+      warp.product_groups.pop_front();
+    }
+  }
+}
+
 void CommitAll(void* const (&)[kLanes]) {
   Warp& warp = cta->warp();
   warp.product_groups.push_back(std::exchange(warp.open_products, {}));
   ++warp.groups_committed;
   uint64_t all = warp.groups_committed;
   for (const Warp& other : cta->warps_beside()) all = std::min(all, other.groups_committed);
-  cta->warpgroup().committed = all;
+  Warpgroup& group = cta->warpgroup();
+  if (all > group.committed && cta->Draw()) EndProducts(group, all);
+  group.committed = all;
 }
 
 }  // namespace
@@ -617,12 +653,7 @@ void WaitForProducts(int pending) {
   while (group.committed < until) {
     WaitWhile(&group.committed, ~uint64_t{0}, group.committed, "the other warps of a product");
   }
-  for (; group.ended < until; ++group.ended) {
-    for (Warp& warp : cta->warps_beside()) {
-      DoAll(warp.product_groups.front());
-      warp.product_groups.pop_front();
-    }
-  }
+  EndProducts(group, until);
   __syncwarp();
 }
 

@@ -1,11 +1,12 @@
 // The machine that kernels run on where there is no GPU: CTAs of a grid one after the other, CTAs of a
 // cluster beside each other, threads as fibers, of which one runs at a time until it has to wait.
 //
-// What overlaps on a GPU ends here as late as a kernel allows it, or at a moment drawn at random: copies
-// of the copy engine, copies of threads, products of warpgroups. So a kernel that does not wait for them, or
-// gives their operands away too soon, reads what is not there; shared memory holds NaNs at first. A kernel
-// none of whose threads can go on is a fault that says where each waits. Nothing is known of time, of
-// caches, of the order of memory, or of fences.
+// What overlaps on a GPU - copies of the copy engine and of threads, products of warpgroups - ends here at a moment
+// that is drawn at random, at once and as late as a kernel allows it among them. So a kernel that does not wait for
+// it, or gives its operands away too soon, is likely to read what is not there. What a launch asks for of shared
+// memory holds ones at first, NaNs as floats; variables that a kernel declares hold what the CTA before it left.
+// A kernel none of whose threads can go on is a misuse that says where each waits. Nothing is known of
+// time, of caches, of the order of memory, or of fences.
 #ifndef QUIRE_TESTING_CUDA_EMULATOR_MACHINE_H_
 #define QUIRE_TESTING_CUDA_EMULATOR_MACHINE_H_
 
@@ -14,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <span>
 
 namespace quire::emulator {
 
@@ -39,24 +39,27 @@ void RunGrid(const Grid& grid, const std::function<void()>& thread);
 void WaitWhile(const uint64_t* word, uint64_t mask, uint64_t value, const char* what);
 // Lets others run.
 void Yield();
-[[noreturn]] void Fault(const char* what);
+// Ends the kernel: `what` is no GPU's to do.
+[[noreturn]] void Misuse(const char* what);
 
 // Lanes of a warp meet: all of `lanes` give what is theirs, and wait; the last one calls `act` with what
 // each gave, by lane; null: the lane has ended, or is not among them.
 using Act = void (*)(void* const (&theirs)[kLanes]);
 void Meet(uint32_t lanes, void* mine, Act act, const char* what);
 
-// Barrier `id` of a CTA, of `threads` of them; 0 threads: all that have not ended. Returns how many of the
-// threads said so.
+// Waits at barrier `id` until `threads` threads of the CTA are there; 0: all that have not ended. Returns how many
+// of them passed `says`.
 int Sync(int id, int threads, bool says = false);
 void Arrive(int id, int threads);
 void ArriveAtCluster();
 void WaitForCluster();
 
 unsigned RankInCluster();
-unsigned ClusterSize();
 
-// Addresses of shared memory are what a GPU's would be: 0 is where that which a launch asked for begins.
+// Addresses of shared memory count from where that which a launch asked for begins, and bits from kRankShift on are a
+// CTA's rank and 1 where it is another one of the cluster.
+inline constexpr uint32_t kRankShift = 24;
+constexpr uint32_t PlaceOf(uint32_t address) { return address & ((1u << kRankShift) - 1); }
 std::byte* DynamicShared();
 uint32_t SharedAddress(const void* pointer);
 // Where an address lies: one of this CTA, or of another one of the cluster (AddressIn).
@@ -67,7 +70,7 @@ void* InCta(uint32_t rank, void* pointer);
 
 // Work that ends later, at any time.
 void Later(std::function<void()> work);
-// Copies of this thread: they are done in order, when the thread waits for the group that they are in.
+// Copies of this thread, each of which is done at once or when the thread waits for the group that it is in.
 void CopyLater(std::function<void()> copy);
 void CommitCopies();
 void WaitForCopies(int pending);
@@ -77,10 +80,9 @@ void AfterCopies(std::function<void()> then);
 void StoreLater(std::function<void()> store);
 void WaitForStores();
 
-// A warp's part of a product of its warpgroup, which ends when one of the four warps waits for its group and all
-// have committed it: PTX has such groups "per warpgroup".
+// A warp's part of a product of its warpgroup. All four warps' parts end together, when all have committed the group
+// that it is in, at once or when one of them waits for it: PTX has such groups "per warpgroup".
 void MultiplyLater(std::function<void()> product);  // called by one lane
-void CommitProducts();
 void CommitProducts();
 void WaitForProducts(int pending);
 

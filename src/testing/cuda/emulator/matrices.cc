@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 
 #include "base/narrow_float.h"
+#include "testing/cuda/emulator/machine.h"
 
 namespace quire::emulator {
 namespace {
@@ -17,7 +19,7 @@ uint16_t Half(uint32_t word, int which) { return static_cast<uint16_t>(word >> (
 
 template <class T>
 T* TheirsAs(void* theirs) {
-  if (theirs == nullptr) Fault("an instruction of a warp whose lanes are not all there");
+  if (theirs == nullptr) Misuse("an instruction of a warp whose lanes are not all there");
   return static_cast<T*>(theirs);
 }
 
@@ -106,6 +108,10 @@ struct Inputs {
 
 // To f32, towards 0.
 float CutOff(double value) {
+  if (std::fabs(value) < 0x1p-126) {  // fewer bits than 24
+    const auto nearest = static_cast<float>(value);
+    return std::fabs(double{nearest}) > std::fabs(value) ? std::nextafter(nearest, 0.0f) : nearest;
+  }
   constexpr uint64_t kBitsOfFloat = ~uint64_t{0} << 29;
   return static_cast<float>(std::bit_cast<double>(std::bit_cast<uint64_t>(value) & kBitsOfFloat));
 }
@@ -190,7 +196,7 @@ class Operand {
       : start_(static_cast<uint32_t>(descriptor & 0x3fff) << 4),
         leading_(static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4),
         eight_rows_(static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4) {
-    if (descriptor >> 62 != 1) Fault("an operand whose chunks are not permuted within 128 bytes");
+    if (descriptor >> 62 != 1) Misuse("an operand whose chunks are not permuted within 128 bytes");
   }
 
   // Inputs [0, count) of a row; of an operand that is turned, rows of which are inputs, in panels of 64 columns.
@@ -259,7 +265,7 @@ void OfferAll(void* const (&theirs)[kLanes]) {
   for (int lane = 0; lane < kLanes; ++lane) {
     const auto& mine = *TheirsAs<Offered>(theirs[lane]);
     if (mine.a != product.first.a || mine.b != product.first.b || mine.adds != product.first.adds) {
-      Fault("a product whose lanes name different operands");
+      Misuse("a product whose lanes name different operands");
     }
     product.sums[lane] = mine.sum;
     if (mine.a_words != nullptr)

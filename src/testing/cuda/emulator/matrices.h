@@ -8,9 +8,6 @@
 
 #include <array>
 #include <cstdint>
-#include <cstring>
-
-#include "testing/cuda/emulator/machine.h"
 
 namespace quire::emulator {
 

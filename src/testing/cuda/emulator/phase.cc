@@ -22,7 +22,7 @@ Fields FieldsOf(const uint64_t& state) {
   const auto fields = std::bit_cast<Fields>(state);
   // Shared memory holds ones at first.
   if (fields.is_initialised == 0 || fields.arrivals == 0x7fff)
-    Fault("a barrier that is not initialised");
+    Misuse("a barrier that is not initialised");
   return fields;
 }
 
@@ -37,7 +37,7 @@ void Keep(uint64_t& state, Fields fields) {
 }  // namespace
 
 void InitPhase(uint64_t& state, uint32_t arrivals) {
-  if (arrivals == 0 || arrivals >= 0x7fff) Fault("a barrier of that many arrivals");
+  if (arrivals == 0 || arrivals >= 0x7fff) Misuse("a barrier of that many arrivals");
   state = std::bit_cast<uint64_t>(Fields{.bytes = 0,
                                          .missing = arrivals & 0x7fff,
                                          .arrivals = arrivals & 0x7fff,
@@ -47,7 +47,7 @@ void InitPhase(uint64_t& state, uint32_t arrivals) {
 
 void ArriveAtPhase(uint64_t& state, uint32_t count) {
   Fields fields = FieldsOf(state);
-  if (fields.missing < count) Fault("an arrival that the barrier's phase does not expect");
+  if (fields.missing < count) Misuse("an arrival that the barrier's phase does not expect");
   fields.missing = (fields.missing - count) & 0x7fff;
   Keep(state, fields);
 }
@@ -55,7 +55,7 @@ void ArriveAtPhase(uint64_t& state, uint32_t count) {
 void ExpectBytes(uint64_t& state, uint32_t bytes) {
   Fields fields = FieldsOf(state);
   fields.bytes += static_cast<int32_t>(bytes);
-  if (fields.missing == 0) Fault("bytes announced to a phase that nobody else arrives at");
+  if (fields.missing == 0) Misuse("bytes announced to a phase that nobody else arrives at");
   state = std::bit_cast<uint64_t>(fields);
 }
 
@@ -75,7 +75,7 @@ void WaitForPhase(const uint64_t& state, uint32_t parity) {
 }
 
 uint64_t& PhaseAt(uint32_t address) {
-  if (address % sizeof(uint64_t) != 0) Fault("a barrier's address that is no multiple of 8");
+  if (address % sizeof(uint64_t) != 0) Misuse("a barrier's address that is no multiple of 8");
   return *reinterpret_cast<uint64_t*>(AtShared(address));
 }
 

@@ -1,4 +1,4 @@
-// CUDA's runtime on the emulated device: a stream does what it is given at once, unless it records a graph.
+// CUDA's runtime on the emulated GPU: a stream does what it is given at once, unless it records a graph.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -44,6 +45,8 @@ thread_local cudaError_t last_error = cudaSuccess;
 // A kernel that failed leaves the device unusable, as on a GPU.
 cudaError_t device_error = cudaSuccess;
 std::mutex device;
+constexpr size_t kBytesOfAll = 48 << 10;  // of shared memory, that any kernel may ask for
+std::map<const void*, size_t> allowed_bytes;
 size_t memory_taken = 0;
 
 cudaError_t Told(cudaError_t status) {
@@ -101,12 +104,11 @@ CUresult EncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, voi
           .size = {1, 1, 1},
           .stride = {2, 0, 0},
           .box = {1, 1, 1},
-          .rank = rank,
           .swizzle = swizzle};
   if (rank < 2 || rank > 3 || reinterpret_cast<uintptr_t>(data) % 16 != 0)
     return CUDA_ERROR_INVALID_VALUE;
   const uint32_t most_columns = swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 32 : 64;
-  if (box[0] > most_columns) return CUDA_ERROR_INVALID_VALUE;
+  if (box[0] > most_columns || box[0] % 8 != 0) return CUDA_ERROR_INVALID_VALUE;
   for (cuuint32_t d = 0; d < rank; ++d) {
     map->size[d] = size[d];
     map->box[d] = box[d];
@@ -123,7 +125,16 @@ CUresult EncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, voi
 
 namespace quire::emulator {
 
-cudaError_t Launch(const cudaLaunchConfig_t& config, std::function<void()> thread) {
+cudaError_t Allow(const void* kernel, int shared_bytes) {
+  if (shared_bytes < 0 || static_cast<size_t>(shared_bytes) > kSharedBytes)
+    return Told(cudaErrorInvalidValue);
+  const std::lock_guard lock(device);
+  allowed_bytes[kernel] = static_cast<size_t>(shared_bytes);
+  return cudaSuccess;
+}
+
+cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel,
+                   std::function<void()> thread) {
   const Grid grid = {.ctas = config.gridDim,
                      .threads = config.blockDim,
                      .cluster = ClusterOf(config),
@@ -133,6 +144,12 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, std::function<void()> threa
       grid.ctas.y > 65535 || grid.ctas.z == 0 || grid.shared_bytes > kSharedBytes ||
       grid.ctas.x % grid.cluster != 0) {
     return Told(cudaErrorInvalidConfiguration);
+  }
+  {
+    const std::lock_guard lock(device);
+    const auto found = allowed_bytes.find(kernel);
+    const size_t most = std::max(kBytesOfAll, found == allowed_bytes.end() ? 0 : found->second);
+    if (grid.shared_bytes > most) return Told(cudaErrorInvalidValue);
   }
   return Give(config.stream, [grid, thread = std::move(thread)] {
     const std::lock_guard lock(device);
@@ -325,145 +342,4 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** found, uns
   *found = reinterpret_cast<void*>(&EncodeTiled);
   *result = cudaDriverEntryPointSuccess;
   return cudaSuccess;
-}
-
-// ---- What kernels do together ----
-
-namespace quire::emulator {
-
-int Lane() {
-  return static_cast<int>((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) %
-                          32);
-}
-
-namespace {
-
-struct Given {
-  uint64_t bits;
-  int from;
-};
-
-void ShuffleAll(void* const (&theirs)[kLanes]) {
-  uint64_t bits[32] = {};
-  for (int lane = 0; lane < 32; ++lane) {
-    if (theirs[lane] != nullptr) bits[lane] = static_cast<const Given*>(theirs[lane])->bits;
-  }
-  for (int lane = 0; lane < 32; ++lane) {
-    if (theirs[lane] == nullptr) continue;
-    auto* mine = static_cast<Given*>(theirs[lane]);
-    if (theirs[mine->from] != nullptr) mine->bits = bits[mine->from];
-  }
-}
-
-void Nothing(void* const (&)[kLanes]) {}
-
-// All get what `fold` makes of the lanes' values, one after the other.
-template <class T, class Fold>
-void FoldAll(void* const (&theirs)[kLanes], T begin, Fold fold) {
-  T all = begin;
-  for (int lane = 0; lane < 32; ++lane) {
-    if (theirs[lane] != nullptr) all = fold(all, *static_cast<const T*>(theirs[lane]), lane);
-  }
-  for (void* one : theirs) {
-    if (one != nullptr) *static_cast<T*>(one) = all;
-  }
-}
-
-}  // namespace
-
-uint64_t Shuffle(unsigned lanes, uint64_t bits, int from) {
-  Given mine{bits, from};
-  Meet(lanes, &mine, ShuffleAll, "the other lanes of a shuffle");
-  return mine.bits;
-}
-
-}  // namespace quire::emulator
-
-using quire::emulator::FoldAll;
-using quire::emulator::kLanes;
-using quire::emulator::Meet;
-
-void __syncthreads() { quire::emulator::Sync(0, 0); }
-int __syncthreads_or(int says) { return quire::emulator::Sync(0, 0, says != 0) > 0 ? 1 : 0; }
-int __syncthreads_count(int says) { return quire::emulator::Sync(0, 0, says != 0); }
-void __syncwarp(unsigned lanes) {
-  Meet(lanes, nullptr, quire::emulator::Nothing, "the other lanes");
-}
-
-unsigned __ballot_sync(unsigned lanes, int says) {
-  unsigned mine = says != 0 ? 1u : 0u;
-  const auto act = [](void* const(&theirs)[kLanes]) {
-    FoldAll<unsigned>(theirs, 0,
-                      [](unsigned all, unsigned one, int lane) { return all | one << lane; });
-  };
-  Meet(lanes, &mine, act, "the other lanes of a vote");
-  return mine;
-}
-int __any_sync(unsigned lanes, int says) { return __ballot_sync(lanes, says) != 0 ? 1 : 0; }
-int __all_sync(unsigned lanes, int says) { return __ballot_sync(lanes, says == 0) == 0 ? 1 : 0; }
-unsigned __match_any_sync(unsigned lanes, unsigned value) {
-  uint64_t mine = value;
-  const auto act = [](void* const(&theirs)[kLanes]) {
-    uint64_t values[32] = {};
-    for (int lane = 0; lane < 32; ++lane) {
-      if (theirs[lane] != nullptr) values[lane] = *static_cast<const uint64_t*>(theirs[lane]);
-    }
-    for (int lane = 0; lane < 32; ++lane) {
-      if (theirs[lane] == nullptr) continue;
-      unsigned same = 0;
-      for (int other = 0; other < 32; ++other) {
-        if (theirs[other] != nullptr && values[other] == values[lane]) same |= 1u << other;
-      }
-      *static_cast<uint64_t*>(theirs[lane]) = same;
-    }
-  };
-  Meet(lanes, &mine, act, "the other lanes of a match");
-  return static_cast<unsigned>(mine);
-}
-
-#define QUIRE_REDUCE(name, type, begin, expression)                                           \
-  type name(unsigned lanes, type value) {                                                     \
-    type mine = value;                                                                        \
-    const auto act = [](void* const(&theirs)[kLanes]) {                                       \
-      FoldAll<type>(theirs, begin, [](type all, type one, int) { return type(expression); }); \
-    };                                                                                        \
-    Meet(lanes, &mine, act, "the other lanes of a sum");                                      \
-    return mine;                                                                              \
-  }
-QUIRE_REDUCE(__reduce_add_sync, unsigned, 0u, all + one)
-QUIRE_REDUCE(__reduce_min_sync, unsigned, ~0u, std::min(all, one))
-QUIRE_REDUCE(__reduce_max_sync, unsigned, 0u, std::max(all, one))
-QUIRE_REDUCE(__reduce_xor_sync, unsigned, 0u, all ^ one)
-QUIRE_REDUCE(__reduce_add_sync, int, 0, all + one)
-QUIRE_REDUCE(__reduce_min_sync, int, INT32_MAX, std::min(all, one))
-QUIRE_REDUCE(__reduce_max_sync, int, INT32_MIN, std::max(all, one))
-#undef QUIRE_REDUCE
-
-unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
-  const uint64_t bytes = uint64_t{b} << 32 | a;
-  unsigned result = 0;
-  for (int i = 0; i < 4; ++i) {
-    const unsigned chosen = selector >> (4 * i) & 7;
-    result |= static_cast<unsigned>(bytes >> (8 * chosen) & 0xff) << (8 * i);
-  }
-  return result;
-}
-unsigned __vmaxu2(unsigned a, unsigned b) {
-  return std::max(a & 0xffffu, b & 0xffffu) | std::max(a >> 16, b >> 16) << 16;
-}
-int __float2int_rz(float value) {
-  if (value != value) return 0;
-  if (value >= 0x1p31f) return INT32_MAX;
-  if (value < -0x1p31f) return INT32_MIN;
-  return static_cast<int>(value);
-}
-unsigned long long __float2ull_rn(float value) {
-  if (value != value) return uint64_t{1} << 63;
-  if (value <= 0) return 0;
-  if (value >= 0x1p64f) return ~0ull;
-  return static_cast<unsigned long long>(std::nearbyint(value));
-}
-long long clock64() {
-  quire::emulator::Yield();
-  return static_cast<long long>(quire::emulator::Clock());
 }

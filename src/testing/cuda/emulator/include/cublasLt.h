@@ -1,4 +1,4 @@
-// cuBLASLt of the emulated device: it knows no algorithm, so that the project's own kernels multiply.
+// cuBLASLt of the emulated GPU: it knows no algorithm, so that the project's own kernels multiply.
 #ifndef QUIRE_TESTING_CUDA_EMULATOR_CUBLASLT_H_
 #define QUIRE_TESTING_CUDA_EMULATOR_CUBLASLT_H_
 
@@ -36,7 +36,7 @@ struct cublasLtMatmulHeuristicResult_t {
 
 inline const char* cublasLtGetStatusName(cublasStatus_t) { return "CUBLAS_STATUS"; }
 inline const char* cublasLtGetStatusString(cublasStatus_t) {
-  return "the emulated device has no algorithm";
+  return "the emulated GPU has no algorithm";
 }
 inline cublasStatus_t QuireTake(cublasLtContext** made) {
   *made = new cublasLtContext;

@@ -23,7 +23,6 @@ struct alignas(64) CUtensorMap {
   uint64_t size[3];
   uint64_t stride[3];  // in bytes, from an element to the next
   uint32_t box[3];
-  uint32_t rank;
   CUtensorMapSwizzle swizzle;
 };
 

@@ -33,7 +33,7 @@ struct dim3 {
   unsigned x = 1, y = 1, z = 1;
   constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
-struct int2 {
+struct __align__(8) int2 {
   int x, y;
 };
 struct __align__(16) int4 {
@@ -50,12 +50,6 @@ struct __align__(8) float2 {
 };
 struct __align__(16) float4 {
   float x, y, z, w;
-};
-struct longlong2 {
-  long long x, y;
-};
-struct ulonglong2 {
-  unsigned long long x, y;
 };
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
@@ -307,10 +301,6 @@ extern "C" cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 extern "C" cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-template <class Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
-  return cudaSuccess;
-}
 
 enum cudaLaunchAttributeID {
   cudaLaunchAttributeClusterDimension = 4,
@@ -334,15 +324,23 @@ struct cudaLaunchConfig_t {
 };
 
 namespace quire::emulator {
-cudaError_t Launch(const cudaLaunchConfig_t& config, std::function<void()> thread);
+// A kernel has 48 KiB of shared memory, unless it was allowed more.
+cudaError_t Allow(const void* kernel, int shared_bytes);
+cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel,
+                   std::function<void()> thread);
 cudaError_t MostClusters(int* clusters, const cudaLaunchConfig_t& config);
 }  // namespace quire::emulator
 
+template <class Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
+  return quire::emulator::Allow(reinterpret_cast<const void*>(kernel), bytes);
+}
 template <class... Params, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
                                Args&&... args) {
   return quire::emulator::Launch(
-      *config, [kernel, given = std::tuple<std::decay_t<Params>...>(std::forward<Args>(args)...)] {
+      *config, reinterpret_cast<const void*>(kernel),
+      [kernel, given = std::tuple<std::decay_t<Params>...>(std::forward<Args>(args)...)] {
         std::apply(kernel, given);
       });
 }

@@ -1,4 +1,4 @@
-// device/cuda/kernel.cuh of the emulated device: a kernel begins when all before it have ended.
+// device/cuda/kernel.cuh of the emulated GPU: a kernel begins when all before it have ended.
 #ifndef QUIRE_DEVICE_CUDA_KERNEL_CUH_
 #define QUIRE_DEVICE_CUDA_KERNEL_CUH_
 

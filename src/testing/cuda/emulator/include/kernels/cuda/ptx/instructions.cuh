@@ -1,4 +1,4 @@
-// kernels/cuda/ptx/instructions.cuh of the emulated device: the same functions.
+// kernels/cuda/ptx/instructions.cuh of the emulated GPU: the same functions.
 #ifndef QUIRE_KERNELS_CUDA_PTX_INSTRUCTIONS_CUH_
 #define QUIRE_KERNELS_CUDA_PTX_INSTRUCTIONS_CUH_
 
@@ -16,7 +16,16 @@ inline uint32_t SharedAddress(const void* pointer) { return emulator::SharedAddr
 
 // ---- Copies and loads ----
 
+inline void RequireAligned(const void* pointer, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(pointer) % bytes != 0) {
+    emulator::Misuse("an address that is no multiple of what is moved there");
+  }
+}
+
 inline void CopyAsync(uint32_t to, const std::byte* from, int bytes, int of) {
+  RequireAligned(emulator::AtShared(to), static_cast<size_t>(of));
+  RequireAligned(bytes > 0 ? from : nullptr, static_cast<size_t>(of));
+  if (bytes < 0 || bytes > of) emulator::Misuse("a copy of more than its place holds");
   emulator::CopyLater([place = emulator::AtShared(to), from, bytes, of] {
     std::memset(place, 0, static_cast<size_t>(of));
     if (bytes > 0) std::memcpy(place, from, static_cast<size_t>(bytes));
@@ -43,6 +52,7 @@ inline void WaitForCopies() {
 
 template <class T>
 inline T LoadHere(const std::byte* from) {
+  RequireAligned(from, sizeof(T));
   T value;
   std::memcpy(&value, from, sizeof(value));
   return value;
@@ -56,6 +66,7 @@ inline int32_t LoadNear(const std::byte* from) { return LoadHere<int32_t>(from);
 inline void PrefetchLine(const std::byte*) {}
 
 inline void StoreShared16(uint32_t to, const uint32_t (&words)[4]) {
+  RequireAligned(emulator::AtShared(to), sizeof(words));
   std::memcpy(emulator::AtShared(to), words, sizeof(words));
 }
 inline uint4 LoadShared16(uint32_t from) { return LoadHere<uint4>(emulator::AtShared(from)); }
@@ -92,9 +103,11 @@ inline void MultiplyF16(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, ui
 // ---- Values ----
 
 inline float Select(bool condition, float yes, float no) { return condition ? yes : no; }
-inline float Exp2Approx(float x) { return std::exp2(x); }
+// Numbers that are not normal become 0.
+inline float Flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
+inline float Exp2Approx(float x) { return Flushed(std::exp2(Flushed(x))); }
 inline float Relu(float x) { return x != x || x > 0 ? x : 0.0f; }
-inline float ReciprocalApprox(float x) { return 1.0f / x; }
+inline float ReciprocalApprox(float x) { return Flushed(1.0f / Flushed(x)); }
 inline uint32_t Packed(uint16_t low, uint16_t high) {
   return low | static_cast<uint32_t>(high) << 16;
 }

@@ -1,4 +1,4 @@
-// kernels/cuda/ptx/warpgroup.cuh of the emulated device: the same functions.
+// kernels/cuda/ptx/warpgroup.cuh of the emulated GPU: the same functions.
 #ifndef QUIRE_KERNELS_CUDA_PTX_WARPGROUP_CUH_
 #define QUIRE_KERNELS_CUDA_PTX_WARPGROUP_CUH_
 
