@@ -246,7 +246,8 @@ int64_t ConstraintCompiler::kept_bytes() const {
 
 int64_t ConstraintCompiler::KeptBytes() const {
   int64_t bytes = 0;
-  for (const auto& [key, grammar] : kept_) bytes += 2 * std::ssize(key) + grammar->bytes();
+  for (const auto& [key, grammar] : kept_)
+    bytes += 2 * std::ssize(key) + grammar->bytes();  // the list and the map have a key each
   return bytes;
 }
 

@@ -59,6 +59,7 @@ class ConstraintCompiler {
   std::shared_ptr<const TokenGrammar> CompileCalls(
       ToolGrammarOptions calls, const std::optional<TextConstraint>& otherwise = {});
 
+  // Of the grammars that are kept, with their keys.
   int64_t kept_bytes() const;
 
  private:
@@ -66,13 +67,13 @@ class ConstraintCompiler {
   std::shared_ptr<const TokenGrammar> Keep(
       const std::string& key, const std::function<std::shared_ptr<const TokenGrammar>()>& make);
   std::shared_ptr<const VocabularyTrie> Trie(const std::vector<std::string>& marks = {});
+  // Under the lock.
+  int64_t KeptBytes() const;
+  void ForgetTheOldest();
 
   const Tokenizer& tokenizer_;
   const int64_t vocab_size_;
   const int64_t max_kept_bytes_;
-
-  int64_t KeptBytes() const;
-  void ForgetTheOldest();
 
   mutable std::mutex mutex_;  // over all below
   // By their marks, each made with the first constraint that needs it.

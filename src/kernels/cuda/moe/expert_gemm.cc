@@ -54,6 +54,8 @@ void Validate(const ExpertGemmArgs& args) {
   RequireWeights("w", args.w);
   Require(args.w.count <= kMaxExperts, "w.count: expected at most {} experts, got {}", kMaxExperts,
           args.w.count);
+  Require(args.all_experts == 0 || args.all_experts >= args.w.count,
+          "all_experts: expected 0 or at least w's {}, got {}", args.w.count, args.all_experts);
   if (!args.up.empty()) RequireSameWeights(args.up, args.w);
   const int64_t rows = RequireY(args.y, args.w);
   const int64_t x_rows = args.rows.empty() ? rows : XRowsOf(args);

@@ -454,6 +454,8 @@ TEST(CudaExpertGemmTest, WrongArgumentsAreRefusedByName) {
             "offsets: expected 3 of them, got none");
   EXPECT_EQ(message([](ExpertGemmArgs& a) { a.w.count = 1025; }),
             "w.count: expected at most 1024 experts, got 1025");
+  EXPECT_EQ(message([](ExpertGemmArgs& a) { a.all_experts = 1; }),
+            "all_experts: expected 0 or at least w's 2, got 1");
   EXPECT_EQ(message([&](ExpertGemmArgs& a) {
               a.up = DenseWeights(w.data(), {40, 20}, 1);
             }),

@@ -281,7 +281,8 @@ TEST_F(CudaTensorCoreFactsTest, AnElementDoesNotDependOnHowManyColumnsAProductHa
   Difference of_codes;
   for (const Chain& chain : CodesChains()) {
     const std::vector<float> eight = Sums(Product::kCodes8, chain);
-    for (const auto wider : {Product::kCodes16, Product::kCodes64, Product::kCodes128}) {
+    for (const auto wider :
+         {Product::kCodes16, Product::kCodes64, Product::kCodes128, Product::kCodes192}) {
       of_codes.Add(eight, Sums(wider, chain));
     }
   }
