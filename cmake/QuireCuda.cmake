@@ -77,7 +77,7 @@ function(quire_join_kernels out name)
   set(${out} "${files}" PARENT_SCOPE)
 endfunction()
 
-# SOURCES of target NAME for the emulated device (docs/emulated-gpu.md), where kernels are C++.
+# SOURCES of target NAME for the emulated GPU (docs/emulated-gpu.md), where kernels are C++.
 function(quire_emulate out name)
   set(kernels ${ARGN})
   list(FILTER kernels INCLUDE REGEX "\\.cu$")

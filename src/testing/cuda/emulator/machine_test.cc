@@ -468,5 +468,15 @@ TEST_F(EmulatorProductTest, ProductsThatNobodyWaitsForAreAMisuse) {
   EXPECT_NE(misuse.find("products nobody waited for"), std::string::npos) << misuse;
 }
 
+// The last that launches: the emulated GPU is lost with it, as a GPU is.
+TEST(EmulatorTest, WhoLaunchesAMisuseIsToldOfIt) {
+  void (*const kernel)() = [] { emulator::Misuse("something that no GPU does"); };
+  cudaLaunchConfig_t config = {};
+  EXPECT_EQ(cudaLaunchKernelEx(&config, kernel), cudaErrorLaunchFailure);
+  EXPECT_STREQ(cudaGetErrorString(cudaGetLastError()),
+               "a misuse of the emulated GPU: thread 0 of CTA 0: something that no GPU does");
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
+}
+
 }  // namespace
 }  // namespace quire::cuda

@@ -3,15 +3,16 @@
 #include <cuda_runtime_api.h>
 
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "testing/cuda/emulator/machine.h"
 
 using Work = std::vector<std::function<cudaError_t()>>;
@@ -44,6 +45,7 @@ constexpr size_t kMemory = size_t{4} << 30;
 thread_local cudaError_t last_error = cudaSuccess;
 // A kernel that failed leaves the device unusable, as on a GPU.
 cudaError_t device_error = cudaSuccess;
+std::string misuse;  // that it was
 std::mutex device;
 constexpr size_t kBytesOfAll = 48 << 10;  // of shared memory, that any kernel may ask for
 std::map<const void*, size_t> allowed_bytes;
@@ -157,7 +159,7 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel,
     try {
       RunGrid(grid, thread);
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "emulated kernel: %s\n", error.what());
+      misuse = fmt::format("a misuse of the emulated GPU: {}", error.what());
       device_error = cudaErrorLaunchFailure;
     }
     return device_error;
@@ -172,7 +174,9 @@ cudaError_t MostClusters(int* clusters, const cudaLaunchConfig_t& config) {
 }  // namespace quire::emulator
 
 const char* cudaGetErrorString(cudaError_t status) {
-  return status == cudaSuccess ? "no error" : "an error of the emulated device";
+  if (status == cudaSuccess) return "no error";
+  return status == cudaErrorLaunchFailure && !misuse.empty() ? misuse.c_str()
+                                                             : "an error of the emulated GPU";
 }
 const char* cudaGetErrorName(cudaError_t status) {
   switch (status) {
