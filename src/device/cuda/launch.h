@@ -7,9 +7,9 @@
 // has. What kernels further back have written it may read, by loads that pass L1 by: the kernel before has
 // waited for them.
 //
-// Every thread of such a kernel calls TakeTurn (device/cuda/kernel.cuh) before it does anything else with memory (but a fault it may
-// report at once), and no CTA ends without it: so a kernel that has ended has waited for all before it, and
-// the order of the stream is kept for whoever comes next, overlapped or not.
+// Every thread of such a kernel calls TakeTurn (device/cuda/kernel.cuh) before it does anything else with
+// memory (but a fault it may report at once), and no CTA ends without it: so a kernel that has ended has
+// waited for all before it, and the order of the stream is kept for whoever comes next, overlapped or not.
 //
 // It pays where kernels are short and small: waiting CTAs take room, and a large grid of them is placed
 // late. docs/kernels/README.md has the figures.
