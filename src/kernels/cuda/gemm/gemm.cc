@@ -280,6 +280,9 @@ TileParams MakeTileParams(const GemmArgs& args) {
     p.y_batch = args.y_step;
     p.y_in_pairs = p.y_in_pairs && args.y_step % 2 == 0;
   }
+  p.num_splits = GemmRanges(args);
+  p.split_inputs =
+      static_cast<int32_t>(GemmSplitInputs(p.inputs, p.num_splits, MathOf(args.x_codes, args.w)));
   return p;
 }
 
@@ -335,10 +338,8 @@ bool GemmTakesGate(const GemmArgs& args) {
 void Gemm(const GemmArgs& args, const Stream& stream, std::optional<TileSize> size) {
   Validate(args);
   if (args.y.dim(0) == 0) return;
-  TileParams p = MakeTileParams(args);
+  const TileParams p = MakeTileParams(args);
   const TileChoice tile = ChooseTile(p, args.x_codes, args.w, p.rows, size);
-  p.num_splits = GemmRanges(args);
-  p.split_inputs = static_cast<int32_t>(GemmSplitInputs(p.inputs, p.num_splits, tile.math));
   if (p.gated) {
     const bool adds_ranges = tile.size == TileSize::kPrefill || tile.size == TileSize::kPrefillPair;
     QUIRE_CHECK(GemmTakesGate(args) && (adds_ranges || p.num_splits == 1),

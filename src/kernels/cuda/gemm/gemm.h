@@ -127,7 +127,7 @@ void RequireX(const ConstTensorView& x, const QuantisedRows& x_codes, int64_t ro
 int64_t RequireY(const TensorView& y, const WeightView& w);
 TileParams MakeTileParams(const ConstTensorView& x, const QuantisedRows& x_codes,
                           const WeightView& w, const TensorView& y);
-// Of a dense product, but for its ranges.
+// Of a dense product, cut into GemmRanges.
 TileParams MakeTileParams(const GemmArgs& args);
 // The instance of the tile kernel for params made of these operands and then completed. A matrix of w
 // multiplies `rows` rows, on average; `size`, if given, is taken instead of the one that suits them.

@@ -625,6 +625,21 @@ TEST(TileChoiceTest, RowTilesOfCodesThatShareWeightsArePairs) {
   EXPECT_EQ(of_experts(64, 8), TileSize::kPrefillPair);
 }
 
+// As Gemm chooses: V3's kv down, whose inputs are cut, has pairs that are not wide, and its output wide ones.
+TEST(TileChoiceTest, RangesOfAProductAreKnownWhenItsTileIsChosen) {
+  alignas(16) static Fp8E4m3 code;
+  const auto choose = [](MatrixShape shape) {
+    const GemmArgs args{.x_codes = {.codes = &code, .code_stride = shape.inputs},
+                        .w = Fp8Weights(&code, nullptr, shape),
+                        .y = {reinterpret_cast<Bf16*>(&code), {4096, shape.outputs}}};
+    const TileParams p = MakeTileParams(args);
+    EXPECT_EQ(p.num_splits, GemmRanges(args));
+    return ChooseTile(p, args.x_codes, args.w, p.rows).size;
+  };
+  EXPECT_EQ(choose({576, 7168}), TileSize::kPrefillPair);
+  EXPECT_EQ(choose({7168, 16384}), TileSize::kPrefillWidePair);
+}
+
 TEST(CudaGemmTest, WrongArgumentsAreRefusedByName) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   std::vector<Bf16> x(60), w(800), y(120);
