@@ -262,7 +262,8 @@ TEST_F(CudaGemmPlannerTest, FewRowsAndOutputsAreWithinTheirBoundAndTheNumberOfRo
        {MatrixShape{1, 8}, MatrixShape{5, 72}, MatrixShape{64, 2048}, MatrixShape{132, 2056},
         MatrixShape{133, 264}, MatrixShape{256, 7168}, MatrixShape{265, 4096},
         MatrixShape{512, 2040}, MatrixShape{513, 40}, MatrixShape{2051, 1416},
-        MatrixShape{1060, 256}, MatrixShape{3072, 2048}, MatrixShape{576, 7176}}) {
+        MatrixShape{1060, 256}, MatrixShape{1065, 512}, MatrixShape{3072, 2048},
+        MatrixShape{5122, 768}, MatrixShape{576, 7176}}) {
     const int64_t most = shape.outputs <= kMaxGemvOutputs ? kMaxGemvRows : kFewGemvRows;
     const MadeUpMatrix matrix({.format = WeightFormat::kBf16, .shape = shape});
     const DeviceWeights weights(matrix, Spread::kAligned);
@@ -285,6 +286,32 @@ TEST_F(CudaGemmPlannerTest, FewRowsAndOutputsAreWithinTheirBoundAndTheNumberOfRo
           EXPECT_EQ(BitMismatch(some, std::span(all).first(some.size())), "") << rows << " rows";
         }
       }
+    }
+  }
+}
+
+// Teams of 32, 64, 128 and 256 threads.
+TEST_F(CudaGemmPlannerTest, ManyOutputsOfFewRowsHaveTheBitsOfFewOutputs) {
+  const GemmPlanner planner = Make(GemmBackend::kCublasLt);
+  for (const int64_t inputs : {128, 192, 512, 768, 1408, 2048, 7168}) {
+    const MatrixShape shape{kMaxGemvOutputs + 10, inputs};
+    const DeviceWeights many(MadeUpMatrix({.format = WeightFormat::kBf16, .shape = shape}),
+                             Spread::kAligned);
+    const std::vector<float> values = MadeUpX(5, kFewGemvRows * inputs);
+    const std::vector<float> all = FewRows(planner, many, values, nullptr, DType::kF32, *stream_);
+    const DeviceRows x(values, inputs, Spread::kAligned);
+    const DeviceOutput y(kFewGemvRows, kMaxGemvOutputs, DType::kF32, Spread::kAligned);
+    WeightView few = many.view();
+    few.shape.outputs = kMaxGemvOutputs;
+    Gemv({.x = x.view(), .w = few, .y = y.view()}, *stream_);
+    const std::vector<float> first = y.Values(*stream_);
+    for (int64_t t = 0; t < kFewGemvRows; ++t) {
+      const auto width = static_cast<size_t>(kMaxGemvOutputs);
+      EXPECT_EQ(
+          BitMismatch(std::span(all).subspan(static_cast<size_t>(t * shape.outputs), width),
+                      std::span(first).subspan(static_cast<size_t>(t * kMaxGemvOutputs), width)),
+          "")
+          << inputs << " inputs";
     }
   }
 }

@@ -8,7 +8,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
-#include "kernels/cuda/gemm/gemv_rows.cuh"
+#include "kernels/cuda/gemm/gemv_quads.cuh"
 #include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/row_ops/row_ops_math.cuh"
 #include "kernels/cuda/row_ops/row_ops_rope.cuh"
@@ -21,11 +21,11 @@ constexpr int kWarps = kGemvThreads / 32;
 
 struct GemvParams {
   Rows<const Bf16> x;
-  Rows<const Bf16> w;
+  QuadWeights w;
   const float* bias;  // or null
-  int32_t rows, outputs, inputs;
-  int32_t count;                   // products
-  int64_t x_step, w_step, y_step;  // from one to the next, in values
+  int32_t rows;
+  int32_t count;           // products
+  int64_t x_step, y_step;  // from one to the next, in values
 };
 
 // ---- Few outputs: a CTA has one, two or four ----
@@ -40,17 +40,17 @@ __global__ void __launch_bounds__(kGemvThreads) GemvKernel(const GemvParams p, R
   const uint64_t policy = ReadOncePolicy();
   uint4 next[kOutputs];  // groups of w, as they lie in memory
   const auto load_w = [&](int k) {
-    if (k >= p.inputs) return;
+    if (k >= p.w.inputs) return;
 #pragma unroll
     for (int n = 0; n < kOutputs; ++n) {
-      next[n] = LoadConst16(p.w[min(first + n, p.outputs - 1)] + k, policy);
+      next[n] = LoadConst16(p.w.rows[min(first + n, p.w.outputs - 1)] + k, policy);
     }
   };
   int k = static_cast<int>(threadIdx.x) * kGroup;
   load_w(k);  // nobody writes weights
   TakeTurn();
   float sums[kOutputs][kRows] = {};
-  while (k < p.inputs) {
+  while (k < p.w.inputs) {
     float w[kOutputs][kGroup];
 #pragma unroll
     for (int n = 0; n < kOutputs; ++n) Widen(next[n], w[n]);
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kGemvThreads) GemvKernel(const GemvParams p, R
   const int mine = static_cast<int>(threadIdx.x);
   if (mine >= kOutputs * kRows) return;
   const int output = first + mine / kRows, row = mine % kRows;
-  if (output >= p.outputs || row >= p.rows) return;
+  if (output >= p.w.outputs || row >= p.rows) return;
   float sum = parts[0][mine];
 #pragma unroll
   for (int i = 1; i < kWarps; ++i) sum = __fadd_rn(sum, parts[i][mine]);
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kGemvThreads) GemvKernel(const GemvParams p, R
 
 template <int kRows, int kOutputs>
 void LaunchGemv(const GemvParams& p, const TensorView& y, const Stream& stream) {
-  const auto grid = static_cast<unsigned>(CeilDiv(p.outputs, kOutputs));
+  const auto grid = static_cast<unsigned>(CeilDiv(p.w.outputs, kOutputs));
   if (y.dtype() == DType::kF32) {
     LaunchAhead("gemv", GemvKernel<kRows, kOutputs, float>, {grid, kGemvThreads}, stream, p,
                 RowsOf<float>(y));
@@ -106,12 +106,12 @@ void LaunchGemv(const GemvParams& p, const TensorView& y, const Stream& stream) 
 // An output per CTA as long as that is a multiprocessor for each; x is read once per CTA.
 template <int kRows>
 void LaunchFewOutputs(const GemvParams& p, const TensorView& y, const Stream& stream) {
-  if (p.outputs <= kMultiprocessors) return LaunchGemv<kRows, 1>(p, y, stream);
-  if (p.outputs <= 2 * kMultiprocessors) return LaunchGemv<kRows, 2>(p, y, stream);
+  if (p.w.outputs <= kMultiprocessors) return LaunchGemv<kRows, 1>(p, y, stream);
+  if (p.w.outputs <= 2 * kMultiprocessors) return LaunchGemv<kRows, 2>(p, y, stream);
   LaunchGemv<kRows, 4>(p, y, stream);
 }
 
-// ---- Many outputs: a warp has one at a time ----
+// ---- Many outputs: quads of them ----
 
 // Heads of one row that warps rotate beside their products; none with num_heads 0.
 struct RowRotation {
@@ -133,70 +133,128 @@ __device__ inline void RotateHeads(const RowRotation& rotation, int thread) {
   }
 }
 
+// That a team may have.
+constexpr int kMostQuads = static_cast<int>(kMaxGemvOutputsOfFew) / (kQuad * kStreamCtas) + 1;
+
 // kRows is rows. Of one row, four CTAs of a multiprocessor: the next product's two are placed beside those of this.
-template <int kRows, class TY>
+template <int kRows, int kTeam, class TY>
 __global__ void __launch_bounds__(kStreamThreads, kRows == 1 ? 4 : 2)
-    GemvStreamKernel(const GemvParams p, Rows<TY> y, const RowRotation rotation) {
-  auto* const shared = reinterpret_cast<unsigned char*>(LaunchedShared<128>());
-  const auto w = [&](const Items& at, int) {
-    return reinterpret_cast<const std::byte*>(p.w[at.minor()] + at.major() * p.w_step);
-  };
+    GemvQuadsKernel(const __grid_constant__ GemvParams p, Rows<TY> y, const RowRotation rotation) {
+  constexpr int kTeams = kStreamThreads / kTeam, kTeamWarps = kTeam / 32;
+  __shared__ float parts[kStreamWarps][kMostQuads][kQuad][kRows];
   const int thread = HeldThread();
-  Items items(thread, p.count, p.outputs);
-  RowStream<1, decltype(w)> stream(thread, shared, items, p.inputs, w);
+  const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
+  const int quads_of_one = (p.w.outputs + kQuad - 1) / kQuad;
+  Items quads(thread / kTeam * ctas + cta, kTeams * ctas, p.count, quads_of_one);
+  QuadStream<kTeam> stream(thread, LaunchedShared<128>(), p.w, quads);
   TakeTurn();  // nobody writes weights
   if constexpr (kRows == 1) RotateHeads(rotation, thread);
-  for (; items.There(); items.Next()) {
-    const int64_t product = items.major();
-    const int output = items.minor();
-    float sums[1][kRows][kLaneSums<decltype(stream)>] = {};
-    const Bf16* x[kRows];
+  const int groups = p.w.inputs / kGroup;
+#pragma unroll 1
+  for (int n = 0; quads.There(); quads.Next(), ++n) {
+    float sums[kRows][kQuad] = {};
+#pragma unroll 1  // as in QuadStream
+    for (int first = 0; first < groups; first += kTeam) {
+      const int group = first + thread % kTeam;
+      const bool has = group < groups;
+      uint4 x[kRows] = {}, w[kQuad] = {};
 #pragma unroll
-    for (int t = 0; t < kRows; ++t) x[t] = p.x[t] + product * p.x_step;
-    MultiplyItem(thread % 32, stream, p.inputs, x, sums);
+      for (int t = 0; t < kRows; ++t) {
+        const Bf16* row = p.x[t] + quads.major() * p.x_step;
+        if (has) x[t] = *reinterpret_cast<const uint4*>(row + group * kGroup);
+      }
+      stream.Next(w, has);
+      if (!has) continue;
+      float values[kRows][kGroup];
+#pragma unroll
+      for (int t = 0; t < kRows; ++t) Widen(x[t], values[t]);
+#pragma unroll
+      for (int i = 0; i < kQuad; ++i) {
+        float factors[kGroup];
+        Widen(w[i], factors);
+#pragma unroll
+        for (int t = 0; t < kRows; ++t) {
+#pragma unroll
+          for (int j = 0; j < kGroup; ++j) {
+            sums[t][i] = __fmaf_rn(values[t][j], factors[j], sums[t][i]);
+          }
+        }
+      }
+    }
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
-      float sum = SumOfWarp(sums[0][t]);
-      if (p.bias != nullptr) sum = __fadd_rn(sum, p.bias[output]);
-      if (thread % 32 == 0) StoreValue(sum, y[t] + product * p.y_step + output);
+      const float sum = SumOfQuad(sums[t], thread % 32);
+      if (thread % 8 == 0) parts[thread / 32][n][thread % 32 / 8][t] = sum;
     }
+  }
+  __syncthreads();  // every warp's sums are there before one of them is read
+  const int t = thread % kRows, of_quad = thread / kRows % kQuad;
+  const int team = thread / (kRows * kQuad) % kTeams;
+  // So many quads of a team have a thread for each of their outputs at once.
+  constexpr int kAtOnce = kStreamThreads / (kRows * kQuad * kTeams);
+#pragma unroll 1
+  for (int n = thread / (kRows * kQuad * kTeams);; n += kAtOnce) {
+    const int quad = (n * kTeams + team) * ctas + cta;
+    if (quad >= p.count * quads_of_one) return;
+    const int64_t product = quad / quads_of_one;
+    const int output = quad % quads_of_one * kQuad + of_quad;
+    if (output >= p.w.outputs) continue;
+    float sum = parts[team * kTeamWarps][n][of_quad][t];
+#pragma unroll
+    for (int warp = 1; warp < kTeamWarps; ++warp) {
+      sum = __fadd_rn(sum, parts[team * kTeamWarps + warp][n][of_quad][t]);
+    }
+    if (p.bias != nullptr) sum = __fadd_rn(sum, p.bias[output]);
+    StoreValue(sum, y[t] + product * p.y_step + output);
   }
 }
 
-// Rows of one step are all asked for at once, where twice as many CTAs can.
-unsigned StreamCtas(const GemvParams& p) {
-  if (p.inputs > kStepGroups * kSpan) return kStreamCtas;
-  const int64_t ctas = CeilDiv(int64_t{p.count} * p.outputs, int64_t{kStreamWarps} * kStreamSteps);
-  return static_cast<unsigned>(std::clamp<int64_t>(ctas, kStreamCtas, 2 * kStreamCtas));
+// With shared memory for as many steps as a team has: what is small leaves room for the next kernel.
+template <int kRows, int kTeam, class TY>
+void LaunchQuads(const GemvParams& p, const TensorView& y, const Stream& stream,
+                 const RowRotation& rotation) {
+  constexpr int kTeams = kStreamThreads / kTeam;
+  const int quads = p.count * CeilDiv(p.w.outputs, kQuad);
+  const int ctas = std::min(CeilDiv(quads, kTeams), kStreamCtas);
+  const int steps = CeilDiv(quads, ctas * kTeams) * CeilDiv(p.w.inputs, kTeam * kGroup);
+  const auto kernel = GemvQuadsKernel<kRows, kTeam, TY>;
+  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             kQuadSteps * kQuadStepBytes),
+        "gemv: shared memory");
+  LaunchAhead("gemv", kernel,
+              {.grid = static_cast<unsigned>(ctas),
+               .block = kStreamThreads,
+               .shared_bytes = static_cast<size_t>(std::min(steps, kQuadSteps)) * kQuadStepBytes},
+              stream, p, RowsOf<TY>(y), rotation);
 }
 
 template <int kRows, class TY>
-void LaunchStream(const GemvParams& p, const TensorView& y, const Stream& stream,
-                  const RowRotation& rotation = {}) {
-  const auto kernel = GemvStreamKernel<kRows, TY>;
-  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStreamBytes),
-        "gemv: shared memory");
-  LaunchAhead("gemv", kernel,
-              {.grid = StreamCtas(p), .block = kStreamThreads, .shared_bytes = kStreamBytes},
-              stream, p, RowsOf<TY>(y), rotation);
+void LaunchTeams(const GemvParams& p, const TensorView& y, const Stream& stream,
+                 const RowRotation& rotation = {}) {
+  const int groups = p.w.inputs / kGroup;
+  (groups <= 32    ? LaunchQuads<kRows, 32, TY>
+   : groups <= 64  ? LaunchQuads<kRows, 64, TY>
+   : groups <= 128 ? LaunchQuads<kRows, 128, TY>
+                   : LaunchQuads<kRows, 256, TY>)(p, y, stream, rotation);
 }
 
 template <int kRows>
 void LaunchManyOutputs(const GemvParams& p, const TensorView& y, const Stream& stream) {
-  if (y.dtype() == DType::kF32) return LaunchStream<kRows, float>(p, y, stream);
-  LaunchStream<kRows, Bf16>(p, y, stream);
+  if (y.dtype() == DType::kF32) return LaunchTeams<kRows, float>(p, y, stream);
+  LaunchTeams<kRows, Bf16>(p, y, stream);
 }
 
 // ---- Choosing ----
 
 bool IsFew(int64_t rows, int64_t outputs, int64_t count) {
   if (rows < 1) return false;
-  if (count > 1) return rows == 1 && count * outputs <= kMaxGemvOutputsOfFew;
+  if (count > 1) {
+    return rows == 1 && count * RoundUp(outputs, int64_t{kQuad}) <= kMaxGemvOutputsOfFew;
+  }
   return (rows <= kMaxGemvRows && outputs <= kMaxGemvOutputs) ||
          (rows <= kFewGemvRows && outputs <= kMaxGemvOutputsOfFew);
 }
 
-// A warp has one at a time.
 bool HasManyOutputs(const GemmArgs& args) {
   return args.w.count > 1 || args.w.shape.outputs > kMaxGemvOutputs;
 }
@@ -209,14 +267,15 @@ GemvParams ParamsOf(const GemmArgs& args) {
           kMaxGemvRows, kMaxGemvOutputs, kFewGemvRows, kMaxGemvOutputsOfFew, args.y.dim(0),
           args.w.count, args.w.shape.outputs);
   return {.x = RowsOf<const Bf16>(args.x),
-          .w = {.data = reinterpret_cast<const Bf16*>(args.w.data), .stride = args.w.row_stride},
+          .w = {.rows = {.data = reinterpret_cast<const Bf16*>(args.w.data),
+                         .stride = args.w.row_stride},
+                .step = args.w.matrix_stride,
+                .outputs = static_cast<int32_t>(args.w.shape.outputs),
+                .inputs = static_cast<int32_t>(args.w.shape.inputs)},
           .bias = args.bias,
           .rows = static_cast<int32_t>(args.y.dim(0)),
-          .outputs = static_cast<int32_t>(args.w.shape.outputs),
-          .inputs = static_cast<int32_t>(args.w.shape.inputs),
           .count = static_cast<int32_t>(args.w.count),
           .x_step = args.x_step,
-          .w_step = args.w.matrix_stride,
           .y_step = args.y_step};
 }
 
@@ -239,14 +298,14 @@ bool GemvRotates(const GemmArgs& args, const RopeArgs& rope) {
 void GemvAndRope(const GemmArgs& args, const RopeArgs& rope, const Stream& stream) {
   Require(GemvRotates(args, rope), "gemv: expected a row of bf16 heads to rotate");
   Validate(rope);
-  LaunchStream<1, Bf16>(ParamsOf(args), args.y, stream,
-                        {.x = HeadsOf<const Bf16>(rope.x),
-                         .y = HeadsOf<Bf16>(rope.y),
-                         .cos = rope.cos.Address<float>(),
-                         .sin = rope.sin.Address<float>(),
-                         .pairs = rope.pairs,
-                         .num_heads = static_cast<int32_t>(rope.x.dim(1)),
-                         .num_pairs = static_cast<int32_t>(rope.x.dim(2) / 2)});
+  LaunchTeams<1, Bf16>(ParamsOf(args), args.y, stream,
+                       {.x = HeadsOf<const Bf16>(rope.x),
+                        .y = HeadsOf<Bf16>(rope.y),
+                        .cos = rope.cos.Address<float>(),
+                        .sin = rope.sin.Address<float>(),
+                        .pairs = rope.pairs,
+                        .num_heads = static_cast<int32_t>(rope.x.dim(1)),
+                        .num_pairs = static_cast<int32_t>(rope.x.dim(2) / 2)});
 }
 
 void Gemv(const GemmArgs& args, const Stream& stream) {

@@ -1,16 +1,12 @@
 // Products of few rows: all of a layer with one sequence or two, and of up to eight those with few outputs.
 //
 // There a tile kernel has a few CTAs, each of which reads its part of the matrix step by step. Here few outputs
-// are one of a CTA each (up to four): their rows of w are read by 256 threads at once. Many are one of a warp at a
-// time, which asks for the rows of the next while it multiplies (kernels/cuda/gemm/gemv_rows.cuh).
+// are one of a CTA each (up to four): their rows of w are read by 256 threads at once. Of many a team of threads has four at a
+// time, and asks for the rows of the next while it multiplies (kernels/cuda/gemm/gemv_quads.cuh).
 //
-// An element is summed in an order that the numbers of inputs and outputs fix, by one fused multiply-add for each
-// input, ascending:
-//   few outputs   groups of eight inputs, group g to thread g mod 256; the threads of a warp as a tree
-//                 (16 + 16, 8 + 8, ...), the warps ascending, then the bias
-//   many          group g to lane g mod 32, the halves of the group to sums 2 s and 2 s + 1 of it, where
-//                 s = g / 32 mod 4; the lane's eight sums as a tree (0 + 1, 2 + 3, ...), then the lanes', then the bias
-// Neither is the order of the tile kernel.
+// An element is summed in an order that the number of inputs alone fixes, by one fused multiply-add for each input,
+// ascending: groups of eight inputs, group g to thread g mod 256; the threads of a warp as a tree (16 + 16, 8 + 8, ...), the
+// warps ascending, then the bias. That is not the order of the tile kernel.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMV_H_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMV_H_
 
@@ -23,7 +19,7 @@
 namespace quire::cuda {
 
 // So many rows of x with so many outputs, or fewer rows with more: every CTA reads all rows of x. Several matrices
-// count as many outputs, and have one row.
+// count as many outputs, each on a multiple of four, and have one row.
 inline constexpr int64_t kMaxGemvRows = 8, kMaxGemvOutputs = 512;
 inline constexpr int64_t kFewGemvRows = 2, kMaxGemvOutputsOfFew = 12288;
 

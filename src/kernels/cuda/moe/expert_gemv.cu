@@ -10,7 +10,7 @@
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/gemm/gemm_store.cuh"
 #include "kernels/cuda/gemm/gemm_tile_shape.cuh"
-#include "kernels/cuda/gemm/gemv_rows.cuh"
+#include "kernels/cuda/moe/expert_gemv_rows.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -66,8 +66,9 @@ __device__ void StoreOutput(const TileParams& p, int row, int output, float valu
   }
 }
 
-// The rows of one output follow each other, so that rows of one expert read its weights at one time. Half of the
-// registers are left to the shared expert's CTAs.
+// An item is an output of a row. The warps of a launch take them in turn, those of one CTA far apart, so that few items are
+// on many multiprocessors. The rows of one output follow each other, so that rows of one expert read its weights at one
+// time. Half of the registers are left to the shared expert's CTAs.
 template <bool kGated>
 __global__ void __launch_bounds__(kStreamThreads, 4)
     ExpertGemvKernel(const __grid_constant__ TileParams p, RoutingAge age) {
@@ -81,7 +82,8 @@ __global__ void __launch_bounds__(kStreamThreads, 4)
     return p.w[matrix] + expert * p.w_batch_bytes + at.major() * p.w_row_bytes;
   };
   const int thread = HeldThread();
-  Items items(thread, p.outputs, all.end - all.begin);
+  const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
+  Items items(thread / 32 * ctas + cta, kStreamWarps * ctas, p.outputs, all.end - all.begin);
   RowStream<kMatrices, decltype(w)> stream(thread, shared, items, p.inputs, w);
   if (age == RoutingAge::kOld) TakeTurn();
   if (blockIdx.x == 0) ReportBadOffsets(p, kStreamThreads);

@@ -1,21 +1,15 @@
-// What products of few rows are made of where a warp has an output: rows of weights on their way to it, and
-// its sum. Gemv and the experts' products of few rows share it.
-#ifndef QUIRE_KERNELS_CUDA_GEMM_GEMV_ROWS_CUH_
-#define QUIRE_KERNELS_CUDA_GEMM_GEMV_ROWS_CUH_
+// What experts' products of few rows are made of: rows of weights on their way to a warp that has an output, and its sum.
+#ifndef QUIRE_KERNELS_CUDA_MOE_EXPERT_GEMV_ROWS_CUH_
+#define QUIRE_KERNELS_CUDA_MOE_EXPERT_GEMV_ROWS_CUH_
 
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/gemm/gemm_tile.h"
+#include "kernels/cuda/gemm/gemv_items.cuh"
 #include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/row_ops/row_ops_math.cuh"
 
 namespace quire::cuda {
-
-// Each of a CTA's warps has an output at a time.
-inline constexpr int kStreamCtas = 2 * kMultiprocessors;
-inline constexpr int kStreamThreads = 256;
-inline constexpr int kStreamWarps = kStreamThreads / 32;
 
 // A lane has groups of eight inputs, one of every kSpan inputs.
 inline constexpr int kSpan = 32 * kGroup;
@@ -25,34 +19,6 @@ inline constexpr int kStepGroups = 4;
 // Steps on their way or in use: 2 KiB of each warp, 96 KiB of a multiprocessor's 16.
 inline constexpr int kStreamSteps = 3;
 inline constexpr int kStreamBytes = kStreamSteps * kStepGroups * kStreamThreads * 16;
-
-// An item is an output of a row or of a head, numbered `minors` by `minors`. The warps of a launch take them in
-// turn, those of one CTA far apart, so that few items are on many multiprocessors.
-class Items {
- public:
-  __device__ Items(int thread, int majors, int minors) : majors_(majors), minors_(minors) {
-    if (minors == 0) majors_ = 0;
-    if (majors_ == 0) return;
-    const int warp = thread / 32, ctas = static_cast<int>(gridDim.x);
-    const int first = warp * ctas + static_cast<int>(blockIdx.x);
-    major_ = first / minors, minor_ = first % minors;
-    major_step_ = kStreamWarps * ctas / minors, minor_step_ = kStreamWarps * ctas % minors;
-  }
-  __device__ bool There() const { return major_ < majors_; }
-  __device__ int major() const { return major_; }
-  __device__ int minor() const { return minor_; }
-  __device__ void Next() {
-    major_ += major_step_;
-    minor_ += minor_step_;
-    if (minor_ < minors_) return;
-    minor_ -= minors_;
-    ++major_;
-  }
-
- private:
-  int majors_, minors_;
-  int major_ = 0, minor_ = 0, major_step_ = 0, minor_step_ = 0;
-};
 
 // The rows of weights of a warp's items, kMatrices for each, step by step. Every thread has a ring of
 // kStreamSteps steps in shared memory, which it alone fills and reads: it waits for its own copies, and nobody for
@@ -204,4 +170,4 @@ __device__ float SumOfWarp(float (&sums)[kSums]) {
 
 }  // namespace quire::cuda
 
-#endif  // QUIRE_KERNELS_CUDA_GEMM_GEMV_ROWS_CUH_
+#endif  // QUIRE_KERNELS_CUDA_MOE_EXPERT_GEMV_ROWS_CUH_
