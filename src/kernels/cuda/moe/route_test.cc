@@ -180,6 +180,51 @@ TEST_F(CudaRouteTest, ScoresOverTheWholeRangeOfExpAreTheCpus) {
   }
 }
 
+// Quotients that are not what a division without its checks gives: of exponentials that are next to nothing by a sum, and
+// of 1 by the last number below 2.
+TEST_F(CudaRouteTest, ScoresThatAreHardToDivideAreTheCpus) {
+  std::vector<float> far_apart, near_zero;
+  for (int i = 0; i < 3 * 64; ++i) {
+    far_apart.push_back(-1.7f * static_cast<float>(i % 64 * (1 + i / 64)));
+    near_zero.push_back(static_cast<float>(i - 96) * 0x1p-25f);
+  }
+  for (ScoreFunction score : {ScoreFunction::kSoftmax, ScoreFunction::kSigmoid}) {
+    const RouteShape shape = {.num_experts = 64, .top_k = 64, .score = score};
+    ExpectTheCpusRoutes(shape, far_apart, {}, stream());
+    ExpectTheCpusRoutes(shape, near_zero, {}, stream());
+  }
+}
+
+// Groups as few and as many as lanes and more, whose scores tie, some of nothing but NaN, of which all experts are chosen.
+TEST_F(CudaRouteTest, TiesBetweenGroupsOfEveryNumberAreTheCpus) {
+  std::mt19937_64 random(7);
+  for (const int32_t num_groups : {1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 32, 33, 47, 64}) {
+    for (const int32_t size : {2, 3, 5, 9, 16}) {
+      const int32_t top_groups = 1 + static_cast<int32_t>(random() % num_groups);
+      const RouteShape shape = {
+          .num_experts = num_groups * size,
+          .top_k = std::min(kMaxTopK, top_groups * size),
+          .num_groups = num_groups,
+          .top_groups = top_groups,
+          .score = ScoreFunction::kSigmoid,
+          .selection = size % 2 == 0 ? ExpertSelection::kGroupMax : ExpertSelection::kGroupTopTwo};
+      SCOPED_TRACE(fmt::format("{} groups of {}, {} kept", num_groups, size, top_groups));
+      std::vector<float> logits;
+      for (const uint64_t levels : {1, 2, 3}) {
+        std::vector<float> row = TieStorm(random, shape.num_experts, levels);
+        for (int32_t g = 0; g < num_groups; ++g) {
+          if (random() % 4 == 0) std::fill_n(row.begin() + g * size, size, kNaN);
+        }
+        logits.insert(logits.end(), row.begin(), row.end());
+      }
+      std::vector<float> bias = TieStorm(random, shape.num_experts, 3);
+      bias[static_cast<size_t>(random() % bias.size())] = -kInf;
+      ExpectTheCpusRoutes(shape, logits, {}, stream());
+      ExpectTheCpusRoutes(shape, logits, bias, stream());
+    }
+  }
+}
+
 // ---- Sorting ----
 
 struct Sorted {
@@ -396,6 +441,19 @@ TEST_F(CudaRouteAndSortTest, OnlyLiveTokensAreTouched) {
     SCOPED_TRACE(live);
     const DeviceVector<int32_t> count({live});
     ExpectTheSame(shape, MadeUpRows(24, 5, 64), {}, {.count = count.span().data()});
+  }
+}
+
+TEST_F(CudaRouteAndSortTest, GroupsHaveTheBitsOfTwoLaunches) {
+  for (const int64_t num_tokens : {1, 4, 5, 19}) {
+    SCOPED_TRACE(num_tokens);
+    ExpectTheSame(kV3Route, MadeUpRows(26, num_tokens, 256), MadeUpValues(27, 0, 256));
+    const RouteShape many = {.num_experts = 120,
+                             .top_k = 3,
+                             .num_groups = 60,
+                             .top_groups = 41,
+                             .selection = ExpertSelection::kGroupMax};
+    ExpectTheSame(many, MadeUpRows(28, num_tokens, 120), {});
   }
 }
 

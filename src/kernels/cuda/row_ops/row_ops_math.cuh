@@ -6,6 +6,7 @@
 
 #include "base/narrow_float.h"
 #include "base/tensor_view.h"
+#include "kernels/cuda/ptx/instructions.cuh"
 
 namespace quire::cuda {
 
@@ -154,9 +155,27 @@ __device__ inline float Silu(float x) {
   return __fdiv_rn(x < 0.0f ? below : x, __fadd_rn(1.0f, e));
 }
 
+// x / divisor as __fdiv_rn, and its operations, but for the check of whether they are enough, which is a branch: they are
+// for divisors of 1 to 2^10, and x of 0 or 2^-70 to 1, or NaN.
+class UncheckedDivisor {
+ public:
+  __device__ explicit UncheckedDivisor(float divisor) : divisor_(divisor) {
+    const float close = ReciprocalApprox(divisor);
+    inverse_ = __fmaf_rn(close, __fmaf_rn(-divisor, close, 1.0f), close);
+  }
+  __device__ float Divide(float x) const {
+    const float close = __fmul_rn(x, inverse_);
+    return __fmaf_rn(inverse_, __fmaf_rn(-divisor_, close, x), close);
+  }
+
+ private:
+  float divisor_, inverse_;
+};
+
 __device__ inline float Sigmoid(float x) {
   const float e = ExpAsOnCpu(-fabsf(x));
-  const float value = __fdiv_rn(x < 0.0f ? e : 1.0f, __fadd_rn(1.0f, e));
+  // Below 2^-24, e is divided by 1, of which the inverse is exact.
+  const float value = UncheckedDivisor(__fadd_rn(1.0f, e)).Divide(x < 0.0f ? e : 1.0f);
   return isnan(x) ? x : value;
 }
 
