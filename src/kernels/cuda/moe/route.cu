@@ -16,6 +16,7 @@
 #include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/row_ops/row_ops_launch.cuh"
 #include "kernels/cuda/row_ops/row_ops_math.cuh"
+#include "kernels/row_ops.h"
 
 namespace quire::cuda {
 namespace {
@@ -25,6 +26,8 @@ namespace cg = cooperative_groups;
 constexpr int kRouteWarps = 4;  // tokens of a CTA; nothing but the launch is shared
 
 struct RouteRows {
+  RouteShape shape;
+  ExpertGroups groups;
   Rows<const float> logits;
   const float* bias;  // or null
   int32_t* experts;
@@ -33,26 +36,34 @@ struct RouteRows {
 };
 
 RouteRows RowsOfRoute(const RouteArgs& args) {
-  return {.logits = RowsOf<const float>(args.logits),
+  return {.shape = args.shape,
+          .groups = ExpertGroups(args.shape),
+          .logits = RowsOf<const float>(args.logits),
           .bias = args.bias.data(),
           .experts = args.experts.data(),
           .weights = args.weights.data(),
           .num_tokens = args.logits.dim(0)};
 }
 
+// Scores of a token, in floats: without and with the bias.
+template <int kSlots>
+inline constexpr int kTokenScores = 2 * kSlots * 32;
+
 // kSlots * 32 >= num_experts.
 template <int kSlots>
-__global__ void __launch_bounds__(kRouteWarps * 32)
-    RouteKernel(RouteShape shape, RouteRows rows, LiveRows live) {
+__global__ void __launch_bounds__(kRouteWarps * 32) RouteKernel(RouteRows rows, LiveRows live) {
+  const HeldBias<kSlots> bias(rows.bias, rows.shape.num_experts);
   TakeTurn();
-  __shared__ float all_scores[kRouteWarps][kMaxExperts];
-  __shared__ float all_biased[kRouteWarps][kMaxExperts];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  __shared__ __align__(16) float all_scores[kRouteWarps][kTokenScores<kSlots>];
+  const int warp = WarpId();
   const int64_t token = int64_t{blockIdx.x} * kRouteWarps + warp;
   if (token >= rows.num_tokens || !IsLive(live, token)) return;  // the whole warp
-  RouteToken<kSlots>(shape, WholeLogits{rows.logits[token]}, rows.bias, all_scores[warp],
-                     all_biased[warp], rows.experts + token * shape.top_k,
-                     rows.weights + token * shape.top_k);
+  const int64_t choice = token * rows.shape.top_k;
+  RouteToken<kSlots>(rows.shape, rows.groups, WholeRow{rows.logits[token]}, bias, all_scores[warp],
+                     [&](int j, int expert, float weight) {
+                       rows.experts[choice + j] = expert;
+                       rows.weights[choice + j] = weight;
+                     });
 }
 
 // ---- With the sort, for a warp's choices ----
@@ -65,65 +76,81 @@ bool AreFew(const RouteShape& shape, int64_t num_tokens) {
   return num_tokens <= kFewWarps && num_tokens * shape.top_k <= kFewChoices;
 }
 
-// A choice's row is counted, not sorted: it is how many of the choices come before it. So there is one barrier,
-// and thread e has the offset of expert e after as many comparisons as there are choices.
+// Of the choices, as keys, how many are below a key each.
+template <int kCounts>
+__device__ void CountBelow(const int32_t* keys, int num_keys, const int (&than)[kCounts],
+                           int (&counts)[kCounts]) {
+#pragma unroll 1  // as in route_token.cuh
+  for (int c = 0; c < num_keys; c += 4) {
+    const int4 four = *reinterpret_cast<const int4*>(keys + c);
+#pragma unroll
+    for (int i = 0; i < kCounts; ++i) {
+      counts[i] += (four.x < than[i] ? 1 : 0) + (four.y < than[i] ? 1 : 0) +
+                   (four.z < than[i] ? 1 : 0) + (four.w < than[i] ? 1 : 0);
+    }
+  }
+}
+
+// A choice's row is counted, not sorted: it is how many of the choices come before it, by expert and then by number.
+// So there is one barrier behind the choices, and thread e has the offset of expert e after as many comparisons as there
+// are choices.
 template <int kSlots>
 __global__ void __launch_bounds__(kFewWarps * 32, 1)
-    RouteFewKernel(RouteShape shape, RouteRows rows, LiveRows live, int32_t* offsets,
-                   int32_t* row_of, int32_t* token_of, int32_t* used) {
-  __shared__ int32_t chosen[kFewChoices];
-  __shared__ float weights[kFewChoices];
-  // [tokens, 2, num_experts], without and with the bias.
+    RouteFewKernel(RouteRows rows, LiveRows live, int32_t* offsets, int32_t* row_of,
+                   int32_t* token_of, int32_t* used) {
+  // Of choice c of expert e, e * kFewChoices + c; those that are not there come behind all others.
+  __shared__ __align__(16) int32_t keys[kFewChoices];
+  __shared__ int32_t tokens[kFewChoices];
+  constexpr int32_t kNoKey = INT32_MAX;
   auto* const scores = reinterpret_cast<float*>(LaunchedShared<16>());
-  const int n = shape.num_experts, thread = static_cast<int>(threadIdx.x);
-  const int token = thread / 32;
-  // Nobody writes the bias.
-  if (rows.bias != nullptr && thread * 32 < n) {
-    PrefetchLine(reinterpret_cast<const std::byte*>(rows.bias + thread * 32));
-  }
+  const int n = rows.shape.num_experts, top_k = rows.shape.top_k;
+  const int thread = static_cast<int>(threadIdx.x), lane = LaneId();
+  const int token = WarpId(), num_tokens = static_cast<int>(rows.num_tokens);
+  const HeldBias<kSlots> bias(token < num_tokens ? rows.bias : nullptr, n);
+  if (token < num_tokens && lane < top_k) tokens[token * top_k + lane] = token;
+  if (thread < kFewChoices) keys[thread] = kNoKey;
+  __syncthreads();  // no key comes behind a choice's
   TakeTurn();
-  // On its way while tokens are routed, whether they are there or not.
-  const int num_live = live.count == nullptr ? INT32_MAX : *live.count;
-  if (token < rows.num_tokens) {
-    RouteToken<kSlots>(shape, WholeLogits{rows.logits[token]}, rows.bias, scores + token * 2 * n,
-                       scores + token * 2 * n + n, chosen + token * shape.top_k,
-                       weights + token * shape.top_k);
+  if (token < num_tokens) {
+    // On its way while the token is routed, whether it is there or not.
+    const int num_live = live.count == nullptr ? INT32_MAX : *live.count;
+    RouteToken<kSlots>(rows.shape, rows.groups, WholeRow{rows.logits[token]}, bias,
+                       scores + token * kTokenScores<kSlots>, [&](int j, int expert, float weight) {
+                         if (token >= num_live) return;
+                         const int choice = token * top_k + j;
+                         keys[choice] = expert * kFewChoices + choice;
+                         rows.experts[choice] = expert;
+                         rows.weights[choice] = weight;
+                       });
   }
   __syncthreads();  // every choice is there before any is counted
-  const int num_tokens = min(max(num_live, 0), static_cast<int>(rows.num_tokens));
-  const int num_choices = num_tokens * shape.top_k;
-  const auto count_below = [&](int expert) {
-    int count = 0;
-#pragma unroll 1  // as in route_token.cuh
-    for (int c = 0; c < num_choices; ++c) count += chosen[c] < expert ? 1 : 0;
-    return count;
-  };
+  // Lane c of every warp counts for choice c, too, and the first warp's stores what it has counted.
+  const int key = keys[lane];
+  const int first_key = key / kFewChoices * kFewChoices;  // of its expert
+  const unsigned choices = __ballot_sync(kAllLanes, key != kNoKey);
 #pragma unroll 1
-  for (int e = thread; e <= n; e += kFewWarps * 32) offsets[e] = count_below(e);
-  if (token > 0) return;
-  const bool is_choice = thread < num_choices;
-  int same_before = 0;
-  if (is_choice) {
-    const int expert = chosen[thread];
-#pragma unroll 1
-    for (int c = 0; c < thread; ++c) same_before += chosen[c] == expert ? 1 : 0;
-    const int row = count_below(expert) + same_before;
-    rows.experts[thread] = expert;
-    rows.weights[thread] = weights[thread];
-    row_of[thread] = row;
-    token_of[row] = thread / shape.top_k;
+  for (int e = thread; e - lane < n; e += kFewWarps * 32) {
+    int before[3] = {};
+    CountBelow(keys, num_tokens * top_k, {e * kFewChoices, key, first_key}, before);
+    const auto [offset, row, offset_of_choice] = before;
+    if (e < n) offsets[e] = offset;
+    const unsigned firsts = __ballot_sync(kAllLanes, key != kNoKey && row == offset_of_choice);
+    if (e >= kFewChoices) continue;
+    if (key != kNoKey) {
+      row_of[lane] = row;
+      token_of[row] = tokens[lane];
+    }
+    if (lane == 0) offsets[n] = __popc(choices);
+    if (lane == 0 && used != nullptr) *used = __popc(firsts);
   }
-  const unsigned firsts = __ballot_sync(~0u, is_choice && same_before == 0);
-  if (thread == 0 && used != nullptr) *used = __popc(firsts);
 }
 
 template <int kSlots>
 void LaunchRouteFew(const RouteArgs& route, const SortByExpertArgs& sort, const Stream& stream) {
   const RouteRows rows = RowsOfRoute(route);
-  const auto shared = static_cast<size_t>(2 * rows.num_tokens * sort.num_experts) * sizeof(float);
-  LaunchAhead("route_few", RouteFewKernel<kSlots>, {1, kFewWarps * 32, shared}, stream, route.shape,
-              rows, sort.live, sort.offsets.data(), sort.row_of.data(), sort.token_of.data(),
-              sort.used);
+  const auto shared = static_cast<size_t>(rows.num_tokens * kTokenScores<kSlots>) * sizeof(float);
+  LaunchAhead("route_few", RouteFewKernel<kSlots>, {1, kFewWarps * 32, shared}, stream, rows,
+              sort.live, sort.offsets.data(), sort.row_of.data(), sort.token_of.data(), sort.used);
 }
 
 // ---- With the sort, by a cluster ----
@@ -135,29 +162,39 @@ constexpr unsigned kRouteCtas = 8;
 constexpr int kRoutedWarps = static_cast<int>(kMaxChoicesRouted) / 32;
 static_assert(kRoutedWarps * 32 >= kMaxExpertsRouted);
 
+// Of the first CTA that sorts, [kRoutedWarps, num_experts], then of each warp scores.
+template <int kSlots>
+int RoutedBytes(int num_experts) {
+  return kRoutedWarps * (num_experts + kTokenScores<kSlots>)*static_cast<int>(sizeof(int32_t));
+}
+
 // choices.experts is set here.
 template <int kSlots>
 __global__ void __launch_bounds__(kRoutedWarps * 32, 1)
-    RouteAndSortKernel(RouteShape shape, RouteRows rows, Choices choices, int32_t* offsets,
-                       int32_t* row_of, int32_t* token_of, int32_t* used) {
+    RouteAndSortKernel(RouteRows rows, Choices choices, int32_t* offsets, int32_t* row_of,
+                       int32_t* token_of, int32_t* used) {
   const cg::cluster_group cluster = cg::this_cluster();
   cluster.barrier_arrive();
+  const HeldBias<kSlots> bias(rows.bias, rows.shape.num_experts);
   TakeTurn();
   __shared__ int32_t chosen[kMaxChoicesRouted];  // the first CTA's are those of all
-  // [kRoutedWarps, num_experts], then [kRoutedWarps, 2, num_experts] scores, without and with the bias.
   auto* const counts = reinterpret_cast<int32_t*>(LaunchedShared<16>());
-  const int n = shape.num_experts;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  float* const scores = reinterpret_cast<float*>(counts + kRoutedWarps * n) + warp * 2 * n;
+  const int warp = WarpId();
+  float* const scores = reinterpret_cast<float*>(counts + kRoutedWarps * rows.shape.num_experts) +
+                        warp * kTokenScores<kSlots>;
   const int64_t num_choices = choices.Count();
-  const int64_t num_tokens = num_choices / shape.top_k;
+  const int64_t num_tokens = num_choices / rows.shape.top_k;
   int32_t* const all_chosen = cluster.map_shared_rank(chosen, 0);
   cluster.barrier_wait();  // the first CTA is there before anybody writes to its memory
 #pragma unroll 1
   for (int64_t token = cluster.block_rank() + kRouteCtas * warp; token < num_tokens;
        token += kRouteCtas * kRoutedWarps) {
-    RouteToken<kSlots>(shape, WholeLogits{rows.logits[token]}, rows.bias, scores, scores + n,
-                       all_chosen + token * shape.top_k, rows.weights + token * shape.top_k);
+    const int64_t choice = token * rows.shape.top_k;
+    RouteToken<kSlots>(rows.shape, rows.groups, WholeRow{rows.logits[token]}, bias, scores,
+                       [&](int j, int expert, float weight) {
+                         all_chosen[choice + j] = expert;
+                         rows.weights[choice + j] = weight;
+                       });
     __syncwarp();  // all lanes have read their scores before the next token's are written
   }
   cluster.sync();  // every choice is there before any is counted
@@ -174,12 +211,10 @@ template <int kSlots>
 void LaunchRouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort,
                         const Stream& stream) {
   if (AreFew(route.shape, route.logits.dim(0))) return LaunchRouteFew<kSlots>(route, sort, stream);
-  const auto shared = [](int num_experts) {
-    return 3 * kRoutedWarps * num_experts * static_cast<int>(sizeof(int32_t));
-  };
-  Check(cudaFuncSetAttribute(RouteAndSortKernel<kSlots>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, shared(kSlots * 32)),
-        "route_and_sort: shared memory");
+  Check(
+      cudaFuncSetAttribute(RouteAndSortKernel<kSlots>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           RoutedBytes<kSlots>(kSlots * 32)),
+      "route_and_sort: shared memory");
   const Choices choices = {.experts = nullptr,
                            .num_experts = sort.num_experts,
                            .top_k = sort.top_k,
@@ -189,10 +224,10 @@ void LaunchRouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort,
   LaunchAhead("route_and_sort", RouteAndSortKernel<kSlots>,
               {.grid = kRouteCtas,
                .block = kRoutedWarps * 32,
-               .shared_bytes = static_cast<size_t>(shared(sort.num_experts)),
+               .shared_bytes = static_cast<size_t>(RoutedBytes<kSlots>(sort.num_experts)),
                .cluster = kRouteCtas},
-              stream, route.shape, RowsOfRoute(route), choices, sort.offsets.data(),
-              sort.row_of.data(), sort.token_of.data(), sort.used);
+              stream, RowsOfRoute(route), choices, sort.offsets.data(), sort.row_of.data(),
+              sort.token_of.data(), sort.used);
 }
 
 }  // namespace
@@ -205,12 +240,11 @@ void Route(const RouteArgs& args, LiveRows live, const Stream& stream) {
   const auto grid = static_cast<unsigned>(CeilDiv(num_tokens, int64_t{kRouteWarps}));
   const int threads = kRouteWarps * 32;
   if (args.shape.num_experts <= 8 * 32) {
-    LaunchAhead("route", RouteKernel<8>, {grid, threads}, stream, args.shape, rows, live);
+    LaunchAhead("route", RouteKernel<8>, {grid, threads}, stream, rows, live);
   } else if (args.shape.num_experts <= 12 * 32) {  // Kimi-K2
-    LaunchAhead("route", RouteKernel<12>, {grid, threads}, stream, args.shape, rows, live);
+    LaunchAhead("route", RouteKernel<12>, {grid, threads}, stream, rows, live);
   } else {
-    LaunchAhead("route", RouteKernel<kMaxExperts / 32>, {grid, threads}, stream, args.shape, rows,
-                live);
+    LaunchAhead("route", RouteKernel<kMaxExperts / 32>, {grid, threads}, stream, rows, live);
   }
 }
 
@@ -219,6 +253,8 @@ void RouteAndSort(const RouteArgs& route, const SortByExpertArgs& sort, const St
   if (!RoutesAtOnce(route.shape, route.logits.dim(0))) {
     Route(route, sort.live, stream);
     SortByExpert(sort, stream);
+  } else if (route.shape.num_experts <= 2 * 32) {
+    LaunchRouteAndSort<2>(route, sort, stream);
   } else if (route.shape.num_experts <= 4 * 32) {
     LaunchRouteAndSort<4>(route, sort, stream);
   } else if (route.shape.num_experts <= 8 * 32) {

@@ -24,6 +24,7 @@ static_assert(kThreads >= kMaxExpertsRouted);
 
 struct RouterParams {
   RouteShape shape;
+  ExpertGroups groups;
   Rows<const Bf16> x, w;
   int32_t num_tokens, inputs;
   RouterCut cut;
@@ -243,44 +244,44 @@ struct PartLogits {
   int64_t step;  // to the next part's
   int32_t count;
 
-  // As that of WholeLogits.
+  // As that of WholeRow.
   template <int kSlots>
-  __device__ void Load(int n, float (&mine)[kSlots]) const {
-    WholeLogits{first}.Load(n, mine);
-    const float* part = first;
+  __device__ void Load(int n, float missing, float (&mine)[kSlots]) const {
+    WholeRow{first}.Load(n, missing, mine);
+    const float* part = first + LaneId();
 #pragma unroll 3  // three parts are under way at once
     for (int i = 1; i < count; ++i) {
       part += step;
 #pragma unroll
       for (int s = 0; s < kSlots; ++s) {
-        const int e = 32 * s + LaneId();
-        if (e < n) mine[s] = __fadd_rn(mine[s], part[e]);
+        if (LaneId() < n - 32 * s) mine[s] = __fadd_rn(mine[s], part[32 * s]);
       }
     }
   }
 };
 
-// For this warp's token of a tile. `scores` are [kWarps, 2, num_experts].
+// For this warp's token of a tile. `scores` are [kWarps, 2, kSlots * 32].
 template <int kSlots>
 __device__ void ChooseForTile(const RouterParams& p, int tile, int num_choices, float* scores) {
-  const int n = p.shape.num_experts, warp = static_cast<int>(threadIdx.x) / 32;
+  const int n = p.shape.num_experts, warp = WarpId();
   const int token = tile * kTile + warp, choice = token * p.shape.top_k;
   if (choice >= num_choices) return;
   const PartLogits logits = {.first = p.logits + int64_t{token} * n,
                              .step = int64_t{p.num_tokens} * n,
                              .count = p.cut.parts};
-  float* const mine = scores + warp * 2 * n;
-  RouteToken<kSlots>(p.shape, logits, p.bias, mine, mine + n, p.experts + choice,
-                     p.weights + choice);
+  RouteToken<kSlots>(p.shape, p.groups, logits, LateBias{p.bias}, scores + warp * 2 * kSlots * 32,
+                     [&](int j, int expert, float weight) {
+                       p.experts[choice + j] = expert;
+                       p.weights[choice + j] = weight;
+                     });
 }
 
 // ---- Kernel ----
 
 // Shared memory is the warps' sums, then scores, then counts: never two of them at once.
-int SharedBytes(int num_experts) {
-  const int scores = kWarps * 2 * num_experts * static_cast<int>(sizeof(float));
-  return std::max(kSumBytes, scores);
-}
+template <int kSlots>
+inline constexpr int kSharedBytes = std::max(kSumBytes, kWarps * 2 * kSlots * 32 *
+                                                            static_cast<int>(sizeof(float)));
 
 // A CTA for each (part of the inputs, or some of them; tile of experts), of each tile of tokens. kSlots * 32 >= num_experts.
 template <int kSlots, RouterOrder kOrder>
@@ -329,14 +330,14 @@ template <int kSlots, RouterOrder kOrder>
 void LaunchRouter(const RouterParams& p, const Stream& stream) {
   const auto kernel = RouterKernel<kSlots, kOrder>;
   Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             SharedBytes(kSlots * 32)),
+                             kSharedBytes<kSlots>),
         "router: shared memory");
   const int ctas = p.cut.ctas() * CeilDiv(p.shape.num_experts, kTile);
   LaunchAhead("router", kernel,
               {.grid = dim3(static_cast<unsigned>(ctas),
                             static_cast<unsigned>(CeilDiv(p.num_tokens, kTile))),
                .block = kThreads,
-               .shared_bytes = static_cast<size_t>(SharedBytes(p.shape.num_experts)),
+               .shared_bytes = static_cast<size_t>(kSharedBytes<kSlots>),
                .overlaps = true},
               stream, p);
 }
@@ -358,6 +359,7 @@ void RouteTokens(const RouterArgs& args, const Stream& stream) {
   const SortByExpertArgs& sort = args.sort;
   const RouterParams p = {
       .shape = args.route.shape,
+      .groups = ExpertGroups(args.route.shape),
       .x = RowsOf<const Bf16>(args.x),
       .w = {.data = reinterpret_cast<const Bf16*>(args.w.data), .stride = args.w.row_stride},
       .num_tokens = static_cast<int32_t>(args.x.dim(0)),
