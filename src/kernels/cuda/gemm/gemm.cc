@@ -100,32 +100,6 @@ WeightView Fp8Weights(const Fp8E4m3* data, const float* scales, MatrixShape shap
           .scale_matrix_stride = row_blocks * blocks};
 }
 
-QuantisedRows TakeQuantisedRows(Carver& carver, int64_t rows, int64_t inputs) {
-  RequireRows(rows);
-  Require(inputs >= 1 && inputs <= kMaxWidth, "inputs: expected 1..{}, got {}", kMaxWidth, inputs);
-  const int64_t blocks = ScaleBlocks(inputs), stride = blocks * kScaleBlock;
-  const std::span<std::byte> codes = carver.TakeBytes(ByteOffset(rows * stride));
-  const std::span<std::byte> scales = carver.TakeBytes(ByteOffset(rows * blocks * 4));
-  if (carver.counting()) return {};
-  return {.codes = reinterpret_cast<Fp8E4m3*>(codes.data()),
-          .scales = reinterpret_cast<float*>(scales.data()),
-          .rows = rows,
-          .inputs = inputs,
-          .code_stride = stride,
-          .scale_stride = blocks};
-}
-
-QuantisedRows FirstRows(const QuantisedRows& memory, int64_t rows, int64_t inputs) {
-  const int64_t blocks = ScaleBlocks(inputs);
-  Require(rows >= 0 && rows <= memory.rows && inputs >= 1 && blocks <= memory.scale_stride,
-          "quantised rows: expected at most {} rows of {} inputs, got {} of {}", memory.rows,
-          memory.code_stride, rows, inputs);
-  QuantisedRows part = memory;
-  part.rows = rows;
-  part.inputs = inputs;
-  return part;
-}
-
 void RequireWeights(const char* name, const WeightView& w) {
   Require(!w.empty(), "{}: expected a matrix, got none", name);
   Require(w.format == WeightFormat::kBf16 || w.format == WeightFormat::kFp8Block,
@@ -161,20 +135,6 @@ void RequireSameWeights(const WeightView& up, const WeightView& gate) {
       gate.scale_matrix_stride, up.scale_stride, up.scale_matrix_stride);
 }
 
-void RequireQuantised(const char* name, const QuantisedRows& rows, int64_t num_rows,
-                      int64_t inputs) {
-  Require(rows.rows == num_rows && rows.inputs == inputs,
-          "{}: expected {} rows of {} inputs, got {} of {}", name, num_rows, inputs, rows.rows,
-          rows.inputs);
-  const int64_t blocks = ScaleBlocks(inputs);
-  Require(rows.code_stride >= blocks * kScaleBlock && rows.code_stride % 16 == 0 &&
-              IsMultiple(rows.codes, 16),
-          "{}: expected rows of at least {} codes, aligned to 16, got {}", name,
-          blocks * kScaleBlock, rows.code_stride);
-  Require(rows.scales != nullptr && rows.scale_stride >= blocks,
-          "{}: expected rows of at least {} scales, got {}", name, blocks, rows.scale_stride);
-}
-
 int64_t RequireY(const TensorView& y, const WeightView& w) {
   const int64_t rows = y.rank() == 2 ? y.dim(0) : 0;
   RequireRows(rows);
@@ -200,6 +160,8 @@ void Validate(const QuantiseRowsArgs& args) {
   Require(args.x.rank() == 2, "x: expected 2 dimensions, got {}", args.x.rank());
   RequireDType("x", args.x, DType::kBf16);
   RequireRows(args.x.dim(0));
+  Require(args.x.dim(1) <= kMaxWidth, "x: expected at most {} inputs, got {}", kMaxWidth,
+          args.x.dim(1));
   RequireQuantised("to", args.to, args.x.dim(0), args.x.dim(1));
 }
 
@@ -225,10 +187,7 @@ void QuantiseRows(const QuantiseRowsArgs& args, const Stream& stream) {
   if (args.x.dim(0) == 0) return;
   LaunchQuantise({.x = reinterpret_cast<const uint16_t*>(FirstByte(args.x)),
                   .x_stride = args.x.stride(0),
-                  .codes = reinterpret_cast<uint8_t*>(args.to.codes),
-                  .code_stride = args.to.code_stride,
-                  .scales = args.to.scales,
-                  .scale_stride = args.to.scale_stride,
+                  .to = CodeRowsOf(args.to),
                   .rows = args.to.rows,
                   .inputs = static_cast<int32_t>(args.to.inputs),
                   .blocks = static_cast<int32_t>(ScaleBlocks(args.to.inputs))},

@@ -21,10 +21,10 @@
 
 #include "base/tensor_view.h"
 #include "base/units.h"
-#include "device/arena.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/gemm/gemm_tile.h"
 #include "kernels/gemm.h"
+#include "kernels/quantised_rows.h"
 
 namespace quire::cuda {
 
@@ -51,24 +51,6 @@ struct WeightView {
 WeightView DenseWeights(const Bf16* data, MatrixShape shape, int64_t count = 1);
 WeightView Fp8Weights(const Fp8E4m3* data, const float* scales, MatrixShape shape,
                       int64_t count = 1);
-
-// Rows of x as e4m3, with a scale for every 128 inputs of a row: x = scale * code.
-struct QuantisedRows {
-  Fp8E4m3* codes = nullptr;  // [rows, code_stride]: inputs, then zeros up to a multiple of 128
-  float* scales = nullptr;   // [rows, scale_stride]
-  int64_t rows = 0;
-  int64_t inputs = 0;
-  int64_t code_stride = 0;
-  int64_t scale_stride = 0;
-
-  bool empty() const { return codes == nullptr; }
-};
-
-// Takes the memory of up to `rows` rows from `carver`; empty from one that only counts.
-QuantisedRows TakeQuantisedRows(Carver& carver, int64_t rows, int64_t inputs);
-// The same memory for the first `rows` rows of `inputs` inputs; throws Error(kInvalidArgument) if it
-// was taken for fewer or narrower ones.
-QuantisedRows FirstRows(const QuantisedRows& memory, int64_t rows, int64_t inputs);
 
 // code = e4m3(x / scale), scale = max |x| / 448 of its 128 inputs. Zeros have scale 0.
 struct QuantiseRowsArgs {
@@ -118,8 +100,6 @@ ByteOffset WeightViewBytes(const WeightView& w);
 // For the ops that launch tiles: checks of weights, and the parts of params that views say.
 void RequireWeights(const char* name, const WeightView& w);
 void RequireSameWeights(const WeightView& up, const WeightView& gate);
-void RequireQuantised(const char* name, const QuantisedRows& rows, int64_t num_rows,
-                      int64_t inputs);
 // x or its codes have `rows` rows and fit w.
 void RequireX(const ConstTensorView& x, const QuantisedRows& x_codes, int64_t rows,
               const WeightView& w);

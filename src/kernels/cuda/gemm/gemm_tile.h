@@ -23,6 +23,7 @@
 
 #include "base/maths.h"
 #include "device/cuda/cuda.h"
+#include "kernels/quantised_rows.h"
 
 namespace quire::cuda {
 
@@ -132,7 +133,6 @@ struct TileParams {
 inline constexpr int32_t kMultiprocessors = 132;
 // More than any model has: what a CTA scans to find its rows stays below a microsecond.
 inline constexpr int32_t kMaxExperts = 1024;
-inline constexpr int32_t kScaleBlock = 128;
 // Portable clusters have at most 8 CTAs.
 inline constexpr int32_t kMaxSplits = 8;
 
