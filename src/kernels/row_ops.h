@@ -17,6 +17,7 @@
 #include <span>
 
 #include "base/tensor_view.h"
+#include "kernels/quantised_rows.h"
 
 namespace quire {
 
@@ -26,6 +27,7 @@ struct RmsNormArgs {
   float eps = 1e-6f;                   // finite, >= 0
   TensorView y = {};                   // [num_tokens, width] act; may be x
   float scale = 1.0f;
+  QuantisedRows codes = {};  // of y, besides, on a device; or none
 };
 
 struct LayerNormArgs {
@@ -52,6 +54,7 @@ struct RopeArgs {
 struct SiluMulArgs {
   ConstTensorView gate_up = {};  // [num_tokens, 2 * width] act
   TensorView y = {};             // [num_tokens, width] act; not in gate_up
+  QuantisedRows codes = {};      // of y, besides, on a device; or none
 };
 
 struct AddScaledArgs {

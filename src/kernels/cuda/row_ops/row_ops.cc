@@ -25,6 +25,14 @@ void RequireNorm(const char* name, std::span<const float> weight, float eps) {
           eps);
 }
 
+// Of rows that are written, or none.
+void RequireCodes(const char* name, const QuantisedRows& codes, const TensorView& rows) {
+  if (codes.empty()) return;
+  Require(rows.dtype() == DType::kBf16, "{}: expected rows of bf16, got {}", name,
+          DTypeName(rows.dtype()));
+  RequireQuantised(name, codes, rows.dim(0), rows.dim(1));
+}
+
 }  // namespace
 
 int SumThreads(int64_t width) {
@@ -46,11 +54,18 @@ void Validate(const AddRmsNormArgs& args) {
   RequireF32("add_rms_norm.hidden", args.hidden, {num_tokens, width});
   RequireShape("add_rms_norm.update", args.update, {num_tokens, width});
   RequireShape("add_rms_norm.normed", args.normed, {num_tokens, width});
+  RequireCodes("add_rms_norm.codes", args.codes, args.normed);
 }
 
 void ValidateOnDevice(const RmsNormArgs& args) {
   RequireNorm("rms_norm", args.weight, args.eps);
   Validate(args);
+  RequireCodes("rms_norm.codes", args.codes, args.y);
+}
+
+void ValidateOnDevice(const SiluMulArgs& args) {
+  Validate(args);
+  RequireCodes("silu_mul.codes", args.codes, args.y);
 }
 
 void ValidateOnDevice(const StepAngles& angles) {

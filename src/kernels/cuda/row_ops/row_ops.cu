@@ -7,6 +7,7 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/status.cuh"
 #include "kernels/cuda/row_ops/row_ops.h"
+#include "kernels/cuda/row_ops/row_ops_codes.cuh"
 #include "kernels/cuda/row_ops/row_ops_combine.cuh"
 #include "kernels/cuda/row_ops/row_ops_launch.cuh"
 #include "kernels/cuda/row_ops/row_ops_math.cuh"
@@ -87,17 +88,21 @@ __global__ void __launch_bounds__(kRopeWarps * 32)
 
 template <bool kVector, class TX, class TY>
 __global__ void __launch_bounds__(kCutThreads)
-    SiluMulKernel(Rows<const TX> gate_up, int64_t width, Rows<TY> y, LiveRows live) {
+    SiluMulKernel(Rows<const TX> gate_up, int64_t width, Rows<TY> y, CodeRows codes,
+                  LiveRows live) {
   TakeTurn();
   const int64_t row = blockIdx.x;
   const int64_t begin = CutBegin();
-  if (begin >= width || !IsLive(live, row)) return;
-  float gate[kGroup], up[kGroup];
-  LoadGroup<kVector>(gate_up[row], begin, width, gate);
-  LoadGroup<kVector>(gate_up[row] + width, begin, width, up);
+  if (!IsLive(live, row)) return;  // the whole CTA
+  float gate[kGroup] = {}, up[kGroup];
+  if (begin < width) {
+    LoadGroup<kVector>(gate_up[row], begin, width, gate);
+    LoadGroup<kVector>(gate_up[row] + width, begin, width, up);
 #pragma unroll
-  for (int i = 0; i < kGroup; ++i) gate[i] = __fmul_rn(Silu(gate[i]), up[i]);
-  StoreGroup<kVector>(gate, begin, width, y[row]);
+    for (int i = 0; i < kGroup; ++i) gate[i] = __fmul_rn(Silu(gate[i]), up[i]);
+    StoreGroup<kVector>(gate, begin, width, y[row]);
+  }
+  StoreCodes<kVector, TY>(gate, row, begin, width, codes);
 }
 
 template <bool kVector, class T>
@@ -198,7 +203,7 @@ void Rope(const RopeArgs& args, const Stream& stream, RowLaunch launch) {
 }
 
 void SiluMul(const SiluMulArgs& args, const Stream& stream, RowLaunch launch) {
-  Validate(args);
+  ValidateOnDevice(args);
   const int64_t width = args.y.dim(1);
   if (args.y.dim(0) == 0 || width == 0) return;
   WithElement(args.gate_up.dtype(), [&](auto x) {
@@ -208,7 +213,8 @@ void SiluMul(const SiluMulArgs& args, const Stream& stream, RowLaunch launch) {
         using TY = decltype(y);
         LaunchAhead("silu_mul", SiluMulKernel<decltype(vector)::value, TX, TY>,
                     {CutGrid(args.y.dim(0), width), kCutThreads}, stream,
-                    RowsOf<const TX>(args.gate_up), width, RowsOf<TY>(args.y), launch.live);
+                    RowsOf<const TX>(args.gate_up), width, RowsOf<TY>(args.y),
+                    CodeRowsOf(args.codes), launch.live);
       });
     });
   });

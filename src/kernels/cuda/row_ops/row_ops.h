@@ -13,7 +13,9 @@
 //   CombineAddRmsNorm  Combine, then AddRmsNorm of what it gives, in one launch
 //
 // Arithmetic is in f32 and in the order of kernels/row_ops.h, but for the sums of the norms, which
-// have a tree of their own (SumThreads); results that are bf16 are rounded once, to nearest even.
+// have a tree of their own (SumThreads); results that are bf16 are rounded once, to nearest even. Norms and
+// SiluMul write codes of such results, too, if they are given memory for them: those of QuantiseRows
+// (kernels/cuda/gemm/gemm.h), bit by bit.
 //
 // All spans and views are of device memory. Ops launch and return: errors of the arguments are thrown
 // before, what only the device can see is reported in the status word.
@@ -27,6 +29,7 @@
 #include "base/units.h"
 #include "device/cuda/cuda.h"
 #include "kernels/ops.h"
+#include "kernels/quantised_rows.h"
 #include "kernels/row_ops.h"
 
 namespace quire::cuda {
@@ -67,6 +70,7 @@ struct AddRmsNormArgs {
   std::span<const float> weight = {};  // [width], 1..kMaxNormWidth
   float eps = 1e-6f;                   // finite, >= 0
   TensorView normed = {};              // [num_tokens, width] bf16 or f32; not in hidden or update
+  QuantisedRows codes = {};            // of normed, which is bf16; or none
 };
 
 // Throw Error(kInvalidArgument) naming the argument, the expected and the actual value. They read no
@@ -74,6 +78,7 @@ struct AddRmsNormArgs {
 void Validate(const EmbedRowsArgs& args);
 void Validate(const AddRmsNormArgs& args);
 void ValidateOnDevice(const RmsNormArgs& args);
+void ValidateOnDevice(const SiluMulArgs& args);
 void ValidateOnDevice(const StepAngles& angles);
 void Validate(const CombineArgs& combine, const AddRmsNormArgs& norm);
 
@@ -92,7 +97,7 @@ void CopyRows(const CopyRowsArgs& args, const Stream& stream);
 // A row_of outside is reported (kExpert) and adds nothing.
 void Combine(const CombineArgs& args, const Stream& stream, RowLaunch launch = {});
 
-// Combine and then AddRmsNorm: the same bits in norm.hidden and norm.normed. `combine.y` is
+// Combine and then AddRmsNorm: the same bits in norm.hidden, norm.normed and norm.codes. `combine.y` is
 // `norm.update`, in bf16; what lies there is neither read nor written.
 void CombineAddRmsNorm(const CombineArgs& combine, const AddRmsNormArgs& norm, const Stream& stream,
                        RowLaunch launch = {});

@@ -5,6 +5,7 @@
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/row_ops/row_ops.h"
+#include "kernels/cuda/row_ops/row_ops_codes.cuh"
 #include "kernels/cuda/row_ops/row_ops_combine.cuh"
 #include "kernels/cuda/row_ops/row_ops_launch.cuh"
 #include "kernels/cuda/row_ops/row_ops_math.cuh"
@@ -34,13 +35,13 @@ __device__ void LoadHeld(const T* row, int64_t width, float (&held)[kGroups][kGr
   }
 }
 
-// Squares a thread's values, adds them over the CTA and writes the row's norm. What is past the end
-// of the row is 0 in `held`, and adds nothing. The weights were loaded with the row, so that nobody
-// waits for them behind the sum.
+// Squares a thread's values, adds them over the CTA and writes the row's norm, and its codes if they are
+// wanted. What is past the end of the row is 0 in `held`, and adds nothing. The weights were loaded with
+// the row, so that nobody waits for them behind the sum.
 template <bool kVector, int kGroups, class T>
 __device__ void NormHeld(const float (&held)[kGroups][kGroup],
-                         const float (&weight)[kGroups][kGroup], float eps, int64_t width, T* to,
-                         float scale = 1.0f) {
+                         const float (&weight)[kGroups][kGroup], float eps, int64_t row,
+                         int64_t width, Rows<T> to, const CodeRows& codes, float scale = 1.0f) {
   __shared__ float scratch[32];
   float squares = 0.0f;
 #pragma unroll
@@ -53,33 +54,34 @@ __device__ void NormHeld(const float (&held)[kGroups][kGroup],
   const float factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
 #pragma unroll
   for (int i = 0; i < kGroups; ++i) {
-    if (HeldBegin(i) >= width) break;
+    const int64_t begin = HeldBegin(i);
     float v[kGroup];
 #pragma unroll
     for (int j = 0; j < kGroup; ++j) {
       v[j] = __fmul_rn(__fmul_rn(__fmul_rn(held[i][j], factor), weight[i][j]), scale);
     }
-    StoreGroup<kVector>(v, HeldBegin(i), width, to);
+    if (begin < width) StoreGroup<kVector>(v, begin, width, to[row]);
+    StoreCodes<kVector, T>(v, row, begin, width, codes);
   }
 }
 
 template <bool kVector, class TX, class TY>
 __global__ void __launch_bounds__(kMaxSumThreads)
     RmsNormKernel(Rows<const TX> x, const float* weight, float eps, int64_t width, Rows<TY> y,
-                  float scale, LiveRows live) {
+                  float scale, CodeRows codes, LiveRows live) {
   TakeTurn();
   const int64_t row = blockIdx.x;
   if (!IsLive(live, row)) return;  // the whole CTA
   Held held = {}, weights = {};
   LoadHeld<kVector>(x[row], width, held);
   LoadHeld<kVector>(weight, width, weights);
-  NormHeld<kVector>(held, weights, eps, width, y[row], scale);
+  NormHeld<kVector>(held, weights, eps, row, width, y, codes, scale);
 }
 
 template <bool kVector, class TU, class TY>
 __global__ void __launch_bounds__(kMaxSumThreads)
     AddRmsNormKernel(Rows<float> hidden, Rows<const TU> update, float scale, const float* weight,
-                     float eps, int64_t width, Rows<TY> normed, LiveRows live) {
+                     float eps, int64_t width, Rows<TY> normed, CodeRows codes, LiveRows live) {
   TakeTurn();
   const int64_t row = blockIdx.x;
   if (!IsLive(live, row)) return;  // the whole CTA
@@ -96,7 +98,7 @@ __global__ void __launch_bounds__(kMaxSumThreads)
     for (int j = 0; j < kGroup; ++j) held[i][j] = __fmaf_rn(scale, more[j], held[i][j]);
     StoreGroup<kVector>(held[i], begin, width, hidden[row]);
   }
-  NormHeld<kVector>(held, weights, eps, width, normed[row]);
+  NormHeld<kVector>(held, weights, eps, row, width, normed, codes);
 }
 
 // How a row of some width is combined and normed: the fewer threads, the more registers each has for
@@ -117,7 +119,7 @@ template <bool kVector, class Row, class TX, class TY>
 __global__ void __launch_bounds__(Row::kThreads)
     CombineAddRmsNormKernel(CombineParts<TX> parts, Rows<float> hidden, float scale,
                             const float* weight, float eps, int64_t width, Rows<TY> normed,
-                            LiveRows live) {
+                            CodeRows codes, LiveRows live) {
   TakeTurn();
   const int64_t row = blockIdx.x;
   if (!IsLive(live, row)) return;  // the whole CTA
@@ -139,7 +141,7 @@ __global__ void __launch_bounds__(Row::kThreads)
     }
     StoreGroup<kVector>(held[i], begin, width, hidden[row]);
   }
-  NormHeld<kVector>(held, weights, eps, width, normed[row]);
+  NormHeld<kVector>(held, weights, eps, row, width, normed, codes);
 }
 
 // fn(Row()) with the narrowest that takes the width.
@@ -176,7 +178,8 @@ void AddRmsNorm(const AddRmsNormArgs& args, const Stream& stream, RowLaunch laun
         LaunchAhead("add_rms_norm", AddRmsNormKernel<decltype(vector)::value, TU, TY>,
                     {static_cast<unsigned>(num_rows), SumThreads(width)}, stream,
                     RowsOf<float>(args.hidden), RowsOf<const TU>(args.update), args.scale,
-                    args.weight.data(), args.eps, width, RowsOf<TY>(args.normed), launch.live);
+                    args.weight.data(), args.eps, width, RowsOf<TY>(args.normed),
+                    CodeRowsOf(args.codes), launch.live);
       });
     });
   });
@@ -201,7 +204,8 @@ void CombineAddRmsNorm(const CombineArgs& combine, const AddRmsNormArgs& norm, c
                       CombineAddRmsNormKernel<decltype(vector)::value, decltype(row), TX, TY>,
                       {static_cast<unsigned>(num_rows), SumThreads(width)}, stream,
                       PartsOf<TX>(combine, launch.status), RowsOf<float>(norm.hidden), norm.scale,
-                      norm.weight.data(), norm.eps, width, RowsOf<TY>(norm.normed), launch.live);
+                      norm.weight.data(), norm.eps, width, RowsOf<TY>(norm.normed),
+                      CodeRowsOf(norm.codes), launch.live);
         });
       });
     });
@@ -223,7 +227,7 @@ void RmsNorm(const RmsNormArgs& args, const Stream& stream, RowLaunch launch) {
         LaunchAhead("rms_norm", RmsNormKernel<decltype(vector)::value, TX, TY>,
                     {static_cast<unsigned>(num_rows), SumThreads(width)}, stream,
                     RowsOf<const TX>(args.x), args.weight.data(), args.eps, width,
-                    RowsOf<TY>(args.y), args.scale, launch.live);
+                    RowsOf<TY>(args.y), args.scale, CodeRowsOf(args.codes), launch.live);
       });
     });
   });
