@@ -23,6 +23,7 @@
 #include "base/units.h"
 #include "kernels/mha_prefill.h"
 #include "kernels/mla_attention.h"
+#include "kernels/quantised_rows.h"
 #include "kernels/row_ops.h"
 #include "kernels/select_keys.h"
 #include "kernels/sparse_attention.h"
@@ -42,7 +43,7 @@ struct OpLimits {
   WorkShape work = {};
   MlaShape attention = {};
   int64_t hidden_size = 0;
-  int64_t widest_input = 0;       // of any product with block scales
+  int64_t widest_input = 0;  // of any product with block scales, where its codes are yet to be made
   int64_t widest_side_input = 0;  // the same, of products between Fork and Join
   bool has_block_scales = false;  // some weights are kFp8Block
   RouteShape route = {};
@@ -96,10 +97,31 @@ struct StepAngles {
   }
 };
 
+// Rows that products read, and the same rows as e4m3 if the op that wrote them was given memory for codes:
+// products of codes multiply these then, and make none of their own. An op that overwrites the rows alone
+// leaves codes of what was there, so both are given on together, by whoever wrote both.
+struct ProductInput {
+  ProductInput() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  ProductInput(const ConstTensorView& view, const QuantisedRows& codes_of_view = {})
+      : rows(view), codes(codes_of_view) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  ProductInput(const TensorView& view, const QuantisedRows& codes_of_view = {})
+      : ProductInput(ConstTensorView(view), codes_of_view) {}
+
+  ProductInput FirstRows(int64_t count) const {
+    return {rows.FirstRows(count),
+            codes.empty() ? codes : quire::FirstRows(codes, count, codes.inputs)};
+  }
+
+  ConstTensorView rows = {};  // [num_rows, inputs] of activation(), any row stride
+  QuantisedRows codes = {};
+};
+
 // y = x w^T + bias. With w.count > 1 there are as many products: x and y are the first one's, and the
 // next one's begin x_step and y_step elements on: heads are columns of wider rows.
 struct ProductArgs {
-  ConstTensorView x = {};  // [num_rows, inputs] of activation(), any row stride
+  ProductInput x = {};
   Weight w = {};
   TensorView y = {};                 // [num_rows, outputs] of activation() or f32; overlaps no x
   std::span<const float> bias = {};  // [outputs], or empty; w.count of 1 only
@@ -109,10 +131,11 @@ struct ProductArgs {
 
 // y = silu(x gate^T) * (x up^T).
 struct GateUpArgs {
-  ConstTensorView x = {};  // [num_rows, inputs] of activation()
+  ProductInput x = {};
   Weight gate = {}, up = {};
-  TensorView gate_up = {};  // [num_rows, 2 * outputs] of activation(), for the two products
-  TensorView y = {};        // [num_rows, outputs] of activation(); overlaps neither
+  TensorView gate_up = {};   // [num_rows, 2 * outputs] of activation(), for the two products
+  TensorView y = {};         // [num_rows, outputs] of activation(); overlaps neither
+  QuantisedRows codes = {};  // of y, besides, on a device; or none
 };
 
 // A layer's new cache rows: row of slots[t] <- [norm(c) | rotate(k)] of [c | k] = kv[t]. The rows of
@@ -148,7 +171,7 @@ struct WriteIndexKeysArgs {
 // y = down(silu(gate(x)) * up(x)) of every chosen expert. Of several ranks each has some experts, or of
 // all of them some of the width and of the outputs.
 struct ExpertsArgs {
-  ConstTensorView x = {};  // [num_tokens, hidden] of activation()
+  ProductInput x = {};  // [num_tokens, hidden]
   RouteShape shape = {};
   Weight router = {};
   std::span<const float> router_bias = {};  // [num_experts], or empty
@@ -185,7 +208,8 @@ struct AddNormArgs {
   AddArgs add = {};
   std::span<const float> weight = {};  // [width]
   float eps = 1e-6f;
-  TensorView normed = {};  // [num_tokens, width] of activation()
+  TensorView normed = {};    // [num_tokens, width] of activation()
+  QuantisedRows codes = {};  // of normed, besides, on a device; or none
 };
 
 // y[i] = x[rows[i]]. On a device a row that x does not have is reported, and row 0 stands in.
@@ -233,7 +257,7 @@ class Ops {
         {.x = args.x, .w = args.gate, .y = args.gate_up.Columns(0, width)},
         {.x = args.x, .w = args.up, .y = args.gate_up.Columns(width, width)}};
     Matmul(products);
-    SiluMul({.gate_up = args.gate_up, .y = args.y});
+    SiluMul({.gate_up = args.gate_up, .y = args.y, .codes = args.codes});
   }
   // Route, sort, gate, up, silu, down. `shared` of what it returns is empty.
   virtual ExpertRows Experts(const ExpertsArgs& args) = 0;

@@ -51,9 +51,8 @@ void ForwardDraft(const Model& model, const DraftArgs& args, Ops& ops) {
   const LayerStores stores{.latent = rows.stores[0],
                            .index_keys = model.config().indexer ? &rows.stores[1] : nullptr};
   if (args.keys_alone) {
-    const TensorView normed = rows.buffers.normed.FirstRows(std::ssize(rows.tokens));
-    pass.AddNorm({}, weights.layer.attention_norm, normed);
-    pass.WriteKeys(weights.layer.attention, stores, normed, ops);
+    const ProductInput input = pass.NormInput({}, weights.layer.attention_norm);
+    pass.WriteKeys(weights.layer.attention, stores, input, ops);
     return;
   }
   int32_t* const experts_used = rows.experts_used.empty() ? nullptr : rows.experts_used.data();

@@ -90,6 +90,15 @@ ForwardBuffers LayOutForward(const ModelConfig& config, const StepCapacity& capa
   buffers.gate_up = take(activation, 2 * OwnMlpWidth(config));
   buffers.activated = take(activation, MlpWidth(config));
   buffers.shared = take(activation, config.moe.shared_width > 0 ? config.hidden_size : 0);
+  if (config.fp8_blocks && activation == DType::kBf16) {
+    const auto take_codes = [&](int64_t width) {
+      return width > 0 ? TakeQuantisedRows(carver, capacity.query_tokens.raw(), width)
+                       : QuantisedRows();
+    };
+    buffers.normed_codes = take_codes(config.hidden_size);
+    buffers.q_down_codes = take_codes(config.q_lora_rank);
+    buffers.activated_codes = take_codes(MlpWidth(config));
+  }
   buffers.indexer = LayOutIndexer(config, capacity, activation, carver);
   if (config.drafts) buffers.joined = take(activation, 2 * config.hidden_size);
   return buffers;

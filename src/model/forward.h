@@ -20,6 +20,7 @@
 #include "kernels/mha_prefill.h"
 #include "kernels/mla_attention.h"
 #include "kernels/ops.h"
+#include "kernels/quantised_rows.h"
 #include "model/config.h"
 #include "model/indexer.h"
 #include "model/rope_table.h"
@@ -53,6 +54,10 @@ struct ForwardBuffers {
   TensorView gate_up = {};     // [tokens, 2 * own width] act, of the dense or shared MLP
   TensorView activated = {};   // [tokens, width] act
   TensorView shared = {};      // [tokens, hidden] act, of the shared experts
+  // Codes of such rows, with bf16 activations and weights that have block scales; or empty.
+  QuantisedRows normed_codes = {};
+  QuantisedRows q_down_codes = {};
+  QuantisedRows activated_codes = {};
   IndexerBuffers indexer = {};
   TensorView joined = {};  // [tokens, 2 * hidden] act: what a draft layer begins with; or empty
 };

@@ -45,7 +45,7 @@ IndexerStep MakeIndexerStep(const ModelConfig& config, const Plan& plan,
 }
 
 void WriteIndexKeys(const IndexerStep& step, const IndexerWeights& weights, const KvStore& store,
-                    ConstTensorView normed, Ops& ops) {
+                    const ProductInput& normed, Ops& ops) {
   ops.Matmul({.x = normed, .w = weights.key, .y = step.key});
   ops.WriteIndexKeys({.store = store,
                       .slots = step.slots,
@@ -57,8 +57,8 @@ void WriteIndexKeys(const IndexerStep& step, const IndexerWeights& weights, cons
 }
 
 void MakeIndexQueries(const IndexerStep& step, const IndexerWeights& weights,
-                      ConstTensorView normed, ConstTensorView q_down, Ops& ops) {
-  const int64_t num_tokens = normed.dim(0);
+                      const ProductInput& normed, const ProductInput& q_down, Ops& ops) {
+  const int64_t num_tokens = normed.rows.dim(0);
   const TensorView q = step.q.FirstRows(num_tokens), gates = step.gates.FirstRows(num_tokens);
   const std::array products{ProductArgs{.x = q_down, .w = weights.q_up, .y = q},
                             ProductArgs{.x = normed, .w = weights.gate, .y = gates}};

@@ -52,12 +52,12 @@ IndexerStep MakeIndexerStep(const ModelConfig& config, const Plan& plan,
 
 // The tokens' own index keys, to the store. `normed` is the layer's normed input.
 void WriteIndexKeys(const IndexerStep& step, const IndexerWeights& weights, const KvStore& store,
-                    ConstTensorView normed, Ops& ops);
+                    const ProductInput& normed, Ops& ops);
 
 // Queries and gates of the step's first tokens, of which `normed` is the layer's normed input and `q_down`
 // its normed query latent.
 void MakeIndexQueries(const IndexerStep& step, const IndexerWeights& weights,
-                      ConstTensorView normed, ConstTensorView q_down, Ops& ops);
+                      const ProductInput& normed, const ProductInput& q_down, Ops& ops);
 
 // Leaves the choice in step.chosen. The keys are written, the queries made.
 void ChooseKeys(const IndexerStep& step, const KvStore& store, Ops& ops);

@@ -45,17 +45,16 @@ TensorView LayerPass::Own(const TensorView& whole) const {
 
 Update LayerPass::Layer(const LayerWeights& layer, const LayerStores& stores, const Update& before,
                         int32_t* experts_used) const {
-  AddNorm(before, layer.attention_norm, normed_);
-  return LayerOf(layer, stores, normed_, experts_used);
+  return LayerOf(layer, stores, NormInput(before, layer.attention_norm), experts_used);
 }
 
 Update LayerPass::LayerOf(const LayerWeights& layer, const LayerStores& stores,
-                          ConstTensorView input, int32_t* experts_used) const {
+                          const ProductInput& input, int32_t* experts_used) const {
   Attention(layer.attention, stores, input);
-  AddNorm(update_, layer.mlp_norm, normed_);
+  const ProductInput normed = NormInput(update_, layer.mlp_norm);
   ops_.Mark(ForwardPart::kProjections);
   const Update update =
-      layer.kind == LayerKind::kDense ? Dense(layer) : Experts(layer, experts_used);
+      layer.kind == LayerKind::kDense ? Dense(layer, normed) : Experts(layer, normed, experts_used);
   ops_.Mark(ForwardPart::kMlp);
   return update;
 }
@@ -67,30 +66,37 @@ AddArgs LayerPass::Adding(const Update& update) const {
           .scratch = update_};
 }
 
-void LayerPass::AddNorm(const Update& update, std::span<const float> weight,
-                        TensorView normed) const {
+void LayerPass::AddNorm(const Update& update, std::span<const float> weight, TensorView normed,
+                        const QuantisedRows& codes) const {
   ops_.AddNorm({.add = Adding(update),
                 .weight = weight,
                 .eps = static_cast<float>(config_.norm_eps),
-                .normed = normed});
+                .normed = normed,
+                .codes = codes});
+}
+
+ProductInput LayerPass::NormInput(const Update& update, std::span<const float> weight) const {
+  const QuantisedRows codes = Codes(args_.buffers.normed_codes, config_.hidden_size);
+  AddNorm(update, weight, normed_, codes);
+  return {normed_, codes};
 }
 
 // ---- Attention ----
 
 void LayerPass::Attention(const AttentionWeights& weights, const LayerStores& stores,
-                          ConstTensorView input) const {
+                          const ProductInput& input) const {
   const ForwardBuffers& buffers = args_.buffers;
   const Share heads = config_.own_heads();
   const TensorView q_latent = Rows(buffers.q_latent).Parts(heads.count);
   const bool chooses = args_.chooses && stores.index_keys != nullptr;
   Ops& beside = ops_.Fork();
   WriteKeys(weights, stores, input, beside);
-  Queries(weights, input);
+  const ProductInput q_down = Queries(weights, input);
   QueriesToLatent(weights, q_latent);
   if (chooses) {
     // Sequences that are expanded see no more keys than are chosen: they choose nothing.
     MakeIndexQueries(*indexer_, weights.indexer, input.FirstRows(num_latent_),
-                     buffers.q_down.FirstRows(num_latent_), ops_);
+                     q_down.FirstRows(num_latent_), ops_);
   }
   ops_.Join();
   ops_.Mark(ForwardPart::kProjections);
@@ -160,14 +166,14 @@ void LayerPass::AttendExpanded(const AttentionWeights& weights, const KvStore& s
 }
 
 void LayerPass::WriteKeys(const AttentionWeights& weights, const LayerStores& stores,
-                          ConstTensorView input, Ops& ops) const {
+                          const ProductInput& input, Ops& ops) const {
   KeysAndValues(weights, stores.latent, input, ops);
   if (stores.index_keys == nullptr) return;
   WriteIndexKeys(*indexer_, weights.indexer, *stores.index_keys, input, ops);
 }
 
 void LayerPass::KeysAndValues(const AttentionWeights& weights, const KvStore& store,
-                              ConstTensorView input, Ops& ops) const {
+                              const ProductInput& input, Ops& ops) const {
   const TensorView kv = Rows(args_.buffers.kv);
   ops.Matmul({.x = input, .w = weights.kv_down, .y = kv, .bias = weights.kv_down_bias});
   ops.WriteKv({.store = store,
@@ -178,19 +184,22 @@ void LayerPass::KeysAndValues(const AttentionWeights& weights, const KvStore& st
                .angles = angles_});
 }
 
-void LayerPass::Queries(const AttentionWeights& weights, ConstTensorView input) const {
+ProductInput LayerPass::Queries(const AttentionWeights& weights, const ProductInput& input) const {
   const TensorView q = Rows(args_.buffers.q);
   if (weights.q_down.empty()) {
     ops_.Matmul({.x = input, .w = weights.q_up, .y = q});
-    return;
+    return {};
   }
   const TensorView q_down = Rows(args_.buffers.q_down);
   ops_.Matmul({.x = input, .w = weights.q_down, .y = q_down, .bias = weights.q_down_bias});
+  const ProductInput normed(q_down, Codes(args_.buffers.q_down_codes, config_.q_lora_rank));
   ops_.Norm({.x = q_down,
              .weight = weights.q_norm,
              .eps = static_cast<float>(config_.latent_norm_eps),
-             .y = q_down});
-  ops_.Matmul({.x = q_down, .w = weights.q_up, .y = q});
+             .y = q_down,
+             .codes = normed.codes});
+  ops_.Matmul({.x = normed, .w = weights.q_up, .y = q});
+  return normed;
 }
 
 void LayerPass::QueriesToLatent(const AttentionWeights& weights, TensorView q_latent) const {
@@ -208,30 +217,36 @@ void LayerPass::QueriesToLatent(const AttentionWeights& weights, TensorView q_la
 
 // ---- MLPs ----
 
-Update LayerPass::Dense(const LayerWeights& layer) const {
-  Mlp(layer.mlp, config_.dense_width, Own(update_), ops_);
+Update LayerPass::Dense(const LayerWeights& layer, const ProductInput& input) const {
+  Mlp(layer.mlp, input, config_.dense_width, Own(update_), ops_);
   Gather(update_);
   return update_;
 }
 
-void LayerPass::Mlp(const MlpWeights& weights, int64_t width, TensorView y, Ops& ops) const {
+void LayerPass::Mlp(const MlpWeights& weights, const ProductInput& input, int64_t width,
+                    TensorView y, Ops& ops) const {
   const int64_t own = config_.Own(width).count;
   const TensorView gate_up = Rows(args_.buffers.gate_up, 2 * own);
   const TensorView activated = Rows(args_.buffers.activated, width);
-  ops.GateUp({.x = normed_,
+  // Rows that other ranks have parts of are gathered without codes.
+  const QuantisedRows codes =
+      own == width ? Codes(args_.buffers.activated_codes, width) : QuantisedRows();
+  ops.GateUp({.x = input,
               .gate = weights.gate,
               .up = weights.up,
               .gate_up = gate_up,
-              .y = Own(activated)});
+              .y = Own(activated),
+              .codes = codes});
   Gather(activated, ops);
-  ops.Matmul({.x = activated, .w = weights.down, .y = y});
+  ops.Matmul({.x = {activated, codes}, .w = weights.down, .y = y});
 }
 
-Update LayerPass::Experts(const LayerWeights& layer, int32_t* used) const {
+Update LayerPass::Experts(const LayerWeights& layer, const ProductInput& input,
+                          int32_t* used) const {
   const bool has_shared = config_.moe.shared_width > 0;
   const TensorView shared = has_shared ? Own(Rows(args_.buffers.shared)) : TensorView();
-  if (has_shared) Mlp(layer.mlp, config_.moe.shared_width, shared, ops_.Fork());
-  ExpertRows rows = ops_.Experts({.x = normed_,
+  if (has_shared) Mlp(layer.mlp, input, config_.moe.shared_width, shared, ops_.Fork());
+  ExpertRows rows = ops_.Experts({.x = input,
                                   .shape = config_.moe.route,
                                   .router = layer.router,
                                   .router_bias = layer.router_bias,

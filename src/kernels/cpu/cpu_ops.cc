@@ -131,7 +131,7 @@ void CpuOps::Matmul(std::span<const ProductArgs> products) {
     for (int64_t i = 0; i < product.w.count; ++i) {
       QUIRE_CHECK(count < scratch_.products.size(), "more than {} products at once",
                   scratch_.products.size());
-      scratch_.products[count++] = {.x = product.x.Shifted(i * product.x_step),
+      scratch_.products[count++] = {.x = product.x.rows.Shifted(i * product.x_step),
                                     .w = MatrixOf(product.w, i),
                                     .y = product.y.Shifted(i * product.y_step),
                                     .bias = product.bias};
@@ -213,16 +213,16 @@ ExpertRows CpuOps::Experts(const ExpertsArgs& args) {
                       .offsets = home.offsets.subspan(static_cast<size_t>(args.first_expert))});
     if (args.gate.count < args.shape.num_experts) GatherExperts(args);
   }
-  const int64_t num_choices = args.x.dim(0) * args.shape.top_k;
+  const int64_t num_choices = args.x.rows.dim(0) * args.shape.top_k;
   return {.rows = scratch_.expert_rows.FirstRows(num_choices).Columns(0, args.down.shape.outputs),
           .row_of = scratch_.route_rows.first(static_cast<size_t>(num_choices)),
           .weights = scratch_.route_weights.first(static_cast<size_t>(num_choices))};
 }
 
 void CpuOps::Route(const ExpertsArgs& args) {
-  const TensorView logits = scratch_.route_logits.FirstRows(args.x.dim(0));
+  const TensorView logits = scratch_.route_logits.FirstRows(args.x.rows.dim(0));
   Matmul(ProductArgs{.x = args.x, .w = args.router, .y = logits});
-  const auto num_choices = static_cast<size_t>(args.x.dim(0) * args.shape.top_k);
+  const auto num_choices = static_cast<size_t>(args.x.rows.dim(0) * args.shape.top_k);
   cpu::Route({.shape = args.shape,
               .logits = logits,
               .bias = args.router_bias,
@@ -234,7 +234,7 @@ void CpuOps::Route(const ExpertsArgs& args) {
 // Gives every choice a row, rows of one expert together and in the order of tokens, and copies the
 // tokens there.
 void CpuOps::SortByExpert(const ExpertsArgs& args) {
-  const int64_t num_choices = args.x.dim(0) * args.shape.top_k;
+  const int64_t num_choices = args.x.rows.dim(0) * args.shape.top_k;
   const std::span<int32_t> offsets = scratch_.expert_offsets;
   const auto expert_of = [&](int64_t choice) {
     return static_cast<size_t>(scratch_.route_experts[static_cast<size_t>(choice)]);
@@ -254,14 +254,14 @@ void CpuOps::SortByExpert(const ExpertsArgs& args) {
   offsets[0] = 0;
   ForEachRow(num_choices, executor_, [&](int64_t i) {
     const int32_t row = scratch_.route_rows[static_cast<size_t>(i)];
-    std::copy_n(args.x.Row<float>(i / args.shape.top_k), args.x.dim(1),
+    std::copy_n(args.x.rows.Row<float>(i / args.shape.top_k), args.x.rows.dim(1),
                 scratch_.expert_rows.Row<float>(row));
   });
 }
 
 // rows = down(silu(gate(rows)) * up(rows)), each by its own expert.
 void CpuOps::RunExperts(const ExpertsArgs& args, const SortedRows& sorted) {
-  const int64_t num_choices = args.x.dim(0) * args.shape.top_k;
+  const int64_t num_choices = args.x.rows.dim(0) * args.shape.top_k;
   const int64_t width = args.gate.shape.outputs;
   const bool is_cut = width < args.down.shape.inputs;
   const int64_t first_column = is_cut ? Own(args.down.shape.inputs, args.width_unit).first : 0;
@@ -311,7 +311,7 @@ void CpuOps::GatherExperts(const ExpertsArgs& args) {
     shares_[static_cast<size_t>(rank)] = {.first = first * rows.dim(1),
                                           .count = (end - first) * rows.dim(1)};
   }
-  const int64_t num_choices = args.x.dim(0) * args.shape.top_k;
+  const int64_t num_choices = args.x.rows.dim(0) * args.shape.top_k;
   ranks_->AllGather(TensorView(rows.Address<float>(), {1, num_choices * rows.dim(1)}), shares_);
 }
 

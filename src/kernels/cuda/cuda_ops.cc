@@ -38,7 +38,7 @@ bool IsBehind(const Weight& first, const Weight& second) {
 std::optional<ProductArgs> Joined(const ProductArgs& first, const ProductArgs& second) {
   const int64_t outputs = first.w.shape.outputs + second.w.shape.outputs;
   const bool are_one =
-      IsSameView(first.x, second.x) && first.bias.empty() && second.bias.empty() &&
+      IsSameView(first.x.rows, second.x.rows) && first.bias.empty() && second.bias.empty() &&
       IsBehind(first.w, second.w) && first.y.dtype() == second.y.dtype() &&
       first.y.stride(0) == second.y.stride(0) && first.y.stride(0) >= outputs &&
       second.y.data() == first.y.data() + first.w.shape.outputs * DTypeBytes(first.y.dtype());
@@ -69,7 +69,7 @@ void ForEachJoined(std::span<const ProductArgs> products, Fn fn) {
 }
 
 GemmArgs GemmOf(const ProductArgs& product) {
-  return {.x = product.x,
+  return {.x = product.x.rows,
           .w = ViewOf(product.w),
           .y = product.y,
           .x_step = product.x_step,
@@ -79,7 +79,7 @@ GemmArgs GemmOf(const ProductArgs& product) {
 
 // The logits that choose experts.
 ProductArgs RouterOf(const ExpertsArgs& args, const OpScratch& scratch) {
-  return {.x = args.x, .w = args.router, .y = scratch.route_logits.FirstRows(args.x.dim(0))};
+  return {.x = args.x, .w = args.router, .y = scratch.route_logits.FirstRows(args.x.rows.dim(0))};
 }
 
 RopeArgs RopeOf(const RotateArgs& args) {
@@ -208,14 +208,19 @@ void CudaOps::AddNorm(const AddNormArgs& args) {
                       .scale = args.add.scale,
                       .weight = args.weight,
                       .eps = args.eps,
-                      .normed = args.normed};
+                      .normed = args.normed,
+                      .codes = args.codes};
   if (const auto* rows = std::get_if<ConstTensorView>(&args.add.update)) {
     norm.update = *rows;
     AddRmsNorm(norm, *lane_.stream, LiveLaunch());
   } else if (const auto* experts = std::get_if<ExpertRows>(&args.add.update)) {
     CombineAddRmsNorm(CombineOf(*experts, args.add.scratch), norm, *lane_.stream, LiveLaunch());
   } else {
-    RmsNorm({.x = norm.hidden, .weight = norm.weight, .eps = norm.eps, .y = norm.normed},
+    RmsNorm({.x = norm.hidden,
+             .weight = norm.weight,
+             .eps = norm.eps,
+             .y = norm.normed,
+             .codes = norm.codes},
             *lane_.stream, LiveLaunch());
   }
 }
@@ -225,13 +230,15 @@ void CudaOps::Matmul(std::span<const ProductArgs> products) {
   ForEachJoined(products, [&](const ProductArgs& product) {
     GemmArgs gemm = GemmOf(product);
     if (gemm.w.format == WeightFormat::kFp8Block) {
-      const QuantisedRows codes = FirstRows(lane_.codes, gemm.x.dim(0), gemm.x.dim(1));
-      if (quantised.empty() || !IsSameView(quantised, gemm.x)) {
-        QuantiseRows({.x = gemm.x, .to = codes}, *lane_.stream);
-        quantised = gemm.x;
+      gemm.x_codes = product.x.codes;
+      if (gemm.x_codes.empty()) {
+        gemm.x_codes = FirstRows(lane_.codes, gemm.x.dim(0), gemm.x.dim(1));
+        if (quantised.empty() || !IsSameView(quantised, gemm.x)) {
+          QuantiseRows({.x = gemm.x, .to = gemm.x_codes}, *lane_.stream);
+          quantised = gemm.x;
+        }
       }
       gemm.x = {};
-      gemm.x_codes = codes;
     }
     device_.gemms.Gemm(gemm, *lane_.stream, lane_.gemms);
   });
@@ -290,9 +297,11 @@ void CudaOps::AttendChosen(const SparseAttentionArgs& args) {
 void CudaOps::SiluMul(const SiluMulArgs& args) { cuda::SiluMul(args, *lane_.stream, Launch()); }
 
 void CudaOps::GateUp(const GateUpArgs& args) {
-  const GemmArgs gemm{.x = args.x, .w = ViewOf(args.gate), .up = ViewOf(args.up), .y = args.y};
+  const GemmArgs gemm{.x = args.x.rows, .w = ViewOf(args.gate), .up = ViewOf(args.up), .y = args.y};
   if (!device_.gemms.TakesGate(gemm)) return Ops::GateUp(args);
   device_.gemms.Gemm(gemm, *lane_.stream, lane_.gemms);
+  // Of a model whose down alone has scales.
+  if (!args.codes.empty()) QuantiseRows({.x = args.y, .to = args.codes}, *lane_.stream);
 }
 
 // Of several ranks, with experts cut by their width, each has some of the columns: rows of those alone.
@@ -302,11 +311,11 @@ TensorView CudaOps::ExpertOut(const ExpertsArgs& args, int64_t num_choices) cons
 }
 
 ExpertRows CudaOps::Experts(const ExpertsArgs& args) {
-  const auto own = static_cast<size_t>(args.x.dim(0) * args.shape.top_k);
+  const auto own = static_cast<size_t>(args.x.rows.dim(0) * args.shape.top_k);
   const size_t first = has_own_tokens() ? own * static_cast<size_t>(device_.ranks->rank()) : 0;
   const size_t all = has_own_tokens() ? own * static_cast<size_t>(device_.ranks->size()) : own;
   const RouteArgs route{.shape = args.shape,
-                        .logits = scratch_.route_logits.FirstRows(args.x.dim(0)),
+                        .logits = scratch_.route_logits.FirstRows(args.x.rows.dim(0)),
                         .bias = args.router_bias,
                         .experts = scratch_.route_experts.subspan(first, own),
                         .weights = scratch_.route_weights.first(own)};
@@ -319,7 +328,7 @@ ExpertRows CudaOps::Experts(const ExpertsArgs& args) {
           .weights = scratch_.route_weights.first(own)};
 }
 
-ConstTensorView CudaOps::Choose(const ExpertsArgs& args, const RouteArgs& route, size_t all) {
+ProductInput CudaOps::Choose(const ExpertsArgs& args, const RouteArgs& route, size_t all) {
   SortByExpertArgs sort{.num_experts = args.shape.num_experts,
                         .top_k = args.shape.top_k,
                         .experts = scratch_.route_experts.first(all),
@@ -332,10 +341,10 @@ ConstTensorView CudaOps::Choose(const ExpertsArgs& args, const RouteArgs& route,
                         .status = device_.status};
   const WeightView router = ViewOf(args.router);
   const RouterOrder order = device_.gemms.is_exact() ? RouterOrder::kTiles : RouterOrder::kOwn;
-  if (!has_own_tokens() && RouterTakes(args.x, router, order) &&
-      RouterPays(args.x.dim(0), router.shape.outputs, router.shape.inputs, order)) {
+  if (!has_own_tokens() && RouterTakes(args.x.rows, router, order) &&
+      RouterPays(args.x.rows.dim(0), router.shape.outputs, router.shape.inputs, order)) {
     QUIRE_CHECK(lane_.gemms == GemmLane::kMain, "a router on a branch");
-    RouteTokens({.x = args.x,
+    RouteTokens({.x = args.x.rows,
                  .w = router,
                  .route = route,
                  .sort = sort,
@@ -351,7 +360,7 @@ ConstTensorView CudaOps::Choose(const ExpertsArgs& args, const RouteArgs& route,
     return args.x;
   }
   Route(route, device_.live, *lane_.stream);
-  const ConstTensorView x = BringTokens(args.x, route.experts);
+  const ConstTensorView x = BringTokens(args.x.rows, route.experts);
   sort.live = {};  // padding of all ranks has no experts by now
   SortByExpert(sort, *lane_.stream);
   return x;
@@ -375,15 +384,20 @@ ConstTensorView CudaOps::BringTokens(ConstTensorView x, std::span<int32_t> exper
 
 // expert_out = down(silu(gate(x)) * up(x)), each by its own expert, x the row of the token.
 void CudaOps::RunExperts(const ExpertsArgs& args, int64_t num_choices) {
-  // With x as e4m3, in `codes`, where w is.
-  const auto product = [&](ExpertGemmArgs gemm, const QuantisedRows& codes) {
+  // With x as e4m3 where w is: x.codes, or made in `memory`.
+  const auto product = [&](ExpertGemmArgs gemm, const ProductInput& x,
+                           const QuantisedRows& memory) {
+    gemm.x = x.rows;
     gemm.offsets = scratch_.expert_offsets.data() + args.first_expert;
     gemm.status = device_.status;
     gemm.exact = device_.gemms.is_exact();
     gemm.all_experts = args.shape.num_experts;
     if (gemm.w.format == WeightFormat::kFp8Block) {
-      gemm.x_codes = FirstRows(codes, gemm.x.dim(0), gemm.x.dim(1));
-      QuantiseRows({.x = gemm.x, .to = gemm.x_codes}, *lane_.stream);
+      gemm.x_codes = x.codes;
+      if (x.codes.empty()) {
+        gemm.x_codes = FirstRows(memory, x.rows.dim(0), x.rows.dim(1));
+        QuantiseRows({.x = x.rows, .to = gemm.x_codes}, *lane_.stream);
+      }
       gemm.x = {};
     }
     ExpertGemm(gemm, *lane_.stream);
@@ -393,15 +407,14 @@ void CudaOps::RunExperts(const ExpertsArgs& args, int64_t num_choices) {
   const Share own = is_cut ? ShareOf(args.down.shape.inputs, args.width_unit, device_.ranks->rank(),
                                      device_.ranks->size())
                            : Share{.first = 0, .count = args.gate.shape.outputs};
-  product({.x = args.x,
-           .w = ViewOf(args.gate),
+  product({.w = ViewOf(args.gate),
            .up = ViewOf(args.up),
            .rows = scratch_.expert_tokens.first(static_cast<size_t>(num_choices)),
            .y = activated.Columns(own.first, own.count)},
-          has_own_tokens() ? scratch_.visiting_codes : lane_.codes);
+          args.x, has_own_tokens() ? scratch_.visiting_codes : lane_.codes);
   if (is_cut) Gather(activated, args.width_unit);
   const TensorView out = ExpertOut(args, num_choices);
-  product({.x = activated, .w = ViewOf(args.down), .y = out, .routing = RoutingAge::kOld},
+  product({.w = ViewOf(args.down), .y = out, .routing = RoutingAge::kOld}, activated,
           scratch_.expert_codes);
   if (args.gate.count < args.shape.num_experts) GatherExperts(args, out);
 }
@@ -453,7 +466,7 @@ void ProductPlanningOps::Matmul(std::span<const ProductArgs> products) {
 
 ExpertRows ProductPlanningOps::Experts(const ExpertsArgs& args) {
   Matmul(RouterOf(args, scratch_));
-  return {.rows = scratch_.expert_out.FirstRows(args.x.dim(0) * args.shape.top_k)};
+  return {.rows = scratch_.expert_out.FirstRows(args.x.rows.dim(0) * args.shape.top_k)};
 }
 
 }  // namespace quire::cuda

@@ -37,7 +37,7 @@ struct OpScratch {
   TensorView expert_out = {};              // [choices, hidden] bf16
   TensorView visiting = {};                // [tokens, hidden] bf16, of such ranks alone
   QuantisedRows visiting_codes = {};       // of visiting, with e4m3 weights
-  QuantisedRows codes = {};                // of the widest input, with e4m3 weights
+  QuantisedRows codes = {};                // of the widest input without any, with e4m3 weights
   QuantisedRows side_codes = {};           // the same, of what runs beside
   QuantisedRows expert_codes = {};         // of expert_activated
   // And of this rank's again.
@@ -78,8 +78,8 @@ class CudaOps final : public Ops {
   void Add(const AddArgs& args) override;
   void AddNorm(const AddNormArgs& args) override;
   using Ops::Matmul;
-  // Two products of one input whose weights and results lie side by side are one launch. An input is
-  // made e4m3 once.
+  // Two products of one input whose weights and results lie side by side are one launch. An input without
+  // codes is made e4m3 once.
   void Matmul(std::span<const ProductArgs> products) override;
   void WriteKv(const WriteKvArgs& args) override;
   void Rotate(const RotateArgs& args) override;
@@ -115,7 +115,7 @@ class CudaOps final : public Ops {
   RowLaunch LiveLaunch() const { return {.live = device_.live, .status = device_.status}; }
   // Which experts every token has, and where their rows lie: of `all` choices, of which this rank's own tokens' are those of
   // `route`. Returns the tokens' rows.
-  ConstTensorView Choose(const ExpertsArgs& args, const RouteArgs& route, size_t all);
+  ProductInput Choose(const ExpertsArgs& args, const RouteArgs& route, size_t all);
   // All ranks' tokens where each has its own, of which this rank has chosen `experts`, a part of route_experts.
   ConstTensorView BringTokens(ConstTensorView x, std::span<int32_t> experts);
   void RunExperts(const ExpertsArgs& args, int64_t num_choices);

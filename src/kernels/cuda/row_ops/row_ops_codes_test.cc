@@ -105,11 +105,13 @@ std::vector<float> SpoiltWeights(int64_t width) {
   return weight;
 }
 
-// Of several tokens, of which one has zeros and one a value that is not finite.
+// Of several tokens, of which one has zeros, and two have a value that is not finite: of the last all of the
+// norm is NaN, but not what follows the row.
 std::vector<float> SpoiltRows(uint64_t seed, int64_t width) {
   std::vector<float> rows = Narrowed(MadeUpRows(seed, kCodeTokens, width));
   std::fill_n(rows.begin() + width, width, 0.0f);
   rows[static_cast<size_t>(3 * width - 1)] = kInf;
+  rows[static_cast<size_t>(3 * width)] = kNaN;
   return rows;
 }
 

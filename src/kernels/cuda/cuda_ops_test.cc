@@ -1,0 +1,192 @@
+// The op table where weights have block scales: codes that one op writes are what the next one multiplies.
+#include "kernels/cuda/cuda_ops.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/maths.h"
+#include "device/arena.h"
+#include "device/cuda/memory.h"
+#include "device/cuda/test_memory.h"
+#include "kernels/cuda/gemm/gemm_planner.h"
+#include "kernels/cuda/test_rows.h"
+#include "kernels/quantised_rows.h"
+#include "kernels/row_ops_cases.h"
+#include "testing/compare.h"
+#include "testing/error_message.h"
+
+namespace quire::cuda {
+namespace {
+
+using testing::BitMismatch;
+using testing::ErrorMessage;
+using testing::MadeUpRows;
+using testing::MadeUpValues;
+
+constexpr int64_t kOpTokens = 5, kOpHidden = 272, kOpWidth = 144;  // the last blocks are not whole
+
+// Memory for codes of kOpTokens rows.
+class CodeMemory {
+ public:
+  explicit CodeMemory(int64_t inputs) : memory_("codes of a test", Bytes(inputs)) {
+    FillAndWait(memory_.bytes(), 0xff, "codes of a test");  // NaN
+    Carver carver = DeviceCarver(memory_);
+    rows_ = TakeQuantisedRows(carver, kOpTokens, inputs);
+  }
+  const QuantisedRows& rows() const { return rows_; }
+
+ private:
+  static ByteOffset Bytes(int64_t inputs) {
+    Carver counting;
+    TakeQuantisedRows(counting, kOpTokens, inputs);
+    return counting.used();
+  }
+
+  DeviceBuffer memory_;
+  QuantisedRows rows_;
+};
+
+// A matrix on the device, made up from its seed.
+class TestWeight {
+ public:
+  TestWeight(uint64_t seed, MatrixShape shape, WeightFormat format)
+      : weight_{.shape = shape, .format = format} {
+    const std::vector<float> values = MadeUpValues(seed, 0, shape.outputs * shape.inputs);
+    if (format == WeightFormat::kBf16) {
+      std::vector<Bf16> narrow;
+      for (const float value : values) narrow.push_back(ToBf16(value));
+      bf16_.emplace(narrow);
+      weight_.data = bf16_->bytes().data();
+      return;
+    }
+    std::vector<Fp8E4m3> codes;
+    for (const float value : values) codes.push_back(ToFp8E4m3(100 * value));
+    codes_.emplace(codes);
+    std::vector<float> scales;
+    for (const float value : MadeUpValues(seed, 1,
+                                          CeilDiv(shape.outputs, int64_t{kScaleBlock}) *
+                                              CeilDiv(shape.inputs, int64_t{kScaleBlock}))) {
+      scales.push_back(0.01f * (1 + std::abs(value)));
+    }
+    scales_.emplace(scales);
+    weight_.data = codes_->bytes().data();
+    weight_.scales = scales_->span().data();
+  }
+  const Weight& weight() const { return weight_; }
+
+ private:
+  Weight weight_;
+  std::optional<DeviceVector<Bf16>> bf16_;
+  std::optional<DeviceVector<Fp8E4m3>> codes_;
+  std::optional<DeviceVector<float>> scales_;
+};
+
+class CudaOpsTest : public StreamTest {
+ protected:
+  void SetUp() override {
+    StreamTest::SetUp();
+    if (IsSkipped()) return;
+    branch_ = std::make_unique<Branch>();
+    planner_ = std::make_unique<GemmPlanner>(GemmBackend::kExact, std::span<std::byte>());
+    memory_ = std::make_unique<CodeMemory>(kOpHidden);
+    OpScratch scratch;
+    const OpDevice device{
+        .stream = stream(), .branch = *branch_, .gemms = *planner_, .status = status()};
+    without_memory_ = std::make_unique<CudaOps>(scratch, device);
+    scratch.codes = memory_->rows();
+    with_memory_ = std::make_unique<CudaOps>(scratch, device);
+  }
+
+  // Ops that have memory for codes of their own, and ops that have none: these can only use what they are given.
+  CudaOps& with_memory() { return *with_memory_; }
+  CudaOps& without_memory() { return *without_memory_; }
+
+ private:
+  std::unique_ptr<Branch> branch_;
+  std::unique_ptr<GemmPlanner> planner_;
+  std::unique_ptr<CodeMemory> memory_;
+  std::unique_ptr<CudaOps> without_memory_, with_memory_;
+};
+
+TEST_F(CudaOpsTest, RowsWithoutCodesNeedMemoryForThem) {
+  const TestWeight w(1, {64, kOpHidden}, WeightFormat::kFp8Block);
+  TestRows<Bf16> x(MadeUpRows(2, kOpTokens, kOpHidden), kOpHidden, Lie::kAligned);
+  TestRows<float> y(kOpTokens, 64, Lie::kAligned);
+  EXPECT_EQ(ErrorMessage(
+                [&] { without_memory().Matmul({.x = x.view(), .w = w.weight(), .y = y.view()}); }),
+            "quantised rows: expected at most 0 rows of 0 inputs, got 5 of 272");
+}
+
+// On the step's own stream and beside it, of all rows and of the first ones.
+TEST_F(CudaOpsTest, ProductsMultiplyTheCodesThatANormWrote) {
+  const TestWeight w(1, {64, kOpHidden}, WeightFormat::kFp8Block);
+  const DeviceVector<float> weight(MadeUpValues(3, 0, kOpHidden));
+  const std::vector<float> before = MadeUpRows(4, kOpTokens, kOpHidden);
+  TestRows<Bf16> update(MadeUpRows(5, kOpTokens, kOpHidden), kOpHidden, Lie::kAligned);
+  TestRows<Bf16> normed(kOpTokens, kOpHidden, Lie::kAligned);
+  const CodeMemory codes(kOpHidden);
+  const auto norm = [&](Ops& ops, bool is_first, const QuantisedRows& to) {
+    TestRows<float> hidden(before, kOpHidden, Lie::kAligned);
+    ops.AddNorm({.add = {.hidden = hidden.view(),
+                         .update = is_first ? Update() : Update(ConstTensorView(update.view())),
+                         .scratch = update.view()},
+                 .weight = weight.span(),
+                 .normed = normed.view(),
+                 .codes = to});
+  };
+  for (const bool is_first : {true, false}) {
+    TestRows<float> expected(kOpTokens, 64, Lie::kAligned), y(kOpTokens, 64, Lie::kAligned);
+    TestRows<float> beside(kOpTokens, 64, Lie::kAligned), first(2, 64, Lie::kAligned);
+    norm(with_memory(), is_first, {});
+    with_memory().Matmul({.x = normed.view(), .w = w.weight(), .y = expected.view()});
+    CudaOps& ops = without_memory();
+    norm(ops, is_first, codes.rows());
+    const ProductInput input(normed.view(), codes.rows());
+    ops.Fork().Matmul({.x = input, .w = w.weight(), .y = beside.view()});
+    ops.Matmul({.x = input, .w = w.weight(), .y = y.view()});
+    ops.Join();
+    ops.Matmul({.x = input.FirstRows(2), .w = w.weight(), .y = first.view()});
+    const std::vector<float> values = expected.Values(stream());
+    EXPECT_EQ(BitMismatch(y.Values(stream()), values), "");
+    EXPECT_EQ(BitMismatch(beside.Values(stream()), values), "");
+    EXPECT_EQ(BitMismatch(first.Values(stream()), std::span(values).first(2 * 64)), "");
+  }
+}
+
+TEST_F(CudaOpsTest, ANormInPlaceAndAnMlpWriteTheCodesThatTheNextProductMultiplies) {
+  const TestWeight down(1, {kOpHidden, kOpWidth}, WeightFormat::kFp8Block);
+  const DeviceVector<float> weight(MadeUpValues(3, 0, kOpWidth));
+  const CodeMemory normed_codes(kOpWidth), codes(kOpWidth);
+  // The gates' weights as down's, and without scales: then the activation is in the product's kernel.
+  for (const WeightFormat format : {WeightFormat::kFp8Block, WeightFormat::kBf16}) {
+    const TestWeight gate(6, {kOpWidth, kOpWidth}, format), up(7, {kOpWidth, kOpWidth}, format);
+    const auto run = [&](Ops& ops, const QuantisedRows& of_normed, const QuantisedRows& of_y) {
+      TestRows<Bf16> x(MadeUpRows(2, kOpTokens, kOpWidth), kOpWidth, Lie::kAligned);
+      TestRows<Bf16> gate_up(kOpTokens, 2 * kOpWidth, Lie::kAligned);
+      TestRows<Bf16> activated(kOpTokens, kOpWidth, Lie::kAligned);
+      TestRows<float> y(kOpTokens, kOpHidden, Lie::kAligned);
+      ops.Norm({.x = x.view(), .weight = weight.span(), .y = x.view(), .codes = of_normed});
+      ops.GateUp({.x = {x.view(), of_normed},
+                  .gate = gate.weight(),
+                  .up = up.weight(),
+                  .gate_up = gate_up.view(),
+                  .y = activated.view(),
+                  .codes = of_y});
+      ops.Matmul({.x = {activated.view(), of_y}, .w = down.weight(), .y = y.view()});
+      return y.Values(stream());
+    };
+    EXPECT_EQ(BitMismatch(run(without_memory(), normed_codes.rows(), codes.rows()),
+                          run(with_memory(), {}, {})),
+              "")
+        << WeightFormatName(format);
+  }
+}
+
+}  // namespace
+}  // namespace quire::cuda
