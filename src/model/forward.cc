@@ -45,9 +45,8 @@ OpLimits OpLimitsOf(const ModelConfig& config, const StepCapacity& capacity, con
           .widest_input =
               std::max<int64_t>({config.hidden_size * (config.drafts ? 2 : 1), config.q_lora_rank,
                                  int64_t{config.num_heads} * config.value_dim, MlpWidth(config)}),
-          // kv_down's, and the shared experts'.
-          .widest_side_input = std::max<int64_t>(config.hidden_size * (config.drafts ? 2 : 1),
-                                                 config.moe.shared_width),
+          // kv_down's joined rows, of a head that drafts: all other rows there come with codes.
+          .widest_side_input = config.drafts ? 2 * config.hidden_size : 0,
           .has_block_scales = config.fp8_blocks.has_value(),
           .route = config.moe.route,
           .expert_width = config.moe.expert_width,

@@ -127,7 +127,9 @@ OpScratch LayOutOps(const OpLimits& limits, Carver& carver) {
   scratch.visiting = carver.TakeTensor(DType::kBf16, {visiting, limits.hidden_size});
   if (limits.has_block_scales) {
     scratch.codes = TakeQuantisedRows(carver, tokens, limits.widest_input);
-    scratch.side_codes = TakeQuantisedRows(carver, tokens, limits.widest_side_input);
+    if (limits.widest_side_input > 0) {
+      scratch.side_codes = TakeQuantisedRows(carver, tokens, limits.widest_side_input);
+    }
     if (experts > 0) {
       scratch.expert_codes = TakeQuantisedRows(carver, choices, limits.expert_width);
       scratch.visiting_codes = TakeQuantisedRows(carver, visiting, limits.hidden_size);
