@@ -10,10 +10,8 @@
 #include <limits>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "attn/work.h"
 #include "kernels/cuda/mla_attention/mla_attention_testing.h"
 #include "kernels/mla_attention_cases.h"
 #include "testing/active_faults.h"
@@ -512,134 +510,6 @@ TEST(CudaMlaAttentionTest, BadArgumentsAreNamed) {
   EXPECT_EQ(ErrorMessage(
                 [] { (void)MlaWorkShape({.num_heads = 1}, {.num_sms = 0}, MlaStep::kAny, true); }),
             "num_sms: expected >= 1, got 0");
-}
-
-TEST(CudaMlaWorkShapeTest, TilesFillCtasAndWorkersTheDevice) {
-  const auto shape = [](int32_t num_heads, MlaStep step) {
-    return MlaWorkShape({.num_heads = num_heads}, {.num_sms = 132}, step, true);
-  };
-  // 64 rows are a CTA's, of one multiprocessor.
-  EXPECT_EQ(shape(16, MlaStep::kAny).query_tile, TokenCount(4));
-  EXPECT_EQ(shape(16, MlaStep::kAny).num_workers, 132);
-  EXPECT_EQ(shape(20, MlaStep::kAny).query_tile, TokenCount(3));
-  EXPECT_EQ(shape(128, MlaStep::kAny).query_tile, TokenCount(1));
-  EXPECT_EQ(shape(128, MlaStep::kAny).num_workers, 66);
-  EXPECT_EQ(shape(160, MlaStep::kAny).num_workers, 44);
-  EXPECT_EQ(shape(16, MlaStep::kDecode).query_tile, TokenCount(1));
-  EXPECT_EQ(shape(16, MlaStep::kDecode).num_workers, 132);
-  EXPECT_EQ(shape(128, MlaStep::kDecode).num_workers, 66);
-  // Few rows are apart, and never more tokens in a tile than there are.
-  const auto tile_of = [](int32_t num_heads, int64_t most_tokens, bool exact) {
-    return MlaWorkShape({.num_heads = num_heads}, {.num_sms = 132}, MlaStep::kAny, exact,
-                        TokenCount(most_tokens))
-        .query_tile;
-  };
-  EXPECT_EQ(tile_of(8, 4, false), TokenCount(1));
-  EXPECT_EQ(tile_of(8, 4, true), TokenCount(4));
-  EXPECT_EQ(tile_of(8, 6, false), TokenCount(6));
-  EXPECT_EQ(tile_of(16, 3, false), TokenCount(3));
-}
-
-TEST(CudaMlaWorkShapeTest, WorkersOfFewTokensAreClusters) {
-  const auto shape = [](int32_t num_heads, int64_t most_tokens, bool exact, KvFormat format,
-                        int32_t num_clusters) {
-    return MlaWorkShape({.num_heads = num_heads}, {.num_sms = 132, .num_clusters = num_clusters},
-                        MlaStep::kDecode, exact, TokenCount(most_tokens), format);
-  };
-  constexpr KvFormat kBf16 = KvFormat::kLatentBf16;
-  for (const int32_t fit : {15, 16, 13}) {
-    const WorkShape few = shape(16, 8, false, kBf16, fit);
-    EXPECT_EQ(few.ctas, kMlaFewCtas);
-    EXPECT_EQ(few.num_workers, fit);
-  }
-  // A short sequence is cut for more clusters than one where there are not tokens enough for them.
-  for (const auto& [tokens, split] : {std::pair{1, 256}, {4, 256}, {5, 512}, {8, 512}}) {
-    EXPECT_EQ(shape(16, tokens, false, kBf16, 15).split, TokenCount(split)) << tokens << " tokens";
-  }
-  // In exact mode splits are what they are, and workers are CTAs of clusters.
-  const WorkShape exact = shape(16, 8, true, kBf16, 15);
-  EXPECT_EQ(exact.ctas, kMlaFewCtas);
-  EXPECT_EQ(exact.num_workers, 15 * kMlaFewCtas);
-  EXPECT_EQ(exact.split, TokenCount(1024));
-  EXPECT_EQ(shape(20, 8, true, kBf16, 15).ctas, kMlaFewCtas);
-  EXPECT_EQ(shape(20, 8, true, kBf16, 15).num_workers, 7 * kMlaFewCtas);  // of two clusters
-  // The kernels for all else have a CTA of their own for every worker, and so have these where few clusters fit.
-  for (const WorkShape& other :
-       {shape(16, 9, false, kBf16, 15), shape(17, 8, false, kBf16, 15),
-        shape(16, 9, true, kBf16, 15), shape(33, 8, true, kBf16, 15),
-        shape(16, 8, true, KvFormat::kLatentFp8, 15), shape(16, 8, true, kBf16, 12),
-        shape(16, 8, false, KvFormat::kLatentFp8, 15), shape(16, 8, false, kBf16, 12),
-        shape(16, 8, false, kBf16, 0)}) {
-    EXPECT_EQ(other.ctas, 1);
-    EXPECT_EQ(other.num_workers, 132);
-    EXPECT_EQ(other.split, other.exact ? TokenCount(1024) : TokenCount(64));
-  }
-}
-
-// How many workers of each cluster have pieces in exact mode: a cluster shares what one alone has.
-std::vector<int32_t> WorkersWithPieces(int32_t num_clusters, const std::vector<int64_t>& lengths) {
-  constexpr PageSize kPages(64);
-  int64_t num_pages = 0;
-  for (const int64_t length : lengths) {
-    num_pages = std::max(num_pages, kPages.PagesFor(TokenCount(length)).raw());
-  }
-  std::vector<PageId> pages;  // all have the same
-  for (int32_t page = 1; page <= num_pages; ++page) pages.push_back(PageId(page));
-  std::vector<SequenceStep> seqs;
-  for (const int64_t length : lengths) {
-    const PageCount own = kPages.PagesFor(TokenCount(length));
-    seqs.push_back({.q_len = TokenCount(1),
-                    .kv_len = TokenCount(length),
-                    .pages = std::span(pages).first(static_cast<size_t>(own.raw()))});
-  }
-  const WorkShape work =
-      MlaWorkShape({.num_heads = 16}, {.num_sms = 132, .num_clusters = num_clusters},
-                   MlaStep::kDecode, /*exact=*/true, TokenCount(8));
-  PlanStorage storage(CapacityOf(seqs, kPages, PageCount(num_pages + 1)), work);
-  SerialExecutor executor;
-  const Plan& plan = storage.Make(seqs, executor);
-  std::vector<int32_t> with_pieces(static_cast<size_t>(num_clusters));
-  std::vector<int32_t> seen;
-  for (int32_t cluster = 0; cluster < num_clusters; ++cluster) {
-    for (int32_t cta = 0; cta < kMlaFewCtas; ++cta) {
-      const int32_t worker = MlaExactWorker(cluster, cta, work.num_workers);
-      seen.push_back(worker);
-      bool has_piece = false;
-      ForEachPiece(plan, worker, [&](const Piece&) { has_piece = true; });
-      with_pieces[static_cast<size_t>(cluster)] += has_piece ? 1 : 0;
-    }
-  }
-  std::sort(seen.begin(), seen.end());
-  EXPECT_EQ(std::unique(seen.begin(), seen.end()) - seen.begin(), work.num_workers);
-  return with_pieces;
-}
-
-TEST(CudaMlaWorkShapeTest, AsManySplitsAsClustersAreSharedAndMoreAreNot) {
-  for (const int32_t clusters : {13, 15, 16}) {
-    std::vector<std::vector<int64_t>> few = {std::vector<int64_t>(8, 1),
-                                             std::vector<int64_t>(8, 150),
-                                             std::vector<int64_t>(8, 1024),
-                                             {1024, 1, 3000, 0}};
-    for (int64_t splits = 1; splits <= clusters; ++splits) few.push_back({1024 * splits});
-    for (const std::vector<int64_t>& lengths : few) {
-      for (const int32_t workers : WorkersWithPieces(clusters, lengths)) {
-        EXPECT_LE(workers, 1) << clusters << " clusters, " << lengths.size() << " sequences, "
-                              << lengths[0] << " keys";
-      }
-    }
-    for (const int32_t workers : WorkersWithPieces(clusters, {131072, 64, 1})) {
-      EXPECT_EQ(workers, kMlaFewCtas) << clusters << " clusters";
-    }
-  }
-}
-
-// What MlaWorkShape is told on this device, and what it makes of it.
-TEST(CudaMlaWorkShapeTest, ClustersThatTheDeviceRunsAtOnceFitIt) {
-  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
-  const MlaRoom room = QueryMlaRoom();
-  EXPECT_EQ(room.num_sms, QueryDevice().num_sms);
-  EXPECT_GE(room.num_clusters, 0);
-  EXPECT_LE(room.num_clusters * kMlaFewCtas, room.num_sms);
 }
 
 }  // namespace
