@@ -151,6 +151,11 @@ function(quire_emulated_test name)
     LIBRARIES quire_${folder}_emulated ${arg_LIBRARIES})
   target_include_directories(${name} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/src/testing/cuda/emulator/include)
   set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "GTEST_FILTER=${filter}")
+  # One that is renamed would drop out of the filter silently.
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  add_test(NAME ${name}_names COMMAND Python3::Interpreter
+    ${PROJECT_SOURCE_DIR}/tools/check_test_names.py $<TARGET_FILE:${name}> ${arg_EMULATED})
+  set_tests_properties(${name}_names PROPERTIES LABELS "repo;emulated")
 endfunction()
 
 function(quire_cuda_test name)
