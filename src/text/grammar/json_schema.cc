@@ -1,7 +1,6 @@
 #include "text/grammar/json_schema.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -15,34 +14,15 @@
 
 #include "base/error.h"
 #include "text/grammar/json_grammar.h"
+#include "text/grammar/json_schema_keywords.h"
+#include "text/grammar/json_schema_one_of.h"
 #include "text/grammar/regex_grammar.h"
 
 namespace quire {
 namespace {
 
 constexpr size_t kMaxProperties = 1000;  // they are written one inside the other
-constexpr int64_t kMaxCount = 100'000;   // minItems, maxLength ...
 constexpr double kMaxNumberBound = 1e9;  // beyond, fractions are lost in a double
-// Steps to tell the schemas of "oneOf" apart, of about a microsecond: those that refer to each
-// other could take for ever. Enough for a thousand that are compared in pairs.
-constexpr int64_t kMaxApartSteps = int64_t{1} << 19;
-
-constexpr std::string_view kTypes[] = {"null",   "boolean", "object", "array",
-                                       "number", "integer", "string"};
-constexpr std::string_view kAnnotations[] = {
-    "title",     "description", "default", "examples", "deprecated", "readOnly",
-    "writeOnly", "$comment",    "$schema", "$id",      "$defs",      "definitions"};
-
-struct TypeKeyword {
-  std::string_view name;
-  std::string_view type;
-};
-constexpr TypeKeyword kTypeKeywords[] = {
-    {"properties", "object"}, {"required", "object"},         {"additionalProperties", "object"},
-    {"items", "array"},       {"prefixItems", "array"},       {"minItems", "array"},
-    {"maxItems", "array"},    {"minLength", "string"},        {"maxLength", "string"},
-    {"pattern", "string"},    {"format", "string"},           {"minimum", "number"},
-    {"maximum", "number"},    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"}};
 
 // Texts of these are valid, though not all valid texts are of these: no leap days, no leap seconds.
 struct Format {
@@ -73,35 +53,6 @@ constexpr Format kFormats[] = {
 #undef QUIRE_LABEL
 #undef QUIRE_BYTE
 
-bool IsAnnotation(std::string_view key) {
-  return std::ranges::find(kAnnotations, key) != std::end(kAnnotations);
-}
-
-std::string_view JsonTypeOf(const OrderedJson& value) {
-  switch (value.type()) {
-    case OrderedJson::value_t::null:
-      return "null";
-    case OrderedJson::value_t::boolean:
-      return "boolean";
-    case OrderedJson::value_t::object:
-      return "object";
-    case OrderedJson::value_t::array:
-      return "array";
-    case OrderedJson::value_t::string:
-      return "string";
-    case OrderedJson::value_t::number_integer:
-    case OrderedJson::value_t::number_unsigned:
-      return "integer";
-    default:
-      return "number";
-  }
-}
-
-bool HasType(const std::vector<std::string>& types, std::string_view type) {
-  return std::ranges::find(types, type) != types.end() ||
-         (type == "integer" && std::ranges::find(types, "number") != types.end());
-}
-
 // A step of a JSON pointer.
 std::string PointerStep(std::string_view name) {
   std::string out;
@@ -120,7 +71,7 @@ std::string PointerStep(std::string_view name) {
 class SchemaReader {
  public:
   SchemaReader(Grammar& grammar, const OrderedJson& root, std::string_view source)
-      : grammar_(grammar), json_(grammar), root_(root), source_(source) {}
+      : grammar_(grammar), json_(grammar), root_(root), keywords_(root, source) {}
 
   Grammar::Expr Read() {
     const Grammar::Expr whole = Value(root_, "#");
@@ -134,7 +85,7 @@ class SchemaReader {
   }
 
   Grammar::Expr ReadText() {
-    if (const std::optional<std::vector<OrderedJson>> values = Values(root_)) {
+    if (const std::optional<std::vector<OrderedJson>> values = JsonSchemaKeywords::Values(root_)) {
       std::vector<Grammar::Expr> texts;
       for (const OrderedJson& value : *values) {
         texts.push_back(grammar_.Literal(value.get<std::string>()));
@@ -150,7 +101,7 @@ class SchemaReader {
     if (root_.contains("format")) return WriteFormat(root_, "#");
     const Grammar::Expr plain = grammar_.Characters(angle.Complement());
     if (root_.contains("minLength") || root_.contains("maxLength")) {
-      const Counts counts = ReadCounts(root_, "#", "minLength", "maxLength");
+      const auto counts = keywords_.ReadCounts(root_, "#", "minLength", "maxLength");
       return grammar_.Repeat(plain, counts.min, counts.max);
     }
     const Grammar::Expr other =
@@ -168,7 +119,7 @@ class SchemaReader {
   };
 
   [[noreturn]] void Refuse(const std::string& where, std::string_view why) const {
-    throw Error(ErrorCode::kInvalidArgument, "{}: {}: {}", source_, where, why);
+    keywords_.Refuse(where, why);
   }
 
   // The value of a schema, by a rule of its own: one per place.
@@ -189,7 +140,7 @@ class SchemaReader {
     if (!schema.is_object()) {
       Refuse(where, fmt::format("expected a schema, got {}", DescribeForMessage(schema)));
     }
-    RefuseUnknown(schema, where);
+    keywords_.RefuseUnknown(schema, where);
     if (schema.contains("$ref")) return WriteRef(schema, where);
     if (schema.contains("allOf")) return WriteAllOf(schema, where);
     if (schema.contains("anyOf")) return WriteAnyOf(schema, where, "anyOf");
@@ -198,196 +149,55 @@ class SchemaReader {
     return WriteTypes(schema, where);
   }
 
-  void RefuseUnknown(const OrderedJson& schema, const std::string& where) const {
-    constexpr std::string_view kOthers[] = {"type",  "enum",  "const", "anyOf",
-                                            "oneOf", "allOf", "$ref"};
-    for (const auto& [key, value] : schema.items()) {
-      const bool is_known =
-          IsAnnotation(key) || std::ranges::find(kOthers, key) != std::end(kOthers) ||
-          std::ranges::find(kTypeKeywords, key, &TypeKeyword::name) != std::end(kTypeKeywords);
-      if (!is_known) Refuse(where, fmt::format("{}: not supported", QuoteForMessage(key)));
-    }
-  }
-
-  void RequireAlone(const OrderedJson& schema, const std::string& where,
-                    std::initializer_list<std::string_view> allowed) const {
-    for (const auto& [key, value] : schema.items()) {
-      if (IsAnnotation(key) || std::ranges::find(allowed, key) != allowed.end()) continue;
-      Refuse(where, fmt::format("{}: not supported beside {}", QuoteForMessage(key),
-                                QuoteForMessage(*allowed.begin())));
-    }
-  }
-
   // ---- Schemas of schemas ----
 
-  const OrderedJson& Resolve(const OrderedJson& ref, const std::string& where) const {
-    const std::string text = ref.is_string() ? ref.get<std::string>() : "";
-    if (!text.starts_with('#') || (text.size() > 1 && text[1] != '/')) {
-      Refuse(where,
-             fmt::format("\"$ref\": expected \"#\" or \"#/...\", a place in this schema, got {}",
-                         DescribeForMessage(ref)));
-    }
-    try {
-      return root_.at(OrderedJson::json_pointer(text.substr(1)));
-    } catch (const OrderedJson::exception&) {
-      Refuse(where, fmt::format("\"$ref\": {}: no such place", QuoteForMessage(text)));
-    }
-  }
-
   Grammar::Expr WriteRef(const OrderedJson& schema, const std::string& where) {
-    RequireAlone(schema, where, {"$ref"});
-    const OrderedJson& target = Resolve(schema["$ref"], where);
+    keywords_.RequireAlone(schema, where, {"$ref"});
+    const OrderedJson& target = keywords_.Resolve(schema["$ref"], where);
     return Value(target, schema["$ref"].get<std::string>());
   }
 
-  const OrderedJson& Branches(const OrderedJson& schema, const std::string& where,
-                              const char* name) const {
-    RequireAlone(schema, where, {name});
-    const OrderedJson& branches = schema[name];
-    if (!branches.is_array() || branches.empty()) {
-      Refuse(where, fmt::format("\"{}\": expected an array of schemas, got {}", name,
-                                DescribeForMessage(branches)));
-    }
-    return branches;
-  }
-
   Grammar::Expr WriteAllOf(const OrderedJson& schema, const std::string& where) {
-    const OrderedJson& branches = Branches(schema, where, "allOf");
+    const OrderedJson& branches = keywords_.Branches(schema, where, "allOf");
     if (branches.size() != 1) Refuse(where, "\"allOf\": not supported with more than one schema");
     return Value(branches[0], where + "/allOf/0");
   }
 
   Grammar::Expr WriteAnyOf(const OrderedJson& schema, const std::string& where, const char* name) {
-    const OrderedJson& branches = Branches(schema, where, name);
+    const OrderedJson& branches = keywords_.Branches(schema, where, name);
     std::vector<Grammar::Expr> ways;
     for (size_t i = 0; i < branches.size(); ++i) {
-      for (size_t j = 0; j < i && name == std::string_view("oneOf"); ++j) {
-        if (AreApart(branches[i], branches[j], 0)) continue;
-        Refuse(where, fmt::format("\"oneOf\": not supported where a value might match two schemas, "
-                                  "here those at {} and {} (\"anyOf\" is)",
-                                  j, i));
-      }
+      if (name == std::string_view("oneOf")) one_of_.RequireApart(branches, i, where);
       ways.push_back(Value(branches[i], fmt::format("{}/{}/{}", where, name, i)));
     }
     return grammar_.Choice(std::move(ways));
-  }
-
-  void SpendApart(int64_t steps) {
-    apart_steps_left_ -= steps;
-    if (apart_steps_left_ >= 0) return;
-    Refuse("\"oneOf\"", fmt::format("expected schemas that can be told apart in {} steps, got more "
-                                    "or larger ones (\"anyOf\" is not checked)",
-                                    kMaxApartSteps));
-  }
-
-  // Whether it is clear that no value matches both.
-  bool AreApart(const OrderedJson& a, const OrderedJson& b, int depth) {
-    constexpr int kMaxDepth = 16;  // of references
-    SpendApart(1);
-    if (!a.is_object() || !b.is_object() || depth > kMaxDepth) return false;
-    if (a.contains("$ref")) return AreApart(Resolve(a["$ref"], "oneOf"), b, depth + 1);
-    if (b.contains("$ref")) return AreApart(a, Resolve(b["$ref"], "oneOf"), depth + 1);
-    const std::optional<std::vector<OrderedJson>> values_a = Values(a), values_b = Values(b);
-    const int64_t num_a = values_a ? std::ssize(*values_a) : 1;
-    const int64_t num_b = values_b ? std::ssize(*values_b) : 1;
-    SpendApart((num_a + num_b) / 16 + num_a * num_b / 1024);
-    const auto types_a = PossibleTypes(a), types_b = PossibleTypes(b);
-    const bool share_type = std::ranges::any_of(types_a, [&](const std::string& type) {
-      return HasType(types_b, type) || (type == "number" && HasType(types_b, "integer"));
-    });
-    if (!share_type) return true;
-    if (values_a && values_b) {
-      return std::ranges::none_of(*values_a, [&](const OrderedJson& value) {
-        return std::ranges::find(*values_b, value) != values_b->end();
-      });
-    }
-    if (types_a != std::vector<std::string>{"object"} || types_b != types_a) return false;
-    if (!a.contains("properties") || !b.contains("properties")) return false;
-    const std::vector<std::string> names = Required(a, "oneOf"), others = Required(b, "oneOf");
-    SpendApart(std::ssize(names) * std::ssize(others) / 64);
-    for (const std::string& name : names) {
-      if (std::ranges::find(others, name) == others.end()) continue;
-      SpendApart(std::ssize(a["properties"]) / 32 + std::ssize(b["properties"]) / 32);
-      if (!a["properties"].contains(name) || !b["properties"].contains(name)) continue;
-      if (AreApart(a["properties"][name], b["properties"][name], depth + 1)) return true;
-    }
-    return false;
-  }
-
-  // What "const" or "enum" allow; nullopt: there is neither.
-  static std::optional<std::vector<OrderedJson>> Values(const OrderedJson& schema) {
-    if (schema.contains("const")) return std::vector<OrderedJson>(1, schema["const"]);
-    if (!schema.contains("enum") || !schema["enum"].is_array()) return std::nullopt;
-    return std::vector<OrderedJson>(schema["enum"].begin(), schema["enum"].end());
-  }
-
-  static void AddOnce(const std::string& type, std::vector<std::string>& types) {
-    if (std::ranges::find(types, type) == types.end()) types.push_back(type);
-  }
-
-  std::vector<std::string> PossibleTypes(const OrderedJson& schema) const {
-    std::vector<std::string> types;
-    if (const auto values = Values(schema)) {
-      for (const OrderedJson& value : *values) AddOnce(std::string(JsonTypeOf(value)), types);
-      return types;
-    }
-    if (schema.contains("type")) return Types(schema, "oneOf");
-    return {kTypes, kTypes + std::size(kTypes)};
   }
 
   // ---- Values ----
 
   Grammar::Expr WriteEnum(const OrderedJson& schema, const std::string& where) {
     const char* const name = schema.contains("const") ? "const" : "enum";
-    RequireAlone(schema, where, {name, "type"});
+    keywords_.RequireAlone(schema, where, {name, "type"});
     if (name == std::string_view("enum") && !schema["enum"].is_array()) {
       Refuse(where, "\"enum\": expected an array");
     }
     std::optional<std::vector<std::string>> types;
-    if (schema.contains("type")) types = Types(schema, where);
+    if (schema.contains("type")) types = keywords_.Types(schema, where);
     std::vector<Grammar::Expr> ways;
-    const std::optional<std::vector<OrderedJson>> values = Values(schema);
+    const std::optional<std::vector<OrderedJson>> values = JsonSchemaKeywords::Values(schema);
     for (const OrderedJson& value : *values) {
-      if (types && !HasType(*types, JsonTypeOf(value))) continue;
+      if (types && !HasJsonType(*types, JsonTypeOf(value))) continue;
       ways.push_back(grammar_.Literal(Dump(value)));
     }
     if (ways.empty()) Refuse(where, fmt::format("\"{}\": expected a value of the type", name));
     return grammar_.Choice(std::move(ways));
   }
 
-  std::vector<std::string> Types(const OrderedJson& schema, const std::string& where) const {
-    const OrderedJson& type = schema["type"];
-    std::vector<std::string> types;
-    const auto add = [&](const OrderedJson& one) {
-      const std::string name = one.is_string() ? one.get<std::string>() : "";
-      if (std::ranges::find(kTypes, name) == std::end(kTypes)) {
-        Refuse(where,
-               fmt::format("\"type\": expected a type of JSON, got {}", DescribeForMessage(one)));
-      }
-      AddOnce(name, types);
-    };
-    if (type.is_array()) {
-      for (const OrderedJson& one : type) add(one);
-    } else {
-      add(type);
-    }
-    if (types.empty()) Refuse(where, "\"type\": expected a type, got none");
-    return types;
-  }
-
-  // Without a type, a schema that says something of one is about that type.
   Grammar::Expr WriteTypes(const OrderedJson& schema, const std::string& where) {
-    std::vector<std::string> types;
-    if (schema.contains("type")) {
-      types = Types(schema, where);
-    } else {
-      for (const TypeKeyword& keyword : kTypeKeywords) {
-        if (schema.contains(keyword.name) && !HasType(types, keyword.type)) {
-          types.emplace_back(keyword.type);
-        }
-      }
-      if (types.empty()) return json_.AnyValue();
-    }
+    const std::vector<std::string> types = schema.contains("type")
+                                               ? keywords_.Types(schema, where)
+                                               : JsonSchemaKeywords::ImpliedTypes(schema);
+    if (types.empty()) return json_.AnyValue();
     std::vector<Grammar::Expr> ways;
     for (const std::string& type : types) ways.push_back(WriteType(type, schema, where));
     return grammar_.Choice(std::move(ways));
@@ -402,33 +212,6 @@ class SchemaReader {
     if (type == "object") return WriteObject(schema, where);
     if (type == "array") return WriteArray(schema, where);
     return WriteNumber(type == "integer", schema, where);
-  }
-
-  std::optional<int64_t> Count(const OrderedJson& schema, const std::string& where,
-                               const char* name) const {
-    if (!schema.contains(name)) return std::nullopt;
-    const OrderedJson& value = schema[name];
-    const bool fits = value.is_number_unsigned() && value.get<uint64_t>() <= kMaxCount;
-    if (!fits) {
-      Refuse(where, fmt::format("\"{}\": expected an integer 0..{}, got {}", name, kMaxCount,
-                                DescribeForMessage(value)));
-    }
-    return value.get<int64_t>();
-  }
-
-  struct Counts {
-    int64_t min = 0;
-    std::optional<int64_t> max = {};
-  };
-  Counts ReadCounts(const OrderedJson& schema, const std::string& where, const char* min,
-                    const char* max) const {
-    const Counts counts{.min = Count(schema, where, min).value_or(0),
-                        .max = Count(schema, where, max)};
-    if (counts.max.value_or(counts.min) < counts.min) {
-      Refuse(where, fmt::format("\"{}\": expected {} or more, as \"{}\", got {}", max, counts.min,
-                                min, *counts.max));
-    }
-    return counts;
   }
 
   Grammar::Expr WriteString(const OrderedJson& schema, const std::string& where) {
@@ -448,7 +231,7 @@ class SchemaReader {
       return grammar_.Sequence({grammar_.Literal("\""), inside, grammar_.Literal("\"")});
     }
     if (!has_length) return json_.String();
-    const Counts counts = ReadCounts(schema, where, "minLength", "maxLength");
+    const auto counts = keywords_.ReadCounts(schema, where, "minLength", "maxLength");
     return grammar_.Sequence({grammar_.Literal("\""),
                               grammar_.Repeat(json_.Character(), counts.min, counts.max),
                               grammar_.Literal("\"")});
@@ -460,7 +243,7 @@ class SchemaReader {
     const RegexOptions options{.anchoring = RegexAnchoring::kSearch,
                                .characters = std::move(characters)};
     return AddRegex(grammar_, schema["pattern"].get<std::string>(),
-                    fmt::format("{}: {}: \"pattern\"", source_, where), options);
+                    fmt::format("{}: {}: \"pattern\"", keywords_.source(), where), options);
   }
 
   Grammar::Expr WriteFormat(const OrderedJson& schema, const std::string& where) {
@@ -476,34 +259,12 @@ class SchemaReader {
 
   // ---- Numbers ----
 
-  struct Bound {
-    double value = 0;
-    bool is_exclusive = false;
-  };
-  std::optional<Bound> ReadBound(const OrderedJson& schema, const std::string& where,
-                                 const char* name, const char* exclusive) const {
-    if (schema.contains(name) && schema.contains(exclusive)) {
-      Refuse(where, fmt::format("\"{}\": not supported beside \"{}\"", exclusive, name));
-    }
-    const char* const found = schema.contains(name) ? name : exclusive;
-    if (!schema.contains(found)) return std::nullopt;
-    if (!schema[found].is_number()) {
-      Refuse(where, fmt::format("\"{}\": expected a number, got {}", found,
-                                DescribeForMessage(schema[found])));
-    }
-    const double value = schema[found].get<double>();
-    if (!(std::abs(value) < static_cast<double>(kMaxJsonInteger))) {
-      Refuse(where, fmt::format("\"{}\": expected at most 17 digits, got {}", found, value));
-    }
-    return Bound{.value = value, .is_exclusive = found == exclusive};
-  }
-
   Grammar::Expr WriteNumber(bool is_integer, const OrderedJson& schema, const std::string& where) {
-    const std::optional<Bound> low = ReadBound(schema, where, "minimum", "exclusiveMinimum");
-    const std::optional<Bound> high = ReadBound(schema, where, "maximum", "exclusiveMaximum");
+    const auto low = keywords_.ReadBound(schema, where, "minimum", "exclusiveMinimum");
+    const auto high = keywords_.ReadBound(schema, where, "maximum", "exclusiveMaximum");
     if (!low && !high) return is_integer ? json_.Integer() : json_.Number();
     if (!is_integer) {
-      for (const std::optional<Bound>& bound : {low, high}) {
+      for (const auto& bound : {low, high}) {
         if (!bound) continue;
         if (bound->value == std::floor(bound->value) && std::abs(bound->value) <= kMaxNumberBound) {
           continue;
@@ -537,7 +298,7 @@ class SchemaReader {
   // ---- Arrays ----
 
   Grammar::Expr WriteArray(const OrderedJson& schema, const std::string& where) {
-    const Counts counts = ReadCounts(schema, where, "minItems", "maxItems");
+    const auto counts = keywords_.ReadCounts(schema, where, "minItems", "maxItems");
     std::vector<Grammar::Expr> first;  // of prefixItems
     if (schema.contains("prefixItems")) {
       const OrderedJson& prefix = schema["prefixItems"];
@@ -605,21 +366,10 @@ class SchemaReader {
     std::string where;
   };
 
-  std::vector<std::string> Required(const OrderedJson& schema, const std::string& where) const {
-    std::vector<std::string> names;
-    if (!schema.contains("required")) return names;
-    if (!schema["required"].is_array()) Refuse(where, "\"required\": expected an array of names");
-    for (const OrderedJson& name : schema["required"]) {
-      if (!name.is_string()) Refuse(where, "\"required\": expected an array of names");
-      names.push_back(name.get<std::string>());
-    }
-    return names;
-  }
-
   Grammar::Expr WriteObject(const OrderedJson& schema, const std::string& where) {
     Object object;
     object.where = where;
-    const std::vector<std::string> names = Required(schema, where);
+    const std::vector<std::string> names = keywords_.Required(schema, where);
     const std::set<std::string> required(names.begin(), names.end());
     const OrderedJson none = OrderedJson::object();
     const OrderedJson& properties = schema.contains("properties") ? schema["properties"] : none;
@@ -711,10 +461,10 @@ class SchemaReader {
   Grammar& grammar_;
   JsonRules json_;
   const OrderedJson& root_;
-  std::string source_;
+  JsonSchemaKeywords keywords_;
+  OneOfSchemas one_of_{keywords_};
   std::map<std::string, Grammar::Rule> rules_;  // by place
   std::vector<Pending> pending_;
-  int64_t apart_steps_left_ = kMaxApartSteps;
 };
 
 }  // namespace
