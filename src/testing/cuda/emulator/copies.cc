@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "testing/cuda/emulator/later.h"
 #include "testing/cuda/emulator/machine.h"
 #include "testing/cuda/emulator/phase.h"
 

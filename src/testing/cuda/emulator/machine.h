@@ -1,10 +1,8 @@
 // The machine that kernels run on where there is no GPU: CTAs of a grid one after the other, CTAs of a
 // cluster beside each other, threads as fibers, of which one runs at a time until it has to wait.
 //
-// What overlaps on a GPU - copies of the copy engine and of threads, products of warpgroups - ends here at a moment
-// that is drawn at random, at once and as late as a kernel allows it among them. So a kernel that does not wait for
-// it, or gives its operands away too soon, is likely to read what is not there. What a launch asks for of shared
-// memory holds ones at first, NaNs as floats; variables that a kernel declares hold what the CTA before it left.
+// What overlaps on a GPU ends later here (later.h). What a launch asks for of shared memory holds ones at first,
+// NaNs as floats; variables that a kernel declares hold what the CTA before it left.
 // A kernel none of whose threads can go on is a misuse that says where each waits. Nothing is known of
 // time, of caches, of the order of memory, or of fences.
 #ifndef QUIRE_TESTING_CUDA_EMULATOR_MACHINE_H_
@@ -42,18 +40,6 @@ void Yield();
 // Ends the kernel: `what` is no GPU's to do.
 [[noreturn]] void Misuse(const char* what);
 
-// Lanes of a warp meet: all of `lanes` give what is theirs, and wait; the last one calls `act` with what
-// each gave, by lane; null: the lane has ended, or is not among them.
-using Act = void (*)(void* const (&theirs)[kLanes]);
-void Meet(uint32_t lanes, void* mine, Act act, const char* what);
-
-// Waits at barrier `id` until `threads` threads of the CTA are there; 0: all that have not ended. Returns how many
-// of them passed `says`.
-int Sync(int id, int threads, bool says = false);
-void Arrive(int id, int threads);
-void ArriveAtCluster();
-void WaitForCluster();
-
 unsigned RankInCluster();
 
 // Addresses of shared memory count from where that which a launch asked for begins, and bits from kRankShift on are a
@@ -67,24 +53,6 @@ std::byte* AtShared(uint32_t address);
 uint32_t AddressIn(uint32_t rank, uint32_t address);
 // The same place in the shared memory of CTA `rank`.
 void* InCta(uint32_t rank, void* pointer);
-
-// Work that ends later, at any time.
-void Later(std::function<void()> work);
-// Copies of this thread, each of which is done at once or when the thread waits for the group that it is in.
-void CopyLater(std::function<void()> copy);
-void CommitCopies();
-void WaitForCopies(int pending);
-// All copies of this thread so far end later, and `then` is done behind them.
-void AfterCopies(std::function<void()> then);
-// Stores of this thread from shared memory end later; waits for them.
-void StoreLater(std::function<void()> store);
-void WaitForStores();
-
-// A warp's part of a product of its warpgroup. All four warps' parts end together, when all have committed the group
-// that it is in, at once or when one of them waits for it: PTX has such groups "per warpgroup".
-void MultiplyLater(std::function<void()> product);  // called by one lane
-void CommitProducts();
-void WaitForProducts(int pending);
 
 uint64_t Clock();
 

@@ -7,7 +7,9 @@
 #include <iterator>
 
 #include "base/narrow_float.h"
+#include "testing/cuda/emulator/later.h"
 #include "testing/cuda/emulator/machine.h"
+#include "testing/cuda/emulator/meetings.h"
 
 namespace quire::emulator {
 namespace {

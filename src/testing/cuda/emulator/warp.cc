@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "testing/cuda/emulator/machine.h"
+#include "testing/cuda/emulator/meetings.h"
 
 namespace quire::emulator {
 

@@ -3,6 +3,7 @@
 #define QUIRE_TESTING_CUDA_EMULATOR_COOPERATIVE_GROUPS_H_
 
 #include "testing/cuda/emulator/machine.h"
+#include "testing/cuda/emulator/meetings.h"
 
 namespace cooperative_groups {
 

@@ -7,6 +7,7 @@
 
 #include "base/narrow_float.h"
 #include "kernels/cuda/ptx/panels.cuh"
+#include "testing/cuda/emulator/later.h"
 #include "testing/cuda/emulator/machine.h"
 #include "testing/cuda/emulator/matrices.h"
 

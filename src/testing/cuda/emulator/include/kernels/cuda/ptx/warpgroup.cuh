@@ -7,8 +7,10 @@
 
 #include "kernels/cuda/ptx/panels.cuh"
 #include "testing/cuda/emulator/copies.h"
+#include "testing/cuda/emulator/later.h"
 #include "testing/cuda/emulator/machine.h"
 #include "testing/cuda/emulator/matrices.h"
+#include "testing/cuda/emulator/meetings.h"
 #include "testing/cuda/emulator/phase.h"
 
 namespace quire::cuda {
