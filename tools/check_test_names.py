@@ -22,12 +22,22 @@ def names_of(binary):
     return names
 
 
+def stands_for(patterns, name):
+    """Whether one of the patterns does."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def lost_patterns(names, patterns):
+    """Those that stand for none of the names."""
+    return [pattern for pattern in patterns
+            if not any(stands_for([pattern], name) for name in names)]
+
+
 def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     binary, patterns = sys.argv[1], sys.argv[2:]
-    names = names_of(binary)
-    lost = [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]
+    lost = lost_patterns(names_of(binary), patterns)
     for pattern in lost:
         print(f"{pattern}: expected a test of {binary} with such a name, got none")
     return 1 if lost else 0

@@ -21,6 +21,8 @@ import subprocess
 import sys
 import time
 
+from check_test_names import lost_patterns, names_of, stands_for
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # They measure or exhaust memory, of which the tools take some; end the process's context; launch what
 # cannot be launched; leave the recording of a graph unfinished; or time gigabytes of work.
@@ -90,24 +92,23 @@ def jobs_of(only):
     return [job for job in jobs if only in f"{job.tool} {job.suite.name}"]
 
 
-def list_tests(suite, patterns, build):
-    """How many tests a filter of a suite stands for; 0 too if one of its patterns stands for none."""
-    def count(pattern):
-        done = subprocess.run([build / "src" / suite.binary, "--gtest_list_tests",
-                               f"--gtest_filter={pattern}"], capture_output=True, text=True, check=True)
-        return sum(line.startswith("  ") for line in done.stdout.splitlines())
-    if not all(count(pattern) for pattern in patterns.split(":")):
+def count_tests(names, patterns):
+    """How many of the names a filter stands for; 0 too if one of its patterns stands for none."""
+    patterns = patterns.split(":")
+    if lost_patterns(names, patterns):
         return 0
-    return count(f"{patterns}-{LEFT_OUT}")
+    return sum(stands_for(patterns, name) and not stands_for(LEFT_OUT.split(":"), name)
+               for name in names)
 
 
 def list_all(build):
     missing = 0
     for suite in SUITES:
+        names = names_of(build / "src" / suite.binary)
         for kind, patterns in (("tests", suite.tests), ("small cases", suite.small)):
             if not patterns:
                 continue
-            count = list_tests(suite, patterns, build)
+            count = count_tests(names, patterns)
             print(f"{suite.name}: {count} {kind}" + ("" if count else f"; nothing for a part of {patterns}"))
             missing += count == 0
     return 1 if missing else 0

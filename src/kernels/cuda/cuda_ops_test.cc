@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "base/maths.h"
-#include "device/arena.h"
-#include "device/cuda/memory.h"
 #include "device/cuda/test_memory.h"
 #include "kernels/cuda/gemm/gemm_planner.h"
+#include "kernels/cuda/test_codes.h"
 #include "kernels/cuda/test_rows.h"
 #include "kernels/quantised_rows.h"
 #include "kernels/row_ops_cases.h"
@@ -31,26 +30,8 @@ using testing::MadeUpValues;
 
 constexpr int64_t kOpTokens = 5, kOpHidden = 272, kOpWidth = 144;  // the last blocks are not whole
 
-// Memory for codes of kOpTokens rows.
-class CodeMemory {
- public:
-  explicit CodeMemory(int64_t inputs) : memory_("codes of a test", Bytes(inputs)) {
-    FillAndWait(memory_.bytes(), 0xff, "codes of a test");  // NaN
-    Carver carver = DeviceCarver(memory_);
-    rows_ = TakeQuantisedRows(carver, kOpTokens, inputs);
-  }
-  const QuantisedRows& rows() const { return rows_; }
-
- private:
-  static ByteOffset Bytes(int64_t inputs) {
-    Carver counting;
-    TakeQuantisedRows(counting, kOpTokens, inputs);
-    return counting.used();
-  }
-
-  DeviceBuffer memory_;
-  QuantisedRows rows_;
-};
+// Of kOpTokens rows that are NaN until an op has written them.
+CodeMemory NoCodes(int64_t inputs) { return CodeMemory(kOpTokens, inputs, 0xff); }
 
 // A matrix on the device, made up from its seed.
 class TestWeight {
@@ -94,7 +75,7 @@ class CudaOpsTest : public StreamTest {
     if (IsSkipped()) return;
     branch_ = std::make_unique<Branch>();
     planner_ = std::make_unique<GemmPlanner>(GemmBackend::kExact, std::span<std::byte>());
-    memory_ = std::make_unique<CodeMemory>(kOpHidden);
+    memory_ = std::make_unique<CodeMemory>(NoCodes(kOpHidden));
     OpScratch scratch;
     const OpDevice device{
         .stream = stream(), .branch = *branch_, .gemms = *planner_, .status = status()};
@@ -130,7 +111,7 @@ TEST_F(CudaOpsTest, ProductsMultiplyTheCodesThatANormWrote) {
   const std::vector<float> before = MadeUpRows(4, kOpTokens, kOpHidden);
   TestRows<Bf16> update(MadeUpRows(5, kOpTokens, kOpHidden), kOpHidden, Lie::kAligned);
   TestRows<Bf16> normed(kOpTokens, kOpHidden, Lie::kAligned);
-  const CodeMemory codes(kOpHidden);
+  const CodeMemory codes = NoCodes(kOpHidden);
   const auto norm = [&](Ops& ops, bool is_first, const QuantisedRows& to) {
     TestRows<float> hidden(before, kOpHidden, Lie::kAligned);
     ops.AddNorm({.add = {.hidden = hidden.view(),
@@ -162,7 +143,7 @@ TEST_F(CudaOpsTest, ProductsMultiplyTheCodesThatANormWrote) {
 TEST_F(CudaOpsTest, ANormInPlaceAndAnMlpWriteTheCodesThatTheNextProductMultiplies) {
   const TestWeight down(1, {kOpHidden, kOpWidth}, WeightFormat::kFp8Block);
   const DeviceVector<float> weight(MadeUpValues(3, 0, kOpWidth));
-  const CodeMemory normed_codes(kOpWidth), codes(kOpWidth);
+  const CodeMemory normed_codes = NoCodes(kOpWidth), codes = NoCodes(kOpWidth);
   // The gates' weights as down's, and without scales: then the activation is in the product's kernel.
   for (const WeightFormat format : {WeightFormat::kFp8Block, WeightFormat::kBf16}) {
     const TestWeight gate(6, {kOpWidth, kOpWidth}, format), up(7, {kOpWidth, kOpWidth}, format);

@@ -15,6 +15,7 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/test_memory.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/test_codes.h"
 #include "kernels/gemm_cases.h"
 #include "testing/compare.h"
 
@@ -227,45 +228,35 @@ class DeviceWeights {
 // x as e4m3 on the device, made there.
 class DeviceCodes {
  public:
-  DeviceCodes(const ConstTensorView& x, const Stream& stream)
-      : memory_("codes of a test", Bytes(x.dim(0), x.dim(1))) {
-    Carver carver = DeviceCarver(memory_);
-    rows_ = TakeQuantisedRows(carver, x.dim(0), x.dim(1));
-    // Rows are judged by what the kernel writes, not by what was there.
-    Check(cudaMemsetAsync(memory_.data(), kGap, memory_.bytes().size(), stream.get()), "memset");
-    QuantiseRows({.x = x, .to = rows_}, stream);
+  DeviceCodes(const ConstTensorView& x, const Stream& stream) : memory_(x.dim(0), x.dim(1), kGap) {
+    QuantiseRows({.x = x, .to = rows()}, stream);
   }
 
-  const QuantisedRows& rows() const { return rows_; }
+  const QuantisedRows& rows() const { return memory_.rows(); }
 
   std::vector<uint8_t> Codes(const Stream& stream) const {
-    return Copy<uint8_t>(rows_.codes, rows_.rows * rows_.code_stride, stream);
+    return Copy<uint8_t>(rows().codes, rows().rows * rows().code_stride, stream);
   }
   std::vector<float> Scales(const Stream& stream) const {
-    return Copy<float>(rows_.scales, rows_.rows * rows_.scale_stride, stream);
+    return Copy<float>(rows().scales, rows().rows * rows().scale_stride, stream);
   }
   // scale * code of every input: what products are made of.
   std::vector<double> Values(const Stream& stream) const {
     const std::vector<uint8_t> codes = Codes(stream);
     const std::vector<float> scales = Scales(stream);
     std::vector<double> values;
-    for (int64_t t = 0; t < rows_.rows; ++t) {
-      for (int64_t k = 0; k < rows_.inputs; ++k) {
-        const float code = ToFloat(Fp8E4m3{codes[static_cast<size_t>(t * rows_.code_stride + k)]});
+    for (int64_t t = 0; t < rows().rows; ++t) {
+      for (int64_t k = 0; k < rows().inputs; ++k) {
+        const float code = ToFloat(Fp8E4m3{codes[static_cast<size_t>(t * rows().code_stride + k)]});
         values.push_back(
             double{code} *
-            double{scales[static_cast<size_t>(t * rows_.scale_stride + k / kScaleBlock)]});
+            double{scales[static_cast<size_t>(t * rows().scale_stride + k / kScaleBlock)]});
       }
     }
     return values;
   }
 
  private:
-  static ByteOffset Bytes(int64_t rows, int64_t inputs) {
-    Carver counting;
-    TakeQuantisedRows(counting, rows, inputs);
-    return counting.used();
-  }
   template <class T>
   static std::vector<T> Copy(const void* from, int64_t count, const Stream& stream) {
     stream.Synchronize();
@@ -274,8 +265,7 @@ class DeviceCodes {
     return values;
   }
 
-  DeviceBuffer memory_;
-  QuantisedRows rows_;
+  CodeMemory memory_;
 };
 
 // What exact arithmetic gives for rows of x, and how far the device may be from it.

@@ -16,9 +16,6 @@
 namespace quire::cuda {
 namespace {
 
-constexpr int kGemvThreads = 256;
-constexpr int kWarps = kGemvThreads / 32;
-
 struct GemvParams {
   Rows<const Bf16> x;
   QuadWeights w;
@@ -33,7 +30,7 @@ struct GemvParams {
 // kRows >= rows: those past the last one are computed like it and not written, and so are outputs.
 template <int kRows, int kOutputs, class TY>
 __global__ void __launch_bounds__(kGemvThreads) GemvKernel(const GemvParams p, Rows<TY> y) {
-  __shared__ float parts[kWarps][kOutputs * kRows];
+  __shared__ float parts[kGemvWarps][kOutputs * kRows];
   const int first = static_cast<int>(blockIdx.x) * kOutputs;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -86,7 +83,7 @@ __global__ void __launch_bounds__(kGemvThreads) GemvKernel(const GemvParams p, R
   if (output >= p.w.outputs || row >= p.rows) return;
   float sum = parts[0][mine];
 #pragma unroll
-  for (int i = 1; i < kWarps; ++i) sum = __fadd_rn(sum, parts[i][mine]);
+  for (int i = 1; i < kGemvWarps; ++i) sum = __fadd_rn(sum, parts[i][mine]);
   if (p.bias != nullptr) sum = __fadd_rn(sum, p.bias[output]);
   StoreValue(sum, y[row] + output);
 }
@@ -125,23 +122,23 @@ struct RowRotation {
 // The last warps have a head each: where items do not come out even, those have fewer.
 __device__ inline void RotateHeads(const RowRotation& rotation, int thread) {
   const int ctas = static_cast<int>(gridDim.x);
-  const int last = kStreamWarps * ctas - 1 - (thread / 32 * ctas + static_cast<int>(blockIdx.x));
+  const int last = kGemvWarps * ctas - 1 - (thread / 32 * ctas + static_cast<int>(blockIdx.x));
 #pragma unroll 1
-  for (int head = last; head < rotation.num_heads; head += kStreamWarps * ctas) {
+  for (int head = last; head < rotation.num_heads; head += kGemvWarps * ctas) {
     RotateHead(thread % 32, rotation.x.At(0, head), rotation.cos, rotation.sin, rotation.pairs,
                rotation.num_pairs, rotation.y.At(0, head));
   }
 }
 
 // That a team may have.
-constexpr int kMostQuads = static_cast<int>(kMaxGemvOutputsOfFew) / (kQuad * kStreamCtas) + 1;
+constexpr int kMostQuads = static_cast<int>(kMaxGemvOutputsOfFew) / (kQuad * kGemvCtas) + 1;
 
 // kRows is rows. Of one row, four CTAs of a multiprocessor: the next product's two are placed beside those of this.
 template <int kRows, int kTeam, class TY>
-__global__ void __launch_bounds__(kStreamThreads, kRows == 1 ? 4 : 2)
+__global__ void __launch_bounds__(kGemvThreads, kRows == 1 ? 4 : 2)
     GemvQuadsKernel(const __grid_constant__ GemvParams p, Rows<TY> y, const RowRotation rotation) {
-  constexpr int kTeams = kStreamThreads / kTeam, kTeamWarps = kTeam / 32;
-  __shared__ float parts[kStreamWarps][kMostQuads][kQuad][kRows];
+  constexpr int kTeams = kGemvThreads / kTeam, kTeamWarps = kTeam / 32;
+  __shared__ float parts[kGemvWarps][kMostQuads][kQuad][kRows];
   const int thread = HeldThread();
   const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
   const int quads_of_one = (p.w.outputs + kQuad - 1) / kQuad;
@@ -191,7 +188,7 @@ __global__ void __launch_bounds__(kStreamThreads, kRows == 1 ? 4 : 2)
   const int t = thread % kRows, of_quad = thread / kRows % kQuad;
   const int team = thread / (kRows * kQuad) % kTeams;
   // So many quads of a team have a thread for each of their outputs at once.
-  constexpr int kAtOnce = kStreamThreads / (kRows * kQuad * kTeams);
+  constexpr int kAtOnce = kGemvThreads / (kRows * kQuad * kTeams);
 #pragma unroll 1
   for (int n = thread / (kRows * kQuad * kTeams);; n += kAtOnce) {
     const int quad = (n * kTeams + team) * ctas + cta;
@@ -213,18 +210,18 @@ __global__ void __launch_bounds__(kStreamThreads, kRows == 1 ? 4 : 2)
 template <int kRows, int kTeam, class TY>
 void LaunchQuads(const GemvParams& p, const TensorView& y, const Stream& stream,
                  const RowRotation& rotation) {
-  constexpr int kTeams = kStreamThreads / kTeam;
+  constexpr int kTeams = kGemvThreads / kTeam;
   const int quads = p.count * CeilDiv(p.w.outputs, kQuad);
-  const int ctas = std::min(CeilDiv(quads, kTeams), kStreamCtas);
+  const int ctas = std::min(CeilDiv(quads, kTeams), kGemvCtas);
   const int steps = CeilDiv(quads, ctas * kTeams) * CeilDiv(p.w.inputs, kTeam * kGroup);
   const auto kernel = GemvQuadsKernel<kRows, kTeam, TY>;
-  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             kQuadSteps * kQuadStepBytes),
+  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, CopyRing::kBytes),
         "gemv: shared memory");
   LaunchAhead("gemv", kernel,
               {.grid = static_cast<unsigned>(ctas),
-               .block = kStreamThreads,
-               .shared_bytes = static_cast<size_t>(std::min(steps, kQuadSteps)) * kQuadStepBytes},
+               .block = kGemvThreads,
+               .shared_bytes =
+                   static_cast<size_t>(std::min(steps, CopyRing::kSteps)) * CopyRing::kStepBytes},
               stream, p, RowsOf<TY>(y), rotation);
 }
 

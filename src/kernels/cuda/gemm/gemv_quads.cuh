@@ -15,11 +15,7 @@
 
 namespace quire::cuda {
 
-inline constexpr int kQuad = 4;  // outputs
-// Of a thread a group of each output of a quad is a step; so many are on their way or in use, 96 KiB of a
-// multiprocessor's two CTAs.
-inline constexpr int kQuadSteps = 3;
-inline constexpr int kQuadStepBytes = kQuad * kStreamThreads * 16;
+inline constexpr int kQuad = CopyRing::kGroups;  // outputs: a step has a group of each
 
 // Matrices that are multiplied, one behind the other.
 struct QuadWeights {
@@ -28,38 +24,33 @@ struct QuadWeights {
   int32_t outputs, inputs;
 };
 
-// A thread's groups of its team's quads, in order. Every thread has a ring of steps in shared memory, which it alone
-// fills and reads: it waits for its own copies, and nobody for another. `quads` are numbered by matrices, and of one by its
-// outputs.
+// A thread's groups of its team's quads, in order. `quads` are numbered by matrices, and of one by its outputs.
 template <int kTeam>
 class QuadStream {
  public:
   // Begins with the first steps.
   __device__ QuadStream(int thread, const void* shared, const QuadWeights& w, const Items& quads)
       : w_(w),
-        begin_(SharedAddress(shared) + static_cast<uint32_t>(thread) * 16),
+        ring_(thread, shared),
         first_group_(thread % kTeam),
         quads_(quads),
-        policy_(ReadOncePolicy()),
-        at_(begin_) {
+        policy_(ReadOncePolicy()) {
     FindQuad();
 #pragma unroll 1  // code, too, has to come from memory
-    for (int i = 0; i < kQuadSteps; ++i) Begin();
+    for (int i = 0; i < CopyRing::kSteps; ++i) Begin();
   }
 
   // This thread's groups of the next step, if the rows have them. The step that takes its place is begun.
   __device__ void Next(uint4 (&groups)[kQuad], bool has) {
-    WaitForCopies<kQuadSteps - 1>();
+    ring_.Wait();
     if (has) {
 #pragma unroll
-      for (int n = 0; n < kQuad; ++n) groups[n] = LoadShared16(at_ + Place(n));
+      for (int n = 0; n < kQuad; ++n) groups[n] = LoadShared16(ring_.Place(n));
     }
     Begin();
   }
 
  private:
-  static constexpr uint32_t Place(int n) { return static_cast<uint32_t>(n * kStreamThreads * 16); }
-
   __device__ void FindQuad() {
     group_ = first_group_;
     if (!quads_.There()) return;
@@ -68,14 +59,13 @@ class QuadStream {
     from_ = reinterpret_cast<const std::byte*>(w_.rows[output] + quads_.major() * w_.step) +
             first_group_ * 16;
   }
-  // Copies a step to where the next is read, which is the oldest. It is a group of copies, an empty one behind the
-  // last: groups and steps stay in line. For an output that there is not comes the last one again.
+  // Copies a step. For an output that there is not comes the last one again.
   __device__ void Begin() {
     if (quads_.There()) {
       if (group_ < w_.inputs / kGroup) {
 #pragma unroll
         for (int n = 0; n < kQuad; ++n) {
-          CopyAsync16(at_ + Place(n), from_ + min(n, last_) * w_.rows.stride * 2, policy_);
+          CopyAsync16(ring_.Place(n), from_ + min(n, last_) * w_.rows.stride * 2, policy_);
         }
       }
       from_ += kTeam * 16;
@@ -85,19 +75,16 @@ class QuadStream {
         FindQuad();
       }
     }
-    CommitCopies();
-    at_ += kQuadStepBytes;
-    if (at_ == begin_ + kQuadSteps * kQuadStepBytes) at_ = begin_;
+    ring_.Advance();
   }
 
   const QuadWeights& w_;
-  const uint32_t begin_;  // of this thread's ring
+  CopyRing ring_;
   const int first_group_;
   Items quads_;  // that are copied
   const uint64_t policy_;
   const std::byte* from_ = nullptr;  // of the first output's row, the group that is copied next
   int group_ = 0, last_ = 0;         // that group; the last output of the quad that there is
-  uint32_t at_;                      // the step that is read next
 };
 
 // Lane 8 n has the sum of the warp's sums[n], as a tree (16 + 16, 8 + 8, ...). Halves of the warp have two outputs each

@@ -49,7 +49,7 @@ __device__ RowRange FindRoutedRows(const TileParams& p, RoutedRows& rows) {
     }
   }
   __syncthreads();  // every row has expert 0 before one gets its own
-  for (int e = thread; e < p.num_experts; e += kStreamThreads) {
+  for (int e = thread; e < p.num_experts; e += kGemvThreads) {
     const int begin = offset(e), end = offset(e + 1);
     for (int row = begin; row < end; ++row) rows.expert[row] = e;
   }
@@ -70,7 +70,7 @@ __device__ void StoreOutput(const TileParams& p, int row, int output, float valu
 // on many multiprocessors. The rows of one output follow each other, so that rows of one expert read its weights at one
 // time. Half of the registers are left to the shared expert's CTAs.
 template <bool kGated>
-__global__ void __launch_bounds__(kStreamThreads, 4)
+__global__ void __launch_bounds__(kGemvThreads, 4)
     ExpertGemvKernel(const __grid_constant__ TileParams p, RoutingAge age) {
   auto* const shared = reinterpret_cast<unsigned char*>(LaunchedShared<128>());
   __shared__ RoutedRows rows;
@@ -83,17 +83,17 @@ __global__ void __launch_bounds__(kStreamThreads, 4)
   };
   const int thread = HeldThread();
   const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
-  Items items(thread / 32 * ctas + cta, kStreamWarps * ctas, p.outputs, all.end - all.begin);
+  Items items(thread / 32 * ctas + cta, kGemvWarps * ctas, p.outputs, all.end - all.begin);
   RowStream<kMatrices, decltype(w)> stream(thread, shared, items, p.inputs, w);
   if (age == RoutingAge::kOld) TakeTurn();
-  if (blockIdx.x == 0) ReportBadOffsets(p, kStreamThreads);
+  if (blockIdx.x == 0) ReportBadOffsets(p, kGemvThreads);
   for (; items.There(); items.Next()) {
     const int row = all.begin + items.minor();
-    const Bf16* x[1] = {reinterpret_cast<const Bf16*>(p.x + rows.x[row] * p.x_row_bytes)};
-    float sums[kMatrices][1][kLaneSums<decltype(stream)>] = {};
+    const auto* x = reinterpret_cast<const Bf16*>(p.x + rows.x[row] * p.x_row_bytes);
+    float sums[kMatrices][kLaneSums<decltype(stream)>] = {};
     MultiplyItem(thread % 32, stream, p.inputs, x, sums);
-    float value = SumOfWarp(sums[0][0]);
-    if constexpr (kGated) value = SiluByReciprocal(value) * SumOfWarp(sums[1][0]);
+    float value = SumOfWarp(sums[0]);
+    if constexpr (kGated) value = SiluByReciprocal(value) * SumOfWarp(sums[1]);
     if (thread % 32 == 0) StoreOutput(p, row, items.major(), value);
   }
 }
@@ -105,7 +105,7 @@ void LaunchProduct(const TileParams& p, RoutingAge age, const Stream& stream) {
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kExpertSharedBytes),
       "expert gemv: shared memory");
   LaunchAhead("expert gemv", kernel,
-              {.grid = kStreamCtas, .block = kStreamThreads, .shared_bytes = kExpertSharedBytes},
+              {.grid = kGemvCtas, .block = kGemvThreads, .shared_bytes = kExpertSharedBytes},
               stream, p, age);
 }
 

@@ -13,64 +13,50 @@ namespace quire::cuda {
 
 // A lane has groups of eight inputs, one of every kSpan inputs.
 inline constexpr int kSpan = 32 * kGroup;
-// What a lane copies at once: so many groups, of one matrix or of several. With steps of one group, and
-// half as many warps, a step of V2-Lite took 3.1 ms, not 2.4.
-inline constexpr int kStepGroups = 4;
-// Steps on their way or in use: 2 KiB of each warp, 96 KiB of a multiprocessor's 16.
-inline constexpr int kStreamSteps = 3;
-inline constexpr int kStreamBytes = kStreamSteps * kStepGroups * kStreamThreads * 16;
 
-// The rows of weights of a warp's items, kMatrices for each, step by step. Every thread has a ring of
-// kStreamSteps steps in shared memory, which it alone fills and reads: it waits for its own copies, and nobody for
-// another. row(items, matrix) is where a row of bf16 begins, on a multiple of 16 bytes.
+// The rows of weights of a warp's items, kMatrices for each, step by step. A lane copies a step's groups at once, of one
+// matrix or of two: with steps of one group, and half as many warps, a step of V2-Lite took 3.1 ms, not 2.4.
+// row(items, matrix) is where a row of bf16 begins, on a multiple of 16 bytes.
 template <int kMatrices, class RowOf>
 class RowStream {
  public:
-  static constexpr int kGroups = kStepGroups / kMatrices;  // of a row, in a step
+  static constexpr int kGroups = CopyRing::kGroups / kMatrices;  // of a row, in a step
   static constexpr int kStepInputs = kGroups * kSpan;
 
   // Begins with the first steps. `inputs` is a multiple of eight.
   __device__ RowStream(int thread, const void* shared, const Items& items, int inputs, RowOf row)
-      : begin_(SharedAddress(shared) + static_cast<uint32_t>(thread) * 16),
+      : ring_(thread, shared),
         lane_bytes_(thread % 32 * 16),
         items_(items),
         inputs_(inputs),
         row_(row),
-        policy_(ReadOncePolicy()),
-        at_(begin_) {
+        policy_(ReadOncePolicy()) {
     FindRows();
 #pragma unroll 1  // code, too, has to come from memory
-    for (int i = 0; i < kStreamSteps; ++i) Begin();
+    for (int i = 0; i < CopyRing::kSteps; ++i) Begin();
   }
 
   // This lane's groups of the next step; those past the end of the row, of which `left` inputs are there from this
   // lane's first on, are as they were. The step that takes its place is begun.
   __device__ void Next(uint4 (&groups)[kMatrices][kGroups], int left) {
-    WaitForCopies<kStreamSteps - 1>();
+    ring_.Wait();
 #pragma unroll
     for (int m = 0; m < kMatrices; ++m) {
 #pragma unroll
       for (int i = 0; i < kGroups; ++i) {
-        if (left > i * kSpan) groups[m][i] = LoadShared16(at_ + Place(m, i));
+        if (left > i * kSpan) groups[m][i] = LoadShared16(ring_.Place(m * kGroups + i));
       }
     }
     Begin();
   }
 
  private:
-  static constexpr uint32_t kSlotBytes = kStepGroups * kStreamThreads * 16;
-
-  static constexpr uint32_t Place(int matrix, int group) {
-    return static_cast<uint32_t>((matrix * kGroups + group) * kStreamThreads * 16);
-  }
   __device__ void FindRows() {
     left_ = inputs_;
     if (!items_.There()) return;
 #pragma unroll
     for (int m = 0; m < kMatrices; ++m) rows_[m] = row_(items_, m) + lane_bytes_;
   }
-  // Copies a step to where the next is read, which is the oldest. It is a group of copies, an empty one behind the
-  // last: groups and steps stay in line.
   __device__ void Begin() {
     if (items_.There()) {
       const int left = left_ - lane_bytes_ / 2;
@@ -78,7 +64,8 @@ class RowStream {
       for (int m = 0; m < kMatrices; ++m) {
 #pragma unroll
         for (int i = 0; i < kGroups; ++i) {
-          if (left > i * kSpan) CopyAsync16(at_ + Place(m, i), rows_[m] + i * kSpan * 2, policy_);
+          if (left > i * kSpan)
+            CopyAsync16(ring_.Place(m * kGroups + i), rows_[m] + i * kSpan * 2, policy_);
         }
         rows_[m] += kStepInputs * 2;
       }
@@ -88,12 +75,10 @@ class RowStream {
         FindRows();
       }
     }
-    CommitCopies();
-    at_ += kSlotBytes;
-    if (at_ == begin_ + kStreamSteps * kSlotBytes) at_ = begin_;
+    ring_.Advance();
   }
 
-  const uint32_t begin_;  // of this thread's ring
+  CopyRing ring_;
   const int lane_bytes_;  // from a row's beginning to this lane's first group
   Items items_;           // that are copied
   const int inputs_;
@@ -102,50 +87,41 @@ class RowStream {
   const std::byte* rows_[kMatrices] =
       {};         // of the item that is copied, from this lane's next group on
   int left_ = 0;  // inputs of it
-  uint32_t at_;   // the step that is read next
 };
 
 // Of a lane, for each group of a step: one of the group's first half and one of its second.
 template <class Stream>
 constexpr int kLaneSums = 2 * Stream::kGroups;
 
-// Multiplies an item's rows of w, as they come, with kRows rows of x, which lie on multiples of 16 bytes.
-template <int kMatrices, int kRows, class Stream>
-__device__ void MultiplyItem(int lane, Stream& stream, int inputs, const Bf16* (&x_rows)[kRows],
-                             float (&sums)[kMatrices][kRows][kLaneSums<Stream>]) {
+// Multiplies an item's rows of w, as they come, with a row of x, which lies on a multiple of 16 bytes.
+template <int kMatrices, class Stream>
+__device__ void MultiplyItem(int lane, Stream& stream, int inputs, const Bf16* x_row,
+                             float (&sums)[kMatrices][kLaneSums<Stream>]) {
   constexpr int kGroups = Stream::kGroups;
-#pragma unroll
-  for (int t = 0; t < kRows; ++t) x_rows[t] += lane * kGroup;
+  x_row += lane * kGroup;
 #pragma unroll 1  // as above
   for (int rest = inputs; rest > 0; rest -= Stream::kStepInputs) {
     const int left = rest - lane * kGroup;
-    uint4 x[kRows][kGroups] = {};
+    uint4 x[kGroups] = {};
 #pragma unroll
-    for (int t = 0; t < kRows; ++t) {
-#pragma unroll
-      for (int i = 0; i < kGroups; ++i) {
-        if (left > i * kSpan) x[t][i] = *reinterpret_cast<const uint4*>(x_rows[t] + i * kSpan);
-      }
-      x_rows[t] += Stream::kStepInputs;
+    for (int i = 0; i < kGroups; ++i) {
+      if (left > i * kSpan) x[i] = *reinterpret_cast<const uint4*>(x_row + i * kSpan);
     }
+    x_row += Stream::kStepInputs;
     uint4 groups[kMatrices][kGroups] = {};
     stream.Next(groups, left);
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      float w[kMatrices][kGroup];
+      float values[kGroup];
+      Widen(x[i], values);
 #pragma unroll
-      for (int m = 0; m < kMatrices; ++m) Widen(groups[m][i], w[m]);
+      for (int m = 0; m < kMatrices; ++m) {
+        float w[kGroup];
+        Widen(groups[m][i], w);
 #pragma unroll
-      for (int t = 0; t < kRows; ++t) {
-        float values[kGroup];
-        Widen(x[t][i], values);
-#pragma unroll
-        for (int m = 0; m < kMatrices; ++m) {
-#pragma unroll
-          for (int j = 0; j < kGroup; ++j) {
-            float& sum = sums[m][t][2 * i + j / (kGroup / 2)];
-            sum = __fmaf_rn(values[j], w[m][j], sum);
-          }
+        for (int j = 0; j < kGroup; ++j) {
+          float& sum = sums[m][2 * i + j / (kGroup / 2)];
+          sum = __fmaf_rn(values[j], w[j], sum);
         }
       }
     }

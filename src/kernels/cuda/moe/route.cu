@@ -45,10 +45,6 @@ RouteRows RowsOfRoute(const RouteArgs& args) {
           .num_tokens = args.logits.dim(0)};
 }
 
-// Scores of a token, in floats: without and with the bias.
-template <int kSlots>
-inline constexpr int kTokenScores = 2 * kSlots * 32;
-
 // kSlots * 32 >= num_experts.
 template <int kSlots>
 __global__ void __launch_bounds__(kRouteWarps * 32) RouteKernel(RouteRows rows, LiveRows live) {
@@ -165,7 +161,8 @@ static_assert(kRoutedWarps * 32 >= kMaxExpertsRouted);
 // Of the first CTA that sorts, [kRoutedWarps, num_experts], then of each warp scores.
 template <int kSlots>
 int RoutedBytes(int num_experts) {
-  return kRoutedWarps * (num_experts + kTokenScores<kSlots>)*static_cast<int>(sizeof(int32_t));
+  constexpr int kScores = kTokenScores<kSlots>;
+  return kRoutedWarps * (num_experts + kScores) * static_cast<int>(sizeof(int32_t));
 }
 
 // choices.experts is set here.

@@ -260,8 +260,12 @@ __device__ inline void DropGroups(const RouteShape& shape, const ExpertGroups& g
   __syncwarp();  // what is dropped is dropped for every lane
 }
 
+// What RouteToken needs of shared memory, in floats: scores, and ranks.
+template <int kSlots>
+inline constexpr int kTokenScores = 2 * kSlots * 32;
+
 // The experts and weights of the token with these logits, by the calling warp: store(j, expert, weight) of choice j, by
-// one lane each. kSlots * 32 >= num_experts; `scores` are 2 * kSlots * 32 of this warp's own in shared memory, on a
+// one lane each. kSlots * 32 >= num_experts; `scores` are kTokenScores of this warp's own in shared memory, on a
 // multiple of 16 bytes.
 template <int kSlots, class Logits, class Bias, class Store>
 __device__ void RouteToken(const RouteShape& shape, const ExpertGroups& groups,

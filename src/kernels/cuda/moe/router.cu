@@ -260,7 +260,7 @@ struct PartLogits {
   }
 };
 
-// For this warp's token of a tile. `scores` are [kWarps, 2, kSlots * 32].
+// For this warp's token of a tile. `scores` are [kWarps, kTokenScores].
 template <int kSlots>
 __device__ void ChooseForTile(const RouterParams& p, int tile, int num_choices, float* scores) {
   const int n = p.shape.num_experts, warp = WarpId();
@@ -269,8 +269,8 @@ __device__ void ChooseForTile(const RouterParams& p, int tile, int num_choices, 
   const PartLogits logits = {.first = p.logits + int64_t{token} * n,
                              .step = int64_t{p.num_tokens} * n,
                              .count = p.cut.parts};
-  RouteToken<kSlots>(p.shape, p.groups, logits, LateBias{p.bias}, scores + warp * 2 * kSlots * 32,
-                     [&](int j, int expert, float weight) {
+  RouteToken<kSlots>(p.shape, p.groups, logits, LateBias{p.bias},
+                     scores + warp * kTokenScores<kSlots>, [&](int j, int expert, float weight) {
                        p.experts[choice + j] = expert;
                        p.weights[choice + j] = weight;
                      });
@@ -280,8 +280,8 @@ __device__ void ChooseForTile(const RouterParams& p, int tile, int num_choices, 
 
 // Shared memory is the warps' sums, then scores, then counts: never two of them at once.
 template <int kSlots>
-inline constexpr int kSharedBytes = std::max(kSumBytes, kWarps * 2 * kSlots * 32 *
-                                                            static_cast<int>(sizeof(float)));
+inline constexpr int kSharedBytes =
+    std::max(kSumBytes, kWarps* kTokenScores<kSlots>* static_cast<int>(sizeof(float)));
 
 // A CTA for each (part of the inputs, or some of them; tile of experts), of each tile of tokens. kSlots * 32 >= num_experts.
 template <int kSlots, RouterOrder kOrder>

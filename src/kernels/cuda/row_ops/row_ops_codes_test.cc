@@ -9,11 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "device/arena.h"
-#include "device/cuda/memory.h"
 #include "device/cuda/test_memory.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/row_ops/row_ops.h"
+#include "kernels/cuda/test_codes.h"
 #include "kernels/cuda/test_rows.h"
 #include "kernels/quantised_rows.h"
 #include "kernels/row_ops_cases.h"
@@ -34,37 +33,16 @@ using testing::MadeUpValues;
 const int64_t kCodeWidths[] = {1, 7, 127, 128, 129, 144, 576, 1536, 2049, 4096, 7168, 8200, 16384};
 constexpr int64_t kCodeTokens = 4;
 
-// Memory for the codes of kCodeTokens rows, and behind each row and all of them for more, with the same byte
-// everywhere.
-class TestCodes {
+// Memory for the codes of kCodeTokens rows, and behind each row and all of them for more.
+class TestCodes : public CodeMemory {
  public:
-  explicit TestCodes(int64_t width) : memory_("codes of a test", Bytes(width)) {
-    Carver carver = DeviceCarver(memory_);
-    rows_ = FirstRows(Take(carver, width), kCodeTokens, width);
-    FillAndWait(memory_.bytes(), 0xA5, "codes of a test");
-  }
+  explicit TestCodes(int64_t width)
+      : CodeMemory(kCodeTokens + 1, width + kScaleBlock, 0xA5), width_(width) {}
 
-  const QuantisedRows& rows() const { return rows_; }
-  // All of the memory, once `stream` has done what it was given.
-  std::vector<uint8_t> All(const Stream& stream) const {
-    stream.Synchronize();
-    std::vector<uint8_t> bytes(memory_.bytes().size());
-    CopyAndWait(bytes.data(), memory_.data(), bytes.size(), "codes of a test");
-    return bytes;
-  }
+  QuantisedRows rows() const { return FirstRows(CodeMemory::rows(), kCodeTokens, width_); }
 
  private:
-  static QuantisedRows Take(Carver& carver, int64_t width) {
-    return TakeQuantisedRows(carver, kCodeTokens + 1, width + kScaleBlock);
-  }
-  static ByteOffset Bytes(int64_t width) {
-    Carver counting;
-    Take(counting, width);
-    return counting.used();
-  }
-
-  DeviceBuffer memory_;
-  QuantisedRows rows_;
+  int64_t width_;
 };
 
 class CudaRowOpsCodesTest : public StreamTest {
