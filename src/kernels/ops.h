@@ -45,6 +45,7 @@ struct OpLimits {
   int64_t hidden_size = 0;
   int64_t widest_input = 0;  // of any product with block scales, where its codes are yet to be made
   int64_t widest_side_input = 0;  // the same, of products between Fork and Join; 0: there are none
+  int64_t logit_rows = 0;         // at once, which may be more than there are tokens
   bool has_block_scales = false;  // some weights are kFp8Block
   RouteShape route = {};
   int64_t expert_width = 0;     // 0: no layer has experts

@@ -24,6 +24,11 @@ int32_t OwnHeads(const ModelConfig& config) {
 
 }  // namespace
 
+bool MultipliesCodes(const ModelConfig& config) {
+  return config.fp8_blocks && config.fp8_blocks->rows == kScaleBlock &&
+         config.fp8_blocks->columns == kScaleBlock;
+}
+
 MlaShape AttentionShape(const ModelConfig& config) {
   return {.num_heads = OwnHeads(config),
           .dims = {.latent_dim = config.latent_dim, .rope_dim = config.rope_dim}};
@@ -42,12 +47,11 @@ OpLimits OpLimitsOf(const ModelConfig& config, const StepCapacity& capacity, con
           .work = work,
           .attention = AttentionShape(config),
           .hidden_size = config.hidden_size,
-          .widest_input =
-              std::max<int64_t>({config.hidden_size * (config.drafts ? 2 : 1), config.q_lora_rank,
-                                 int64_t{config.num_heads} * config.value_dim, MlpWidth(config)}),
-          // kv_down's joined rows, of a head that drafts: all other rows there come with codes.
-          .widest_side_input = config.drafts ? 2 * config.hidden_size : 0,
-          .has_block_scales = config.fp8_blocks.has_value(),
+          // A head's or a draft layer's joined rows; what attention gives; and what ranks gather.
+          .widest_input = std::max<int64_t>({config.hidden_size * (config.drafts ? 2 : 1),
+                                             int64_t{config.num_heads} * config.value_dim,
+                                             config.shard.is_cut() ? MlpWidth(config) : 0}),
+          .has_block_scales = MultipliesCodes(config),
           .route = config.moe.route,
           .expert_width = config.moe.expert_width,
           .index = IndexShapeOf(config),
@@ -89,14 +93,15 @@ ForwardBuffers LayOutForward(const ModelConfig& config, const StepCapacity& capa
   buffers.gate_up = take(activation, 2 * OwnMlpWidth(config));
   buffers.activated = take(activation, MlpWidth(config));
   buffers.shared = take(activation, config.moe.shared_width > 0 ? config.hidden_size : 0);
-  if (config.fp8_blocks && activation == DType::kBf16) {
+  if (MultipliesCodes(config) && activation == DType::kBf16) {
     const auto take_codes = [&](int64_t width) {
       return width > 0 ? TakeQuantisedRows(carver, capacity.query_tokens.raw(), width)
                        : QuantisedRows();
     };
     buffers.normed_codes = take_codes(config.hidden_size);
     buffers.q_down_codes = take_codes(config.q_lora_rank);
-    buffers.activated_codes = take_codes(MlpWidth(config));
+    // Rows that ranks have parts of are gathered without codes.
+    buffers.activated_codes = take_codes(config.shard.is_cut() ? 0 : MlpWidth(config));
   }
   buffers.indexer = LayOutIndexer(config, capacity, activation, carver);
   if (config.drafts) buffers.joined = take(activation, 2 * config.hidden_size);

@@ -28,6 +28,10 @@
 
 namespace quire {
 
+// Whether weights that the model has in e4m3 are multiplied as codes on a device, whose products have blocks of one size.
+// Those of other blocks become bf16.
+bool MultipliesCodes(const ModelConfig& config);
+
 // How the config's attention looks to its kernel: of the heads that this rank has.
 MlaShape AttentionShape(const ModelConfig& config);
 // The same in multi-head form.

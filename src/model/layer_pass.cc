@@ -225,12 +225,11 @@ Update LayerPass::Dense(const LayerWeights& layer, const ProductInput& input) co
 
 void LayerPass::Mlp(const MlpWeights& weights, const ProductInput& input, int64_t width,
                     TensorView y, Ops& ops) const {
-  const int64_t own = config_.Own(width).count;
-  const TensorView gate_up = Rows(args_.buffers.gate_up, 2 * own);
+  const TensorView gate_up = Rows(args_.buffers.gate_up, 2 * config_.Own(width).count);
   const TensorView activated = Rows(args_.buffers.activated, width);
-  // Rows that other ranks have parts of are gathered without codes.
-  const QuantisedRows codes =
-      own == width ? Codes(args_.buffers.activated_codes, width) : QuantisedRows();
+  const QuantisedRows codes = weights.down.format == WeightFormat::kFp8Block
+                                  ? Codes(args_.buffers.activated_codes, width)
+                                  : QuantisedRows();
   ops.GateUp({.x = input,
               .gate = weights.gate,
               .up = weights.up,

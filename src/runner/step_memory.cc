@@ -258,7 +258,10 @@ void LayOutActivations(const ModelConfig& config, const RunnerOptions& options,
     const ModelConfig& model = is_head ? head->layer : config;
     OpLimits ops = OpLimitsOf(model, bucket.capacity, bucket.work, bucket.expanded_keys);
     ops.tokens_of_rank = MostTokens(memory.buckets);  // other ranks may be at another bucket
-    if (head != nullptr && !is_head && head->layer.fp8_blocks) {
+    ops.logit_rows = layout.logit_rows;
+    // Of a head the keys' product reads joined rows, beside the queries' where there is a branch.
+    if (is_head && !config.shard.is_cut()) ops.widest_side_input = 2 * model.hidden_size;
+    if (head != nullptr && !is_head && MultipliesCodes(head->layer)) {
       // The pass ends with EagleHead::Fuse.
       ops.has_block_scales = true;
       ops.widest_input = std::max(ops.widest_input, LayerInputWidth(*head));

@@ -126,7 +126,8 @@ OpScratch LayOutOps(const OpLimits& limits, Carver& carver) {
   scratch.expert_out = carver.TakeTensor(DType::kBf16, {choices, limits.hidden_size});
   scratch.visiting = carver.TakeTensor(DType::kBf16, {visiting, limits.hidden_size});
   if (limits.has_block_scales) {
-    scratch.codes = TakeQuantisedRows(carver, tokens, limits.widest_input);
+    scratch.codes =
+        TakeQuantisedRows(carver, std::max(tokens, limits.logit_rows), limits.widest_input);
     if (limits.widest_side_input > 0) {
       scratch.side_codes = TakeQuantisedRows(carver, tokens, limits.widest_side_input);
     }
@@ -302,7 +303,7 @@ void CudaOps::GateUp(const GateUpArgs& args) {
   const GemmArgs gemm{.x = args.x.rows, .w = ViewOf(args.gate), .up = ViewOf(args.up), .y = args.y};
   if (!device_.gemms.TakesGate(gemm)) return Ops::GateUp(args);
   device_.gemms.Gemm(gemm, *lane_.stream, lane_.gemms);
-  // Of a model whose down alone has scales.
+  // Down alone has scales.
   if (!args.codes.empty()) QuantiseRows({.x = args.y, .to = args.codes}, *lane_.stream);
 }
 

@@ -20,7 +20,7 @@ namespace {
 // lose, too: its products fill a multiprocessor each, and whoever comes early waits in their place.
 bool Overlaps(const BucketSize& size, const ModelConfig& config) {
   constexpr TokenCount kMostRows{64}, kMostTokens{16};
-  return size.num_tokens <= (size.is_decode && !config.fp8_blocks ? kMostRows : kMostTokens);
+  return size.num_tokens <= (size.is_decode && !MultipliesCodes(config) ? kMostRows : kMostTokens);
 }
 
 size_t Index(int64_t n) { return static_cast<size_t>(n); }

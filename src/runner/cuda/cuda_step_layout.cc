@@ -44,8 +44,6 @@ TokenCount ExpandedKeysFor(const ModelConfig& config, const RunnerLimits& limits
 // Kernels take e4m3 weights with whole blocks of scales alone.
 void RequireWholeBlocks(const ModelConfig& config) {
   constexpr int64_t block = kScaleBlock;
-  if (config.fp8_blocks->rows != block || config.fp8_blocks->columns != block)
-    return;  // kept as bf16
   const auto require = [&](bool is_whole, const char* what, int64_t width) {
     Require(is_whole,
             "tp size: expected a number of ranks that get whole blocks of {} of the {} {} of e4m3 "
@@ -89,7 +87,7 @@ bool GrowsTrees(const RunnerOptions& options) {
 
 ModelConfig CudaConfigFor(const ModelConfig& model, const RunnerOptions& options) {
   ModelConfig config = ConfigFor(model, options);
-  if (config.shard.is_cut() && config.fp8_blocks) RequireWholeBlocks(config);
+  if (config.shard.is_cut() && MultipliesCodes(config)) RequireWholeBlocks(config);
   // Ranks tell each other nothing of it so far.
   config.expands =
       !options.deterministic && options.num_ranks() == 1 && CanExpand(HeadShape(config));
