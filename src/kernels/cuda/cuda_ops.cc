@@ -23,14 +23,15 @@ bool IsSameView(const ConstTensorView& a, const ConstTensorView& b) {
          a.stride(0) == b.stride(0);
 }
 
-// Whether one matrix lies behind the other as the next rows of it: no block of scales is of both.
+// Whether one matrix lies behind the other as the next rows of it: no block of scales is of both, nor of both whole
+// matrices where these are parts, since ranks join what one would.
 bool IsBehind(const Weight& first, const Weight& second) {
   if (first.count != 1 || second.count != 1 || first.format != second.format ||
       first.shape.inputs != second.shape.inputs || second.data != first.data + first.step_bytes) {
     return false;
   }
   return first.format != WeightFormat::kFp8Block ||
-         (first.shape.outputs % kScaleBlock == 0 &&
+         (first.shape.outputs % kScaleBlock == 0 && first.whole_outputs % kScaleBlock == 0 &&
           second.scales == first.scales + first.scale_step);
 }
 

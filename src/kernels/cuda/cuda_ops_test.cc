@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,11 +78,15 @@ class CudaOpsTest : public StreamTest {
     planner_ = std::make_unique<GemmPlanner>(GemmBackend::kExact, std::span<std::byte>());
     memory_ = std::make_unique<CodeMemory>(NoCodes(kOpHidden));
     OpScratch scratch;
-    const OpDevice device{
-        .stream = stream(), .branch = *branch_, .gemms = *planner_, .status = status()};
-    without_memory_ = std::make_unique<CudaOps>(scratch, device);
+    without_memory_ = Make(scratch);
     scratch.codes = memory_->rows();
-    with_memory_ = std::make_unique<CudaOps>(scratch, device);
+    with_memory_ = Make(scratch);
+  }
+
+  std::unique_ptr<CudaOps> Make(const OpScratch& scratch) const {
+    return std::make_unique<CudaOps>(
+        scratch,
+        OpDevice{.stream = stream(), .branch = *branch_, .gemms = *planner_, .status = status()});
   }
 
   // Ops that have memory for codes of their own, and ops that have none: these can only use what they are given.
@@ -94,6 +99,75 @@ class CudaOpsTest : public StreamTest {
   std::unique_ptr<CodeMemory> memory_;
   std::unique_ptr<CudaOps> without_memory_, with_memory_;
 };
+
+// The first outputs of two matrices, one behind the other, as a rank of several has them.
+class PartOfTwo {
+ public:
+  PartOfTwo(int64_t outputs, MatrixShape whole)
+      : outputs_(outputs),
+        scale_step_(CeilDiv(outputs, int64_t{kScaleBlock}) *
+                    CeilDiv(whole.inputs, int64_t{kScaleBlock})),
+        codes_(Codes(outputs, whole)),
+        scales_(std::vector<float>(static_cast<size_t>(2 * scale_step_), 0.01f)),
+        whole_(whole) {}
+
+  // [rows, 2 outputs]: the products of both.
+  std::vector<float> Multiply(Ops& ops, TestRows<Bf16>& x, int64_t rows, const Stream& stream) {
+    TestRows<float> y(rows, 2 * outputs_, Lie::kAligned);
+    const ProductArgs products[] = {
+        {.x = x.view(), .w = At(0), .y = y.view().Columns(0, outputs_)},
+        {.x = x.view(), .w = At(1), .y = y.view().Columns(outputs_, outputs_)}};
+    ops.Matmul(products);
+    return y.Values(stream);
+  }
+
+ private:
+  static std::vector<Fp8E4m3> Codes(int64_t outputs, MatrixShape whole) {
+    std::vector<Fp8E4m3> codes;
+    for (uint64_t matrix = 0; matrix < 2; ++matrix) {
+      for (const float value : MadeUpValues(matrix, 0, outputs * whole.inputs)) {
+        codes.push_back(ToFp8E4m3(100 * value));
+      }
+    }
+    return codes;
+  }
+  Weight At(int64_t matrix) const {
+    Weight weight{.shape = {outputs_, whole_.inputs}, .format = WeightFormat::kFp8Block};
+    weight.step_bytes = outputs_ * whole_.inputs;
+    weight.scale_step = scale_step_;
+    weight.data = codes_.bytes().data() + matrix * weight.step_bytes;
+    weight.scales = scales_.span().data() + matrix * scale_step_;
+    weight.whole_outputs = whole_.outputs;
+    return weight;
+  }
+
+  const int64_t outputs_, scale_step_;
+  const DeviceVector<Fp8E4m3> codes_;
+  const DeviceVector<float> scales_;
+  const MatrixShape whole_;
+};
+
+// Two matrices of 24 blocks of outputs and a half are two products, of which each is cut into two ranges of inputs. A rank
+// has 12 blocks of each, which as one product would not be cut.
+TEST_F(CudaOpsTest, PartsOfTwoMatricesAreNoOneProductWhereTheWholeOnesAreNone) {
+  constexpr MatrixShape kWholeShape{3136, 1024};
+  constexpr int64_t kRows = 2, kPart = 1536;
+  TestRows<Bf16> x(MadeUpRows(2, kRows, kWholeShape.inputs), kWholeShape.inputs, Lie::kAligned);
+  const CodeMemory memory(kRows, kWholeShape.inputs, 0xff);
+  OpScratch scratch;
+  scratch.codes = memory.rows();
+  const std::unique_ptr<CudaOps> ops = Make(scratch);
+  const std::vector<float> all =
+      PartOfTwo(kWholeShape.outputs, kWholeShape).Multiply(*ops, x, kRows, stream());
+  const std::vector<float> part = PartOfTwo(kPart, kWholeShape).Multiply(*ops, x, kRows, stream());
+  for (int64_t of_both = 0; of_both < 2 * kRows; ++of_both) {
+    const auto of = [&](const std::vector<float>& values, int64_t outputs) {
+      return std::span(values).subspan(static_cast<size_t>(of_both * outputs),
+                                       static_cast<size_t>(kPart));
+    };
+    EXPECT_EQ(BitMismatch(of(part, kPart), of(all, kWholeShape.outputs)), "") << of_both;
+  }
+}
 
 TEST_F(CudaOpsTest, RowsWithoutCodesNeedMemoryForThem) {
   const TestWeight w(1, {64, kOpHidden}, WeightFormat::kFp8Block);
