@@ -254,8 +254,8 @@ std::vector<float> FewRows(const GemmPlanner& planner, const DeviceWeights& weig
   return y.Values(stream);
 }
 
-// One, two and four outputs of a CTA, and one of a warp, with some left over; less and more inputs than threads
-// take at once; and every number of rows has the bits of the most.
+// One, two and four outputs of a CTA, and four of a team, with some left over; less and more inputs than threads
+// take at once, and of teams with several quads, too; and every number of rows has the bits of the most.
 TEST_F(CudaGemmPlannerTest, FewRowsAndOutputsAreWithinTheirBoundAndTheNumberOfRowsChangesNoBit) {
   const GemmPlanner planner = Make(GemmBackend::kCublasLt);
   for (const MatrixShape shape :
@@ -263,7 +263,7 @@ TEST_F(CudaGemmPlannerTest, FewRowsAndOutputsAreWithinTheirBoundAndTheNumberOfRo
         MatrixShape{133, 264}, MatrixShape{256, 7168}, MatrixShape{265, 4096},
         MatrixShape{512, 2040}, MatrixShape{513, 40}, MatrixShape{2051, 1416},
         MatrixShape{1060, 256}, MatrixShape{1065, 512}, MatrixShape{3072, 2048},
-        MatrixShape{5122, 768}, MatrixShape{576, 7176}}) {
+        MatrixShape{5122, 768}, MatrixShape{576, 7176}, MatrixShape{2053, 4360}}) {
     const int64_t most = shape.outputs <= kMaxGemvOutputs ? kMaxGemvRows : kFewGemvRows;
     const MadeUpMatrix matrix({.format = WeightFormat::kBf16, .shape = shape});
     const DeviceWeights weights(matrix, Spread::kAligned);
@@ -290,28 +290,33 @@ TEST_F(CudaGemmPlannerTest, FewRowsAndOutputsAreWithinTheirBoundAndTheNumberOfRo
   }
 }
 
-// Teams of 32, 64, 128 and 256 threads.
+// Teams of 32, 64, 128 and 256 threads, of which the last have several quads of several steps, too, whose last step is not
+// for all threads.
 TEST_F(CudaGemmPlannerTest, ManyOutputsOfFewRowsHaveTheBitsOfFewOutputs) {
   const GemmPlanner planner = Make(GemmBackend::kCublasLt);
-  for (const int64_t inputs : {128, 192, 512, 768, 1408, 2048, 7168}) {
-    const MatrixShape shape{kMaxGemvOutputs + 10, inputs};
+  for (const MatrixShape shape :
+       {MatrixShape{522, 128}, MatrixShape{522, 192}, MatrixShape{522, 512}, MatrixShape{522, 768},
+        MatrixShape{522, 1408}, MatrixShape{522, 2048}, MatrixShape{522, 7168},
+        MatrixShape{1061, 4104}}) {
     const DeviceWeights many(MadeUpMatrix({.format = WeightFormat::kBf16, .shape = shape}),
                              Spread::kAligned);
-    const std::vector<float> values = MadeUpX(5, kFewGemvRows * inputs);
+    const std::vector<float> values = MadeUpX(5, kFewGemvRows * shape.inputs);
     const std::vector<float> all = FewRows(planner, many, values, nullptr, DType::kF32, *stream_);
-    const DeviceRows x(values, inputs, Spread::kAligned);
+    const DeviceRows x(values, shape.inputs, Spread::kAligned);
     const DeviceOutput y(kFewGemvRows, kMaxGemvOutputs, DType::kF32, Spread::kAligned);
-    WeightView few = many.view();
-    few.shape.outputs = kMaxGemvOutputs;
-    Gemv({.x = x.view(), .w = few, .y = y.view()}, *stream_);
-    const std::vector<float> first = y.Values(*stream_);
+    const int64_t first = shape.outputs - kMaxGemvOutputs;
+    WeightView last = many.view();
+    last.data += first * last.row_stride * DTypeBytes(DType::kBf16);
+    last.shape.outputs = kMaxGemvOutputs;
+    Gemv({.x = x.view(), .w = last, .y = y.view()}, *stream_);
+    const std::vector<float> few = y.Values(*stream_);
     for (int64_t t = 0; t < kFewGemvRows; ++t) {
       const auto width = static_cast<size_t>(kMaxGemvOutputs);
       EXPECT_EQ(
-          BitMismatch(std::span(all).subspan(static_cast<size_t>(t * shape.outputs), width),
-                      std::span(first).subspan(static_cast<size_t>(t * kMaxGemvOutputs), width)),
+          BitMismatch(std::span(all).subspan(static_cast<size_t>(t * shape.outputs + first), width),
+                      std::span(few).subspan(static_cast<size_t>(t * kMaxGemvOutputs), width)),
           "")
-          << inputs << " inputs";
+          << shape.outputs << " x " << shape.inputs;
     }
   }
 }

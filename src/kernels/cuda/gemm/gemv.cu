@@ -130,14 +130,17 @@ __device__ inline void RotateHeads(const RowRotation& rotation, int thread) {
   }
 }
 
-// That a team may have.
-constexpr int kMostQuads = static_cast<int>(kMaxGemvOutputsOfFew) / (kQuad * kGemvCtas) + 1;
+// That a team may have, of so many in a CTA.
+constexpr int MostQuads(int teams) {
+  return CeilDiv(static_cast<int>(kMaxGemvOutputsOfFew) / kQuad, teams * kGemvCtas);
+}
 
 // kRows is rows. Of one row, four CTAs of a multiprocessor: the next product's two are placed beside those of this.
 template <int kRows, int kTeam, class TY>
 __global__ void __launch_bounds__(kGemvThreads, kRows == 1 ? 4 : 2)
     GemvQuadsKernel(const __grid_constant__ GemvParams p, Rows<TY> y, const RowRotation rotation) {
   constexpr int kTeams = kGemvThreads / kTeam, kTeamWarps = kTeam / 32;
+  constexpr int kMostQuads = MostQuads(kTeams);
   __shared__ float parts[kGemvWarps][kMostQuads][kQuad][kRows];
   const int thread = HeldThread();
   const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
@@ -185,25 +188,22 @@ __global__ void __launch_bounds__(kGemvThreads, kRows == 1 ? 4 : 2)
     }
   }
   __syncthreads();  // every warp's sums are there before one of them is read
+  // Every output of a row has a thread.
+  static_assert(kRows * kQuad * kTeams * kMostQuads <= kGemvThreads);
   const int t = thread % kRows, of_quad = thread / kRows % kQuad;
-  const int team = thread / (kRows * kQuad) % kTeams;
-  // So many quads of a team have a thread for each of their outputs at once.
-  constexpr int kAtOnce = kGemvThreads / (kRows * kQuad * kTeams);
-#pragma unroll 1
-  for (int n = thread / (kRows * kQuad * kTeams);; n += kAtOnce) {
-    const int quad = (n * kTeams + team) * ctas + cta;
-    if (quad >= p.count * quads_of_one) return;
-    const int64_t product = quad / quads_of_one;
-    const int output = quad % quads_of_one * kQuad + of_quad;
-    if (output >= p.w.outputs) continue;
-    float sum = parts[team * kTeamWarps][n][of_quad][t];
+  const int team = thread / (kRows * kQuad) % kTeams, n = thread / (kRows * kQuad * kTeams);
+  const int quad = (n * kTeams + team) * ctas + cta;
+  if (quad >= p.count * quads_of_one) return;
+  const int64_t product = quad / quads_of_one;
+  const int output = quad % quads_of_one * kQuad + of_quad;
+  if (output >= p.w.outputs) return;
+  float sum = parts[team * kTeamWarps][n][of_quad][t];
 #pragma unroll
-    for (int warp = 1; warp < kTeamWarps; ++warp) {
-      sum = __fadd_rn(sum, parts[team * kTeamWarps + warp][n][of_quad][t]);
-    }
-    if (p.bias != nullptr) sum = __fadd_rn(sum, p.bias[output]);
-    StoreValue(sum, y[t] + product * p.y_step + output);
+  for (int warp = 1; warp < kTeamWarps; ++warp) {
+    sum = __fadd_rn(sum, parts[team * kTeamWarps + warp][n][of_quad][t]);
   }
+  if (p.bias != nullptr) sum = __fadd_rn(sum, p.bias[output]);
+  StoreValue(sum, y[t] + product * p.y_step + output);
 }
 
 // With shared memory for as many steps as a team has: what is small leaves room for the next kernel.

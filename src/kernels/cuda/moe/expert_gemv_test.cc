@@ -37,8 +37,8 @@ std::vector<int64_t> CountsOf(const std::vector<int32_t>& chosen, int64_t expert
   return counts;
 }
 
-// Rows of one step, of less and more than a round of eight, and some inputs over; more outputs than warps
-// and fewer.
+// Rows of one step and of more than a ring has, and some inputs over; fewer outputs of all rows than warps, and
+// more.
 constexpr MatrixShape kFewRowsShapes[] = {{70, 136}, {270, 256}, {33, 2048}, {50, 1416}, {9, 4104}};
 
 TEST(CudaExpertGemvTest, FewRowsAreWithinTheirBoundsWithTheirOwnExpert) {
