@@ -45,7 +45,8 @@ SUITES = (
     Suite("products, experts", "kernels/cuda_kernels_test", "CudaGemm*:CudaExpert*", 5,
           "CudaGemmTest.HeadsAre*:CudaGemmTest.RowsAreQuantised*:CudaGemmTest.RepeatsHave*:"
           "CudaExpertGemmTest.EqualsALoop*:CudaExpertGemmTest.AFewTiles*:CudaGemmTest.CodesAre*:"
-          "CudaGemmPlannerTest.FewRowsKeep*:CudaGemmBoxedTest.WhatIsNotFinite*", 2),
+          "CudaGemmPlannerTest.FewRowsKeep*:CudaGemmPlannerTest.HeadsRotated*:"
+          "CudaExpertGemvTest.FewRowsBegin*:CudaGemmBoxedTest.WhatIsNotFinite*", 2),
     Suite("attention", "kernels/cuda_kernels_test", "*CudaMla*:CudaMhaPrefill*", 16,
           "*/CudaMlaSmallTest.*:*/CudaMlaSmallTreeTest.*:CudaMlaSmallMergeTest.*:"
           "CudaMhaPrefillTest.AKeyThat*", 10),

@@ -73,8 +73,9 @@ enum class ScoreFunction { kSoftmax, kSigmoid };
 
 // How experts are chosen, by score plus bias. Ties go to the lower number, of groups and of
 // experts. Experts of groups that were not kept are left out, whatever their scores: the same as
-// masking with -inf. (transformers masks V2's softmax scores with 0, which can differ only where a
-// kept expert's score is itself 0, and then only in which expert gets weight 0.)
+// masking with -inf, as DeepSeek's own code does. (transformers masks with 0. Of V2's softmax scores that can differ only
+// where a kept expert's score is itself 0, and then only in which expert gets weight 0; of V3's, with a bias, where a kept
+// expert's sum is below 0.)
 //
 // A score that is NaN ranks as -inf, so experts are always in range and distinct; its weight, if it
 // is chosen, is NaN. A NaN or +inf among the logits of a softmax makes every score NaN, as does a

@@ -294,6 +294,7 @@ __device__ void RouteToken(const RouteShape& shape, const ExpertGroups& groups,
 
   // From here on a lane has the experts from kSlots * lane on, so of equal ranks the first lane's comes first.
   const int mine = kSlots * LaneId();
+  static_assert(kSlots % 2 == 0);  // two at a time
   uint32_t ranks[kSlots];
 #pragma unroll
   for (int s = 0; s < kSlots; s += 2) {

@@ -137,6 +137,14 @@ TEST_F(CudaRouterTest, OddShapesAreRoutedAsByThreeOps) {
   }
 }
 
+// And several slots of experts a lane, and parts of the inputs that several CTAs have.
+TEST_F(CudaRouterTest, OnlyGroupsThatAreKeptAreChosenFrom) {
+  Expect(kV3Route, 17, 72);
+  Expect(kV3Route, 2, 1032);
+  Expect({.num_experts = 384, .top_k = 8, .score = ScoreFunction::kSigmoid, .normalize = true}, 3,
+         72);
+}
+
 TEST_F(CudaRouterTest, OnlyLiveTokensAreChosenFor) {
   for (const int32_t live : {-1, 0, 1, 16, 39, 40, 100}) {
     SCOPED_TRACE(live);

@@ -156,7 +156,7 @@ __device__ inline float Silu(float x) {
 }
 
 // x / divisor as __fdiv_rn, and its operations, but for the check of whether they are enough, which is a branch: they are
-// for divisors of 1 to 2^10, and x of 0 or 2^-70 to 1, or NaN.
+// for divisors of 1 to 2^10, and x of 0 or 2^-70 to 1, or NaN; and for a divisor of 1 and any x up to 1.
 class UncheckedDivisor {
  public:
   __device__ explicit UncheckedDivisor(float divisor) : divisor_(divisor) {
