@@ -118,6 +118,11 @@ class TopLevelTest(CliTest):
     def test_version_is_the_projects(self):
         self.assertRegex(self.run_ok("--version"), r"^quire \d+\.\d+\.\d+\n$")
 
+    def test_it_starts_where_there_are_no_libraries_of_cuda(self):
+        linked = subprocess.run(["ldd", BINARY], capture_output=True, text=True, check=True).stdout
+        self.assertIn("libstdc++", linked)
+        self.assertNotRegex(linked, "libcu|libnccl|libnv")
+
     def test_help_has_an_example_of_every_subcommand(self):
         text = self.run_ok("--help")
         for command in ("generate", "chat", "inspect", "score", "bench"):

@@ -14,6 +14,7 @@
 #ifdef QUIRE_CUDA
 #include "device/cuda/device.h"
 #include "device/cuda/nccl_ranks.h"
+#include "kernels/cuda/gemm/gemm_planner.h"
 #include "kernels/cuda/roof.h"
 #include "runner/cuda/cuda_runner.h"
 #include "runner/cuda/cuda_step_device.h"
@@ -30,6 +31,14 @@ namespace {
 constexpr bool kHasCuda = true;
 
 std::string CudaProblem() { return cuda::DeviceProblem(); }
+std::string CudaProductsProblem() {
+  try {
+    cuda::RequireBackend(cuda::GemmBackend::kCublasLt);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
 ByteOffset CudaMemory() { return cuda::QueryDevice().memory; }
 std::string CudaName() { return cuda::QueryDevice().name; }
 int32_t NumCudaDevices() { return cuda::NumDevices(); }
@@ -85,6 +94,7 @@ std::string CudaProblem() {
 
 // RequireDevice has thrown before one of these is called.
 [[noreturn]] void FailWithoutCuda() { throw InternalError(CudaProblem()); }
+std::string CudaProductsProblem() { FailWithoutCuda(); }
 ByteOffset CudaMemory() { FailWithoutCuda(); }
 std::string CudaName() { FailWithoutCuda(); }
 int32_t NumCudaDevices() { return 0; }
@@ -128,6 +138,11 @@ bool IsBuiltWithCuda() { return kHasCuda; }
 
 std::string DeviceProblem(DeviceKind device) {
   return device == DeviceKind::kCpu ? std::string() : CudaProblem();
+}
+
+std::string ProductsProblem(DeviceKind device) {
+  RequireDevice(device);
+  return device == DeviceKind::kCpu ? std::string() : CudaProductsProblem();
 }
 
 DeviceKind ChooseDevice(DeviceChoice choice) {

@@ -34,6 +34,9 @@ bool IsBuiltWithCuda();
 // Why `device` cannot be used; empty if it can.
 std::string DeviceProblem(DeviceKind device);
 
+// Why a device that can be used computes with --deterministic alone; empty if it does without, too.
+std::string ProductsProblem(DeviceKind device);
+
 // The device that `choice` means here. Throws Error(kInvalidArgument), with why, if it cannot be used.
 // So do the functions below.
 DeviceKind ChooseDevice(DeviceChoice choice);

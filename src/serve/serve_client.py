@@ -190,7 +190,7 @@ class Server:
             self.wait()
 
     def memory_bytes(self):
-        """What is resident without shared libraries, of which cuBLASLt takes 140 MiB, used or not."""
+        """What is resident without shared libraries, of which cuBLASLt, once a GPU needs it, takes 200 MiB."""
         total = 0
         end = None
         is_library = False

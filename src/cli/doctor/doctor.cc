@@ -41,7 +41,8 @@ std::optional<cpu::Roofs> MeasureRoofs(const MachineReport& machine) {
 // With --device cuda the GPU's, and what keeps it from being used is an error.
 void LookAtDevice(const DoctorFlags& flags, MachineReport& machine,
                   std::vector<Finding>& findings) {
-  const std::string problem = DeviceProblem(flags.device);
+  std::string problem = DeviceProblem(flags.device);
+  if (problem.empty()) problem = ProductsProblem(flags.device);
   if (!problem.empty()) {
     findings.push_back({Level::kError, fmt::format("--device cuda: {}", problem)});
   } else if (!flags.quick) {

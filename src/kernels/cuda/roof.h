@@ -16,7 +16,7 @@ struct Roofs {
   double flops_per_s = 0;       // cuBLASLt's product of two large matrices of random bf16
 };
 
-// The best of `repeats`. Takes 2 GiB of the device meanwhile.
+// The best of `repeats`. Takes 2 GiB of the device meanwhile. Throws Error where there is no cuBLASLt.
 Roofs MeasureRoofs(int repeats);
 double MeasureReadRoof(int repeats);  // bytes per second
 

@@ -23,6 +23,13 @@ bool Overlaps(const BucketSize& size, const ModelConfig& config) {
   return size.num_tokens <= (size.is_decode && !MultipliesCodes(config) ? kMostRows : kMostTokens);
 }
 
+// Asked before a model is loaded, which takes minutes: without what its products need there is an Error.
+GemmBackend BackendFor(const RunnerOptions& options) {
+  const auto backend = options.deterministic ? GemmBackend::kExact : GemmBackend::kCublasLt;
+  RequireBackend(backend);
+  return backend;
+}
+
 size_t Index(int64_t n) { return static_cast<size_t>(n); }
 
 // Zeros: rows of the cache that were never written are read as numbers.
@@ -84,6 +91,7 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
       limits_(plan.limits),
       device_(CurrentDevice()),
       properties_(QueryDevice()),
+      gemm_backend_(BackendFor(options)),
       rank_(std::move(rank)),
       arena_(ZeroedArena(plan.arena())),
       pinned_("steps, on their way", PinnedBytes(config_, plan.limits, options, QueryMlaRoom())),
@@ -97,8 +105,7 @@ CudaStepDevice::CudaStepDevice(const ModelConfig& model, WeightSource& source,
                                pinned);
       }()),
       orders_(rank_.host.get(), memory_, config_.shard.tokens),
-      gemms_(options.deterministic ? GemmBackend::kExact : GemmBackend::kCublasLt, parts_.gemm,
-             parts_.side_gemm),
+      gemms_(gemm_backend_, parts_.gemm, parts_.side_gemm),
       work_(memory_.buckets.size()),
       deliveries_(stream_, parts_.staging) {
   stream_.set_overlaps(true);

@@ -176,6 +176,7 @@ class CudaStepDevice : public StepDevice, private StepFollower {
   const RunnerLimits limits_;
   const int32_t device_;  // the number of the calling thread's
   const DeviceProperties properties_;
+  const GemmBackend gemm_backend_;
   const CudaRank rank_;
   DeviceBuffer arena_;
   PinnedBuffer pinned_;

@@ -1,12 +1,12 @@
 #include "kernels/cuda/gemm/gemm_planner.h"
 
-#include <cublasLt.h>
 #include <fmt/format.h>
 
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "kernels/cuda/gemm/cublas_lt.h"
 #include "kernels/cuda/gemm/gemm_boxed.h"
 #include "kernels/cuda/gemm/gemm_tile.h"
 #include "kernels/cuda/gemm/gemv.h"
@@ -17,18 +17,18 @@ namespace {
 void CheckCublas(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   Check(cudaGetLastError(), what);  // where CUDA itself has failed, its own words are better
-  throw DeviceError(DeviceError::Lasts::kOnce,
-                    fmt::format("{}: cuBLASLt says {} ({})", what, cublasLtGetStatusName(status),
-                                cublasLtGetStatusString(status)));
+  throw DeviceError(DeviceError::Lasts::kOnce, fmt::format("{}: cuBLASLt says {} ({})", what,
+                                                           CublasLt::Get().status_name(status),
+                                                           CublasLt::Get().status_text(status)));
 }
 
 // cuBLASLt's objects, destroyed with ours.
-template <class Handle, cublasStatus_t (*kDestroy)(Handle)>
+template <class Handle, cublasStatus_t (*CublasLt::*kDestroy)(Handle)>
 class Owned {
  public:
   Owned() = default;
   ~Owned() {
-    if (handle_ != nullptr) kDestroy(handle_);
+    if (handle_ != nullptr) (CublasLt::Get().*kDestroy)(handle_);
   }
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
@@ -38,29 +38,29 @@ class Owned {
  private:
   Handle handle_ = nullptr;
 };
-using Product = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+using Product = Owned<cublasLtMatmulDesc_t, &CublasLt::destroy_product>;
+using Layout = Owned<cublasLtMatrixLayout_t, &CublasLt::destroy_layout>;
+using Preference = Owned<cublasLtMatmulPreference_t, &CublasLt::destroy_preference>;
 
 // `count` matrices with `rows` contiguous elements in each of `columns` columns: row-major matrices
 // are cuBLAS's column-major ones with the names of their sides exchanged.
 void MakeLayout(Layout& layout, cudaDataType_t type, int64_t rows, int64_t columns, int64_t stride,
                 int64_t count, int64_t step) {
-  CheckCublas(cublasLtMatrixLayoutCreate(layout.out(), type, static_cast<uint64_t>(rows),
-                                         static_cast<uint64_t>(columns), stride),
+  CheckCublas(CublasLt::Get().create_layout(layout.out(), type, static_cast<uint64_t>(rows),
+                                            static_cast<uint64_t>(columns), stride),
               "gemm: layout of a matrix");
   const auto batches = static_cast<int32_t>(count);
-  CheckCublas(cublasLtMatrixLayoutSetAttribute(layout.get(), CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
-                                               &batches, sizeof(batches)),
+  CheckCublas(CublasLt::Get().set_layout(layout.get(), CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batches,
+                                         sizeof(batches)),
               "gemm: number of products");
-  CheckCublas(cublasLtMatrixLayoutSetAttribute(
-                  layout.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof(step)),
+  CheckCublas(CublasLt::Get().set_layout(layout.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                         &step, sizeof(step)),
               "gemm: distance of products");
 }
 
 template <class T>
 void Prefer(const Preference& preference, cublasLtMatmulPreferenceAttributes_t name, T value) {
-  CheckCublas(cublasLtMatmulPreferenceSetAttribute(preference.get(), name, &value, sizeof(value)),
+  CheckCublas(CublasLt::Get().set_preference(preference.get(), name, &value, sizeof(value)),
               "gemm: preference");
 }
 
@@ -75,11 +75,11 @@ bool On16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 1
 
 class GemmPlanner::Library {
  public:
-  Library() { CheckCublas(cublasLtCreate(handle_.out()), "gemm: starting cuBLASLt"); }
+  Library() { CheckCublas(CublasLt::Get().create(handle_.out()), "gemm: starting cuBLASLt"); }
   cublasLtHandle_t get() const { return handle_.get(); }
 
  private:
-  Owned<cublasLtHandle_t, cublasLtDestroy> handle_;
+  Owned<cublasLtHandle_t, &CublasLt::destroy> handle_;
 };
 
 // y^T [outputs, rows] = w [outputs, inputs] x^T: in column-major terms op(A) = transposed w.
@@ -89,11 +89,11 @@ struct GemmPlanner::Algorithm {
   std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: the tile kernel
 
   explicit Algorithm(const GemmShape& s) {
-    CheckCublas(cublasLtMatmulDescCreate(product.out(), CUBLAS_COMPUTE_32F, CUDA_R_32F),
+    CheckCublas(CublasLt::Get().create_product(product.out(), CUBLAS_COMPUTE_32F, CUDA_R_32F),
                 "gemm: description of a product");
     const cublasOperation_t transposed = CUBLAS_OP_T;
-    CheckCublas(cublasLtMatmulDescSetAttribute(product.get(), CUBLASLT_MATMUL_DESC_TRANSA,
-                                               &transposed, sizeof(transposed)),
+    CheckCublas(CublasLt::Get().set_product(product.get(), CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                            sizeof(transposed)),
                 "gemm: transposition");
     const cudaDataType_t y_type = s.y == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
     MakeLayout(w, CUDA_R_16BF, s.inputs, s.outputs, s.w_stride, s.count, s.w_step);
@@ -140,6 +140,10 @@ bool TakesGate(GemmBackend backend, const GemmArgs& args) {
   return args.y.dim(0) > kFewGemvRows && BoxedTakes(args);
 }
 
+void RequireBackend(GemmBackend backend) {
+  if (backend == GemmBackend::kCublasLt) CublasLt::Get();
+}
+
 GemmPlanner::GemmPlanner(GemmBackend backend, std::span<std::byte> workspace,
                          std::span<std::byte> side_workspace)
     : backend_(backend), workspace_(workspace), side_workspace_(side_workspace) {
@@ -161,7 +165,7 @@ void GemmPlanner::Plan(const GemmShape& shape) {
   if (backend_ == GemmBackend::kExact || algorithms_.contains(shape)) return;
   auto plan = std::make_unique<Algorithm>(shape);
   Preference preference;
-  CheckCublas(cublasLtMatmulPreferenceCreate(preference.out()), "gemm: preference");
+  CheckCublas(CublasLt::Get().create_preference(preference.out()), "gemm: preference");
   Prefer<size_t>(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_.size());
   // Sums of splits stay f32; the other schemes round them to y's type in between.
   Prefer<uint32_t>(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -174,9 +178,9 @@ void GemmPlanner::Plan(const GemmShape& shape) {
   }
   cublasLtMatmulHeuristicResult_t result = {};
   int found = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      library_->get(), plan->product.get(), plan->w.get(), plan->x.get(), plan->y.get(),
-      plan->y.get(), preference.get(), 1, &result, &found);
+  const cublasStatus_t status =
+      CublasLt::Get().choose(library_->get(), plan->product.get(), plan->w.get(), plan->x.get(),
+                             plan->y.get(), plan->y.get(), preference.get(), 1, &result, &found);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) CheckCublas(status, "gemm: choice of an algorithm");
   if (found == 1 && result.state == CUBLAS_STATUS_SUCCESS) plan->algorithm = result.algo;
   algorithms_.emplace(shape, std::move(plan));
@@ -212,11 +216,11 @@ void GemmPlanner::GemmByCublasLt(const GemmArgs& args, const Stream& stream, Gem
   QUIRE_CHECK(workspace.size() == workspace_.size(), "a product beside others has no workspace");
   const float one = 1, zero = 0;
   auto* const y = const_cast<std::byte*>(FirstByte(args.y));
-  CheckCublas(
-      cublasLtMatmul(library_->get(), plan.product.get(), &one, args.w.data, plan.w.get(),
-                     FirstByte(args.x), plan.x.get(), &zero, y, plan.y.get(), y, plan.y.get(),
-                     &*plan.algorithm, workspace.data(), workspace.size(), stream.get()),
-      "gemm: launch of cuBLASLt");
+  CheckCublas(CublasLt::Get().multiply(library_->get(), plan.product.get(), &one, args.w.data,
+                                       plan.w.get(), FirstByte(args.x), plan.x.get(), &zero, y,
+                                       plan.y.get(), y, plan.y.get(), &*plan.algorithm,
+                                       workspace.data(), workspace.size(), stream.get()),
+              "gemm: launch of cuBLASLt");
 }
 
 }  // namespace quire::cuda

@@ -59,6 +59,9 @@ GemmKernel ChooseGemm(GemmBackend backend, const GemmArgs& args);
 // matrices alone decide, as nothing is rounded between the product and its activation then.
 bool TakesGate(GemmBackend backend, const GemmArgs& args);
 
+// Throws Error where this machine has no cuBLASLt and the backend needs it.
+void RequireBackend(GemmBackend backend);
+
 class GemmPlanner {
  public:
   // What NVIDIA recommends for Hopper.
@@ -66,7 +69,8 @@ class GemmPlanner {
 
   // Workspaces are device memory, a multiple of 256 bytes in address, that outlives the planner. All
   // products of a lane share its workspace, so they run one after the other; kSide has none unless
-  // one is given, as large as kMain's. With kExact both may be empty. Throws DeviceError.
+  // one is given, as large as kMain's. With kExact both may be empty. Throws DeviceError, and Error as
+  // RequireBackend does.
   GemmPlanner(GemmBackend backend, std::span<std::byte> workspace,
               std::span<std::byte> side_workspace = {});
   ~GemmPlanner();
