@@ -2,6 +2,8 @@
 # quire_test(NAME [PLAIN] [COST seconds] [LABELS ...] SOURCES...)   a GoogleTest binary with Quire's test main;
 #   the costly ones, by what they take under a sanitizer, are started first. PLAIN says that the libraries
 #   take it, and not the test's own code
+# quire_test_cases(NAME [LIBRARIES ...] SOURCES...)   tests that several binaries run, each with a backend of
+#   its own: compiled once, and one of the LIBRARIES of each
 # quire_sanitized_share(PARTS SAMPLED_PARTS NAMES...)   in a sanitized build each of the tests runs one in
 #   PARTS of the cases of each property, and at least one; with QUIRE_SAMPLE, one in SAMPLED_PARTS. The other
 #   builds run every one. testing/test_main.cc and serve/serve_client.py read it
@@ -65,6 +67,27 @@ function(quire_optimise_test name cost)
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${level}>)
 endfunction()
 
+# The files of a test as one, where QUIRE_UNITY_TESTS is set.
+function(quire_join_test name)
+  if(QUIRE_UNITY_TESTS)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # as in QuireFlags.cmake
+      target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+    endif()
+  endif()
+endfunction()
+
+function(quire_test_cases name)
+  if(NOT QUIRE_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_library(${name} OBJECT ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC quire_testing GTest::gtest ${arg_LIBRARIES} PRIVATE quire_flags)
+  quire_join_test(${name})
+  quire_optimise_test(${name} 0)
+endfunction()
+
 function(quire_test name)
   if(NOT QUIRE_TESTS)
     return()
@@ -72,12 +95,7 @@ function(quire_test name)
   cmake_parse_arguments(arg "PLAIN" "COST" "LABELS;SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE quire_flags quire_testing quire_test_main ${arg_LIBRARIES})
-  if(QUIRE_UNITY_TESTS)
-    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # as in QuireFlags.cmake
-      target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
-    endif()
-  endif()
+  quire_join_test(${name})
   if(arg_PLAIN)
     quire_optimise_test(${name} 0)
   else()
