@@ -100,8 +100,8 @@ TEST(LocalRanksModel, AnswersAreThoseOfOneRankWithPrefixHitsPreemptionAndSpecula
     EXPECT_EQ(AskAll(model), expected) << tp_size << " ranks";
     EXPECT_GT(model.engine->counters().preemptions, 0);
   }
-  for (const TreeShape& shape :
-       {TreeShape{.steps = 2, .nodes = 3}, TreeShape{.steps = 2, .branches = 2, .nodes = 4}}) {
+  for (const TreeShape& shape : testing::SampledOf<TreeShape>(
+           {{.steps = 2, .branches = 2, .nodes = 4}, {.steps = 2, .nodes = 3}})) {
     LocalOptions options = OptionsOfRanks(4, 1);
     options.speculation = {.algorithm = Speculation::Algorithm::kEagle, .shape = shape};
     LocalModel model = OpenLocalModel(QUIRE_BUNDLED_MODEL, options);
@@ -173,13 +173,11 @@ TEST(LocalGroupsModel, AnswersOfGroupsThatSpeculateAreThoseOfOneRankThatDoesNot)
   const Said few = AskAll(one), many = AskTwenty(one);
   using Algorithm = Speculation::Algorithm;
   const std::vector<TreeShape> shapes = {{.steps = 1, .nodes = 2}, {.steps = 3, .nodes = 4}};
-  for (const Speculation& how :
-       {Speculation{.algorithm = Algorithm::kEagle, .shape = {.steps = 3, .nodes = 4}},
-        Speculation{.algorithm = Algorithm::kEagle,
-        .shape = {.steps = 2, .branches = 2, .nodes = 4}},
-        Speculation{.algorithm = Algorithm::kNgram, .shape = {.steps = 4, .nodes = 5}},
-        Speculation{
-            .algorithm = Algorithm::kEagle, .choices = shapes, .shape = ShapeAround(shapes)}}) {
+  for (const Speculation& how : testing::SampledOf<Speculation>(
+           {{.algorithm = Algorithm::kEagle, .shape = {.steps = 2, .branches = 2, .nodes = 4}},
+            {.algorithm = Algorithm::kEagle, .choices = shapes, .shape = ShapeAround(shapes)},
+            {.algorithm = Algorithm::kEagle, .shape = {.steps = 3, .nodes = 4}},
+            {.algorithm = Algorithm::kNgram, .shape = {.steps = 4, .nodes = 5}}})) {
     for (const int32_t dp_size : testing::SampledOf<int32_t>({1, 2, 4})) {
       if (dp_size == 1 && !how.choices.empty()) continue;  // AdaptiveDrafter's own tests
       SCOPED_TRACE(fmt::format("{} groups, algorithm {}, {} branches, {} choices", dp_size,

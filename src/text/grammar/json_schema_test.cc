@@ -346,6 +346,7 @@ TEST(JsonSchemaTest, WhatCannotBeToldApartSoonIsRefused) {
       "schema: \"oneOf\": expected schemas that can be told apart in 524288 steps, got more or "
       "larger ones (\"anyOf\" is not checked)";
   EXPECT_EQ(Refusal(SchemasOfEachOther(100)), too_much);
+  if (testing::kSanitizedParts > 1) return;  // what follows takes as many steps, three times
   OrderedJson constants;
   for (int i = 0; i < 1000; ++i) constants["oneOf"].push_back({{"const", i}});
   EXPECT_EQ(Refusal(constants.dump()), "no error");
