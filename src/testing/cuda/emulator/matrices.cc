@@ -93,9 +93,17 @@ double Value(uint32_t word, int which, Element element) {
   return element == Element::kBf16 ? ToFloat(Bf16{bits}) : ToFloat(F16{bits});
 }
 
+// As std::ilogb of a number that a narrower type has, and that double has with all of its bits; of 0 less than that of
+// any product.
+constexpr int kOfZero = -10'000, kOfNoNumber = 1024;
+int ExponentOf(double value) {
+  if (value == 0) return kOfZero;
+  return static_cast<int>(std::bit_cast<uint64_t>(value) >> 52 & 0x7ff) - 1023;
+}
+
 // The inputs of a row or a column in one instruction.
 struct Inputs {
-  static constexpr int kMost = 32, kOfZero = -10'000;
+  static constexpr int kMost = 32;
 
   double values[kMost] = {};
   int exponents[kMost] = {};
@@ -103,8 +111,8 @@ struct Inputs {
 
   void Set(int k, double value) {
     values[k] = value;
-    exponents[k] = value == 0 ? kOfZero : std::ilogb(value);
-    are_finite &= std::isfinite(value);
+    exponents[k] = ExponentOf(value);
+    are_finite &= exponents[k] != kOfNoNumber;
   }
 };
 
@@ -120,27 +128,32 @@ float CutOff(double value) {
 
 float AddedAtOnce(float sum, const Inputs& a, const Inputs& b) {
   constexpr int kProducts = 16, kBits = 25;
-  int top = sum == 0 ? Inputs::kOfZero : std::ilogb(sum);
+  int top = ExponentOf(sum);
   for (int k = 0; k < kProducts; ++k) top = std::max(top, a.exponents[k] + b.exponents[k]);
-  if (top <= Inputs::kOfZero / 2) return sum;
+  if (top <= kOfZero / 2) return sum;
   const auto power = [](int exponent) {
     return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
   };
   const double scale = power(kBits - top);
-  double units = static_cast<int32_t>(sum * scale);
-  for (int k = 0; k < kProducts; ++k)
-    units += static_cast<int32_t>(a.values[k] * b.values[k] * scale);
-  return CutOff(units * power(top - kBits));
+  int32_t of_products = 0;  // less than 2^27 of each, and so of all 16 less than 2^31
+  for (int k = 0; k < kProducts; ++k) {
+    of_products += static_cast<int32_t>(a.values[k] * b.values[k] * scale);
+  }
+  const int64_t units = int64_t{of_products} + static_cast<int32_t>(sum * scale);
+  return CutOff(static_cast<double>(units) * power(top - kBits));
 }
 
 float Added(float sum, const Inputs& a, const Inputs& b, Element element) {
   if (element != Element::kE4m3 && a.are_finite && b.are_finite && std::isfinite(sum)) {
     return AddedAtOnce(sum, a, b);
   }
-  double total = sum;
+  // Those of codes are exact, in whatever order; of what is not finite only that is to be seen.
+  double products[4] = {};
   const int count = element == Element::kE4m3 ? 32 : 16;
-  for (int k = 0; k < count; ++k) total += a.values[k] * b.values[k];
-  return static_cast<float>(total);
+  for (int k = 0; k < count; k += 4) {
+    for (int i = 0; i < 4; ++i) products[i] += a.values[k + i] * b.values[k + i];
+  }
+  return static_cast<float>(sum + ((products[0] + products[1]) + (products[2] + products[3])));
 }
 
 // Rows of 16 that a warp's lanes have as words of a product's first operand.
@@ -204,20 +217,30 @@ class Operand {
   // Inputs [0, count) of a row; of an operand that is turned, rows of which are inputs, in panels of 64 columns.
   Inputs Row(int row, int count, Element element, bool is_turned) const {
     Inputs inputs;
-    const int bytes = element == Element::kE4m3 ? 1 : 2;
-    for (int k = 0; k < count; ++k) {
-      inputs.Set(k, is_turned ? ValueAt(k, row % 64 * 2, element,
-                                        static_cast<uint32_t>(row / 64) * leading_)
-                              : ValueAt(row, k * bytes, element));
+    if (is_turned) {
+      const uint32_t panel = static_cast<uint32_t>(row / 64) * leading_;
+      for (int k = 0; k < count; ++k) {
+        inputs.Set(k, Value(At(k, row % 64 * 2, panel), element));
+      }
+      return inputs;
+    }
+    const int bytes = element == Element::kE4m3 ? 1 : 2, of_chunk = kChunk / bytes;
+    for (int first = 0; first < count; first += of_chunk) {
+      const std::byte* chunk = At(row, first * bytes);
+      for (int k = 0; k < of_chunk; ++k) {
+        inputs.Set(first + k, Value(chunk + k * bytes, element));
+      }
     }
     return inputs;
   }
 
  private:
-  double ValueAt(int row, int byte, Element element, uint32_t panel = 0) const {
+  static constexpr int kChunk = 16;  // bytes that lie together
+
+  const std::byte* At(int row, int byte, uint32_t panel = 0) const {
     const uint32_t address = start_ + panel + static_cast<uint32_t>(row / 8) * eight_rows_ +
                              static_cast<uint32_t>(row % 8) * 128 + static_cast<uint32_t>(byte);
-    return Value(AtShared(address ^ (address >> 7 & 7) << 4), element);
+    return AtShared(address ^ (address >> 7 & 7) << 4);
   }
 
   uint32_t start_, leading_, eight_rows_;
