@@ -2,8 +2,8 @@
 # quire_test(NAME [PLAIN] [COST seconds] [LABELS ...] SOURCES...)   a GoogleTest binary with Quire's test main;
 #   the costly ones, by what they take under a sanitizer, are started first. PLAIN says that the libraries
 #   take it, and not the test's own code
-# quire_test_cases(NAME [LIBRARIES ...] SOURCES...)   tests that several binaries run, each with a backend of
-#   its own: compiled once, and one of the LIBRARIES of each
+# quire_test_cases(NAME [LIBRARIES ...] SOURCES ...)   tests that several binaries run, each with a backend of
+#   its own: compiled once, as those that are PLAIN, and one of the LIBRARIES of each
 # quire_sanitized_share(PARTS SAMPLED_PARTS NAMES...)   in a sanitized build each of the tests runs one in
 #   PARTS of the cases of each property, and at least one; with QUIRE_SAMPLE, one in SAMPLED_PARTS. The other
 #   builds run every one. testing/test_main.cc and serve/serve_client.py read it

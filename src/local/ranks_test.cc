@@ -168,6 +168,7 @@ TEST(LocalGroupsModel, AnswersAreThoseOfOneRankWithPrefixHitsPreemptionAndCancel
 }
 
 // Drafts of one group meet none, or others, of the rest; `auto` measures first, and then each group chooses.
+// A sampled build takes the first two ways to draft: nothing else has trees, or `auto`, in groups there.
 TEST(LocalGroupsModel, AnswersOfGroupsThatSpeculateAreThoseOfOneRankThatDoesNot) {
   LocalModel one = OpenLocalModel(QUIRE_BUNDLED_MODEL, OptionsOfGroups(1));
   const Said few = AskAll(one), many = AskTwenty(one);

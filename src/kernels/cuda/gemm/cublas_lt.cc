@@ -25,9 +25,10 @@ const CublasLt& CublasLt::Get() {
 
 CublasLt CublasLt::Open(std::span<const std::string> places) {
   void* library = nullptr;
-  std::string problems;
+  std::string opened, problems;
   for (const std::string& place : places) {
     library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
+    opened = place;
     if (library != nullptr) break;
     problems += (problems.empty() ? "" : "; ") + std::string(dlerror());
   }
@@ -38,8 +39,7 @@ CublasLt CublasLt::Open(std::span<const std::string> places) {
   CublasLt calls;
   const auto find = [&](const char* name, auto& function) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-    Require(function != nullptr, "cuBLASLt: expected {} to have {}, got none", places.front(),
-            name);
+    Require(function != nullptr, "cuBLASLt: expected {} to have {}, got none", opened, name);
   };
   find("cublasLtCreate", calls.create);
   find("cublasLtDestroy", calls.destroy);
