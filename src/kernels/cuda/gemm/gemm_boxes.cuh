@@ -13,6 +13,7 @@
 //   kBeginsAhead              whether BoxProducer::Begin is called
 //   kOneRange                 whether a CTA has one range of inputs, its number in the cluster, or all of them in turn
 //   kBringsScales             whether a stage has the scales of its codes, too
+//   kTellsPlaces              whether Shared has `places`, where a tile's first stage says where the tile is
 //   kPair                     whether CTAs are clusters of two, whose row tiles are neighbours and have the same weights:
 //                             each asks for half of them, for both
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_BOXES_CUH_
@@ -201,6 +202,13 @@ __device__ __forceinline__ void RunTiles(const TilesOfLaunch& tiles, Role& role,
   for (int tile = static_cast<int>(blockIdx.x) / ranges; tile < count; tile += step) {
     role.Run(PlaceOf(tiles, tile, ranges));
   }
+}
+
+// How many that are, where none is shared.
+template <class TilesOfLaunch>
+__device__ __forceinline__ int NumTilesOfCta(const TilesOfLaunch& tiles) {
+  const int step = static_cast<int>(gridDim.x);
+  return max(0, tiles.count() - static_cast<int>(blockIdx.x) + step - 1) / step;
 }
 
 // The most tiles that a launch can have, but for those of pairs whose second CTA has none.
@@ -479,6 +487,11 @@ class BoxProducer {
   static constexpr int kMostPending = 3;
   static_assert(!P::kFencesCopies || kMostPending < Shared::kStages);
 
+  // By the thread that arrives for the boxes, before it does.
+  __device__ __forceinline__ void TellPlace(const TilePlace& at) const {
+    if constexpr (P::kTellsPlaces) shared_.places[ring_.stage] = at;
+  }
+
   __device__ void WaitUntilAllIsFree() {
     if (P::kXInBoxes && thread_ != 0) return;
     for (int i = 0; i < Shared::kStages; ++i) {
@@ -494,6 +507,7 @@ class BoxProducer {
       const InputRange<P::kStepInputs> range(p_, i);
       for (int input = range.begin; input < range.end; input += P::kStepInputs) {
         shared_.empty[ring_.stage].Wait(ring_.parity ^ 1);
+        if (i == 0 && input == range.begin) TellPlace(at);
         AskForX(at, 0, input);
         AskFor(at, ring_.stage, input, range.end);
         ring_.Advance();
@@ -533,7 +547,7 @@ class BoxProducer {
     for (int i = at.split; i < end; ++i) {
       const InputRange<P::kStepInputs> range(p_, i);
       for (int input = range.begin; input < range.end; input += P::kStepInputs) {
-        BringStep(at, from, scales, input, range.end);
+        BringStep(at, from, scales, input, range.end, i == at.split && input == range.begin);
       }
     }
   }
@@ -570,11 +584,13 @@ class BoxProducer {
   // from: this thread's 16 bytes of the first inputs of its rows, or null without a row or where rows come in boxes.
   __device__ __forceinline__ void BringStep(const TilePlace& at,
                                             const std::byte* const (&from)[kRows],
-                                            const ScaleProducer<P>& scales, int input, int end) {
+                                            const ScaleProducer<P>& scales, int input, int end,
+                                            bool begins_tile) {
     if (P::kBeginsAhead && asked_ > 0) {
       --asked_;
     } else {
       WaitForRoom();
+      if (begins_tile && thread_ == 0) TellPlace(at);
       AskFor(at, ring_.stage, input, end);
     }
 #pragma unroll

@@ -40,6 +40,7 @@ struct DecodeTile {
   static constexpr int kThreads = kConsumerThreads + kProducerThreads;
   static constexpr bool kReadsOnce = true, kBeginsAhead = true;
   static constexpr bool kOneRange = true, kBringsScales = kIsCodes, kPair = false;
+  static constexpr bool kTellsPlaces = false;
   // A warp that copied rows of codes one by one would take longer for a step than memory.
   static constexpr bool kXInBoxes = kIsCodes && !kIndexed, kFencesCopies = false;
   // Fewer outputs are for dense products, so that there are more CTAs.

@@ -45,6 +45,7 @@ struct Products {
   static constexpr bool kReadsOnce = false, kBeginsAhead = false;
   static constexpr bool kXInBoxes = !kIndexed, kFencesCopies = kIndexed;
   static constexpr bool kOneRange = false, kBringsScales = kMath == TileMath::kFp8;
+  static constexpr bool kTellsPlaces = true;
 };
 
 struct NoScales {};
@@ -56,6 +57,7 @@ struct SharedStages {
   BoxStage<P> stages[kStages];
   std::byte slabs[kConsumerWarps][kSlabBytes];  // of y
   PhaseBarrier full[kStages], empty[kStages];
+  TilePlace places[kStages];  // of the tile that begins with the stage
   ExpertTiles<P::kTileRows, kMaxExperts, P::kPair> experts;
   std::conditional_t<P::kBringsScales, StageScales<P>, NoScales> scales[kStages];
 };
@@ -69,8 +71,12 @@ class Consumer {
         number_(number),
         thread_(static_cast<int>(threadIdx.x) % kWarpgroup) {}
 
-  __device__ void Run(const TilePlace& at) {
-    if (at.row + number_ * kBlockRows >= at.row_end) return SkipTile();
+  // The next tile, whose place comes with its first stage.
+  __device__ void RunNext() {
+    WaitForStage();
+    const TilePlace at = NextPlace();
+    // By a vote, which the compiler knows to be the same for all lanes: products need that.
+    if (!__any_sync(~0u, at.row + number_ * kBlockRows < at.row_end)) return SkipTile();
     float total[kSums];
     for (int i = 0; i < p_.num_splits; ++i) {
       const InputRange<P::kStepInputs> range(p_, i);
@@ -95,10 +101,22 @@ class Consumer {
   static constexpr int kSums = kOutputs / 2;  // of a thread: two rows, a quarter of the outputs
   static constexpr int kStages = SharedStages<P>::kStages;
 
+  __device__ __forceinline__ void WaitForStage() const {
+    shared_.full[Uniform(ring_.stage)].Wait(ring_.parity);
+  }
+
+  __device__ TilePlace NextPlace() const {
+    const TilePlace& at = shared_.places[ring_.stage];
+    return {.batch = Uniform(at.batch),
+            .row = Uniform(at.row),
+            .row_end = Uniform(at.row_end),
+            .first_output = Uniform(at.first_output)};
+  }
+
   __device__ void SkipTile() {
     for (int i = 0; i < p_.num_splits; ++i) {
       for (int step = InputRange<P::kStepInputs>(p_, i).num_steps(); step > 0; --step) {
-        shared_.full[ring_.stage].Wait(ring_.parity);
+        WaitForStage();
         ring_.Advance();
         FreeStage();
       }
@@ -131,7 +149,7 @@ class Consumer {
   };
   __device__ __forceinline__ Turns TurnsOf(const TilePlace& at, int num_steps) const {
     const bool are_taken =
-        !P::kHasRanges && num_steps >= kStages && at.row + kBlockRows < at.row_end;
+        !P::kHasRanges && num_steps >= kStages && __any_sync(~0u, at.row + kBlockRows < at.row_end);
     return {.waits_at = are_taken && number_ == 1 ? num_steps - kLateSteps : -1,
             .arrives_at = are_taken && number_ == 0 ? num_steps - 1 : -1};
   }
@@ -401,7 +419,7 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
   } else {
     TakeRegisters<kConsumerRegisters>();
     Consumer<P> consumer(p, shared, role);
-    RunTiles(tiles, consumer);
+    for (int i = NumTilesOfCta(tiles); i > 0; --i) consumer.RunNext();
   }
 }
 
