@@ -1,4 +1,4 @@
-// What the copy engine is told of a matrix in device memory, to bring boxes of it to shared memory.
+// What the copy engine is told of a matrix in device memory, to bring boxes of it to shared memory or to store them.
 #ifndef QUIRE_DEVICE_CUDA_TENSOR_MAP_H_
 #define QUIRE_DEVICE_CUDA_TENSOR_MAP_H_
 
@@ -10,7 +10,7 @@
 namespace quire::cuda {
 
 // A matrix of 16-bit elements, or several at equal distances, and the boxes they are copied in. What of
-// a box is not in a matrix becomes 0.
+// a box is not in a matrix becomes 0, and is not stored.
 struct TensorMapShape {
   const std::byte* data = nullptr;  // on 16 bytes
   int64_t rows = 0, columns = 0;

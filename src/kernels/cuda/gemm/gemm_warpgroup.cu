@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kConsumers = 2;
 constexpr int kRoles = kConsumers + 1;  // the producer is the last
-constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 constexpr int kBlockRows = 64;  // of a consumer
 constexpr int kConsumerWarps = kConsumers * kWarpgroup / 32;
 
@@ -46,27 +46,55 @@ struct Products {
   static constexpr bool kXInBoxes = !kIndexed, kFencesCopies = kIndexed;
   static constexpr bool kOneRange = false, kBringsScales = kMath == TileMath::kFp8;
   static constexpr bool kTellsPlaces = true;
+  // Of e4m3 there is shared memory for all of a warp's y, which the copy engine stores while the next tile is multiplied.
+  static constexpr bool kStoresBoxes = kMath == TileMath::kFp8;
 };
 
 struct NoScales {};
 
 template <class P>
 struct SharedStages {
-  static constexpr int kStages = P::kOutputs > 192 ? 4 : P::kOutputs > 128 ? 5 : 6;
+  static constexpr int kStages = P::kOutputs > 128 ? 4 : P::kStoresBoxes ? 5 : 6;
+  static constexpr int kSlabs = P::kStoresBoxes ? kGroupsOf<P::kOutputs> : 1;
 
   BoxStage<P> stages[kStages];
-  std::byte slabs[kConsumerWarps][kSlabBytes];  // of y
+  alignas(1024) std::byte slabs[kConsumerWarps][kSlabs * kSlabBytes];  // of y
   PhaseBarrier full[kStages], empty[kStages];
   TilePlace places[kStages];  // of the tile that begins with the stage
   ExpertTiles<P::kTileRows, kMaxExperts, P::kPair> experts;
   std::conditional_t<P::kBringsScales, StageScales<P>, NoScales> scales[kStages];
 };
 
+// Whether rows of y are bf16 in whole chunks of 16 bytes.
+__host__ __device__ inline bool HasRowsInChunks(const TileParams& p) {
+  return !p.y_is_f32 && p.bias == nullptr && p.outputs % 8 == 0 && p.y_stride % 8 == 0 &&
+         p.y_batch % 8 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0;
+}
+
+// Boxes of y as a warp stores them; of no use where its rows are in no chunks.
+template <class P>
+CUtensorMap BoxesOfY(const TileParams& p) {
+  if (!P::kStoresBoxes || p.gated || !HasRowsInChunks(p)) return {};
+  const int64_t batches = p.offsets == nullptr ? p.num_batches : 1;
+  const int64_t row_bytes = p.y_stride * 2;
+  return MakeTensorMap({.data = reinterpret_cast<const std::byte*>(p.y),
+                        .rows = p.rows,
+                        .columns = p.outputs,
+                        .row_bytes = row_bytes,
+                        .box_rows = kSlabRows,
+                        .box_columns = kSlabColumns,
+                        .matrices = batches,
+                        .matrix_bytes = batches > 1 ? p.y_batch * 2 : p.rows * row_bytes});
+}
+
 template <class P>
 class Consumer {
  public:
-  __device__ Consumer(const TileParams& p, SharedStages<P>& shared, int number)
+  // y: boxes of it, where it is stored in boxes.
+  __device__ Consumer(const TileParams& p, const CUtensorMap& y, SharedStages<P>& shared,
+                      int number)
       : p_(p),
+        y_(y),
         shared_(shared),
         number_(number),
         thread_(static_cast<int>(threadIdx.x) % kWarpgroup) {}
@@ -94,6 +122,11 @@ class Consumer {
     } else {
       Store<false>(at, total);
     }
+  }
+
+  // When all tiles are done: the copy engine has read what it stores.
+  __device__ void End() const {
+    if (P::kStoresBoxes && thread_ % 32 == 0) WaitForStores();
   }
 
  private:
@@ -169,7 +202,7 @@ class Consumer {
     for (int step = 0; step < num_steps; ++step) {
       if (step == turns.waits_at) SyncThreads<kConsumers * kWarpgroup>(kFirstHasBegun);
       const int stage = Uniform(ring_.stage);
-      shared_.full[stage].Wait(ring_.parity);
+      WaitForStage();
       const uint32_t x = SharedAddress(shared_.stages[stage].x) + number_ * kBlockRows * kRowBytes;
       const uint32_t w = SharedAddress(shared_.stages[stage].w);
       BeginProducts();
@@ -187,6 +220,8 @@ class Consumer {
     HoldSums(sums);
     if (num_steps > 0) FreeStage();
   }
+
+  // ---- Codes ----
 
   // The scales of 128 inputs: of the thread's rows, and of w, those of equal parts of the sums.
   struct Scales {
@@ -320,21 +355,21 @@ class Consumer {
     return {SiluByReciprocal(pair.x) * up[0], SiluByReciprocal(pair.y) * up[1]};
   }
 
-  // Whether rows of y are bf16 in whole chunks of 16 bytes.
-  __device__ bool IsInChunks() const {
-    return !p_.y_is_f32 && p_.bias == nullptr && p_.outputs % 8 == 0 && p_.y_stride % 8 == 0 &&
-           p_.y_batch % 8 == 0 && reinterpret_cast<uintptr_t>(p_.y) % 16 == 0;
+  __device__ bool IsInChunks() const { return HasRowsInChunks(p_); }
+  __device__ int FirstRowOfWarp(const TilePlace& at) const {
+    return at.row + number_ * kBlockRows + thread_ / 32 * kSlabRows;
+  }
+  __device__ uint32_t SlabsOfWarp() const {
+    return SharedAddress(shared_.slabs[number_ * kWarpgroup / 32 + thread_ / 32]);
   }
 
   template <bool kGated>
   __device__ __forceinline__ void StoreInLines(const TilePlace& at, const float (&sums)[kSums]) {
-    const int warp = thread_ / 32;
-    const int first_row = at.row + number_ * kBlockRows + warp * kSlabRows;
+    const int first_row = FirstRowOfWarp(at);
     const int64_t batch = p_.offsets == nullptr ? at.batch : 0;
     uint16_t* y = reinterpret_cast<uint16_t*>(p_.y) + batch * p_.y_batch + at.first_output;
     StoreLines<OutputsOfTile<kGated>()>(
-        SharedAddress(shared_.slabs[number_ * kWarpgroup / 32 + warp]),
-        [&](int j, int half) { return PairOf<kGated>(sums, j, half); },
+        SlabsOfWarp(), [&](int j, int half) { return PairOf<kGated>(sums, j, half); },
         [&](int row, int column) -> uint4* {
           if (first_row + row >= at.row_end || at.first_output + column >= p_.outputs) {
             return nullptr;
@@ -361,8 +396,23 @@ class Consumer {
     }
   }
 
+  __device__ __forceinline__ void StoreInBoxes(const TilePlace& at, const float (&sums)[kSums]) {
+    const int32_t batch = p_.offsets == nullptr ? at.batch : 0;
+    StoreSlabs<kOutputs>(
+        SlabsOfWarp(), [&](int j, int half) { return PairOf<false>(sums, j, half); },
+        [&](uint32_t slab, int column) {
+          StoreBox(&y_, slab, at.first_output + column, FirstRowOfWarp(at), batch);
+        });
+  }
+
   template <bool kGated>
   __device__ __forceinline__ void Store(const TilePlace& at, const float (&sums)[kSums]) {
+    if constexpr (P::kStoresBoxes && !kGated) {
+      if (IsInChunks() && __all_sync(~0u, FirstRowOfWarp(at) + kSlabRows <= at.row_end)) {
+        return StoreInBoxes(at, sums);
+      }
+      if (thread_ % 32 == 0) WaitForStores();
+    }
     if (IsInChunks()) {
       StoreInLines<kGated>(at, sums);
     } else {
@@ -375,6 +425,7 @@ class Consumer {
   }
 
   const TileParams& p_;
+  const CUtensorMap& y_;
   SharedStages<P>& shared_;
   const int number_;
   const int thread_;
@@ -386,8 +437,8 @@ class Consumer {
 
 template <class P>
 __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
-    WarpgroupTiles(const __grid_constant__ TileParams p,
-                   const __grid_constant__ ProductBoxes boxes) {
+    WarpgroupTiles(const __grid_constant__ TileParams p, const __grid_constant__ ProductBoxes boxes,
+                   const __grid_constant__ CUtensorMap y) {
   std::byte* const memory = LaunchedShared<1024>();
   auto& shared = *reinterpret_cast<SharedStages<P>*>(memory);
   if (threadIdx.x == 0) {
@@ -418,8 +469,9 @@ __global__ void __launch_bounds__(kRoles* kWarpgroup, 1)
     producer.End();
   } else {
     TakeRegisters<kConsumerRegisters>();
-    Consumer<P> consumer(p, shared, role);
+    Consumer<P> consumer(p, y, shared, role);
     for (int i = NumTilesOfCta(tiles); i > 0; --i) consumer.RunNext();
+    consumer.End();
   }
 }
 
@@ -438,7 +490,7 @@ void LaunchKernel(const TileParams& p, const Stream& stream) {
                .block = dim3(kRoles * kWarpgroup),
                .shared_bytes = static_cast<size_t>(kBytes),
                .cluster = P::kCtas},
-              stream, p, BoxesFor<P>(p));
+              stream, p, BoxesFor<P>(p), BoxesOfY<P>(p));
 }
 
 template <TileMath kMath, int kOutputs, bool kPair>

@@ -417,6 +417,15 @@ __device__ inline void StoreBytes(std::byte* to, uint32_t from, uint32_t bytes) 
       "r"(from), "r"(bytes)
       : "memory");
 }
+// The same of a box of a tensor, whose panel lies at `from`. What of it is not in the tensor is not stored.
+__device__ inline void StoreBox(const void* tensor_map, uint32_t from, int32_t column, int32_t row,
+                                int32_t matrix) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];\n"
+      "cp.async.bulk.commit_group;" ::"l"(tensor_map),
+      "r"(column), "r"(row), "r"(matrix), "r"(from)
+      : "memory");
+}
 __device__ inline void WaitForStores() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }

@@ -20,41 +20,69 @@ uint32_t Permuted(uint32_t address, CUtensorMapSwizzle swizzle) {
   return address ^ ((address >> 7 & chunks) << 4);
 }
 
-void BringBox(uint32_t to, std::byte* panel, const CUtensorMap& map,
-              const std::array<int32_t, 3>& at) {
+// Calls per_chunk(a chunk of the panel, which begins at `address`, and where its elements are in the tensor, or null).
+template <class PerChunk>
+void ForEachChunk(uint32_t address, std::byte* panel, const CUtensorMap& map,
+                  const std::array<int32_t, 3>& at, PerChunk per_chunk) {
   const uint32_t row_bytes = map.box[0] * kElementBytes;
   uint32_t place = 0;
   for (uint32_t matrix = 0; matrix < map.box[2]; ++matrix) {
     for (uint32_t row = 0; row < map.box[1]; ++row) {
       for (uint32_t byte = 0; byte < row_bytes; byte += kChunkBytes, place += kChunkBytes) {
-        std::byte chunk[kChunkBytes] = {};
-        for (uint32_t i = 0; i < kChunkBytes; i += kElementBytes) {
-          const int64_t where[3] = {at[0] + int64_t{(byte + i) / kElementBytes},
-                                    at[1] + int64_t{row}, at[2] + int64_t{matrix}};
-          const std::byte* from = map.data;
+        std::array<std::byte*, kChunkBytes / kElementBytes> elements;
+        for (uint32_t i = 0; i < elements.size(); ++i) {
+          const int64_t where[3] = {at[0] + int64_t{byte / kElementBytes + i}, at[1] + int64_t{row},
+                                    at[2] + int64_t{matrix}};
+          auto* element = const_cast<std::byte*>(map.data);  // boxes are stored, too
           bool is_there = true;
           for (int d = 0; d < 3; ++d) {
             is_there &= where[d] >= 0 && where[d] < static_cast<int64_t>(map.size[d]);
-            from += where[d] * static_cast<int64_t>(map.stride[d]);
+            element += where[d] * static_cast<int64_t>(map.stride[d]);
           }
-          if (is_there) std::memcpy(chunk + i, from, kElementBytes);
+          elements[i] = is_there ? element : nullptr;
         }
-        std::memcpy(panel + (Permuted(to + place, map.swizzle) - to), chunk, kChunkBytes);
+        per_chunk(panel + (Permuted(address + place, map.swizzle) - address), elements);
       }
     }
   }
+}
+
+void BringBox(uint32_t to, std::byte* panel, const CUtensorMap& map,
+              const std::array<int32_t, 3>& at) {
+  ForEachChunk(to, panel, map, at, [](std::byte* chunk, const auto& elements) {
+    for (std::byte* from : elements) {
+      if (from != nullptr) std::memcpy(chunk, from, kElementBytes);
+      if (from == nullptr) std::memset(chunk, 0, kElementBytes);
+      chunk += kElementBytes;
+    }
+  });
+}
+
+void TakeBox(uint32_t from, std::byte* panel, const CUtensorMap& map,
+             const std::array<int32_t, 3>& at) {
+  ForEachChunk(from, panel, map, at, [](const std::byte* chunk, const auto& elements) {
+    for (std::byte* to : elements) {
+      if (to != nullptr) std::memcpy(to, chunk, kElementBytes);
+      chunk += kElementBytes;
+    }
+  });
+}
+
+// Of a box's panel at shared address `address`.
+uint32_t PanelBytes(const CUtensorMap& tensor, uint32_t address) {
+  if (PlaceOf(address) % 128 != 0) Misuse("a box whose place is no multiple of 128");
+  const uint32_t bytes = tensor.box[0] * tensor.box[1] * tensor.box[2] * kElementBytes;
+  AtShared(address + bytes - 1);
+  return bytes;
 }
 
 }  // namespace
 
 void CopyBox(uint32_t to, const void* map, std::array<int32_t, 3> at, uint32_t barrier) {
   const auto& tensor = *static_cast<const CUtensorMap*>(map);
-  const uint32_t place = PlaceOf(to);
-  if (place % 128 != 0) Misuse("a box whose place is no multiple of 128");
-  const uint32_t bytes = tensor.box[0] * tensor.box[1] * tensor.box[2] * kElementBytes;
-  AtShared(to + bytes - 1);
-  Later([place, to, tensor, at, bytes, barrier] {
-    BringBox(place, AtShared(to), tensor, at);
+  const uint32_t bytes = PanelBytes(tensor, to);
+  Later([to, tensor, at, bytes, barrier] {
+    BringBox(PlaceOf(to), AtShared(to), tensor, at);
     BytesAreThere(PhaseAt(barrier), bytes);
   });
 }
@@ -67,6 +95,14 @@ void CopyBytes(uint32_t to, const std::byte* from, uint32_t bytes, uint32_t barr
   Later([to, from, bytes, barrier] {
     std::memcpy(AtShared(to), from, bytes);
     BytesAreThere(PhaseAt(barrier), bytes);
+  });
+}
+
+void StoreBox(const void* map, uint32_t from, std::array<int32_t, 3> at) {
+  const auto& tensor = *static_cast<const CUtensorMap*>(map);
+  PanelBytes(tensor, from);
+  StoreLater([place = PlaceOf(from), panel = AtShared(from), tensor, at] {
+    TakeBox(place, panel, tensor, at);
   });
 }
 

@@ -206,6 +206,29 @@ TEST(EmulatorTest, BytesThatAreStoredAreThereOnceTheyAreWaitedFor) {
   EXPECT_EQ(to, (std::vector<float>{0, 1, 2, 3}));
 }
 
+TEST(EmulatorTest, OfABoxThatIsStoredOnlyWhatTheTensorHasIs) {
+  // 3 rows of 40 values, of which a box of 2 x 64 from row 2 and column 32 on has 8.
+  std::vector<uint16_t> to(3 * 40);
+  const CUtensorMap map = MakeTensorMap({.data = reinterpret_cast<const std::byte*>(to.data()),
+                                         .rows = 3,
+                                         .columns = 40,
+                                         .row_bytes = 80,
+                                         .box_rows = 2,
+                                         .box_columns = 64,
+                                         .matrices = 1,
+                                         .matrix_bytes = 240});
+  RunGrid({.ctas = 1, .threads = 1, .shared_bytes = 256}, [&] {
+    uint16_t* const from = Shared<uint16_t>(0);
+    for (uint16_t i = 0; i < 128; ++i) from[PanelChunk(i / 64, i % 64 / 8) / 2 + i % 8] = 1 + i;
+    StoreBox(&map, SharedAddress(from), 32, 2, 0);
+    WaitForStores();
+    for (int i = 0; i < 128; ++i) from[i] = 0;
+  });
+  std::vector<uint16_t> expected(3 * 40);
+  for (size_t i = 0; i < 8; ++i) expected[2 * 40 + 32 + i] = static_cast<uint16_t>(1 + i);
+  EXPECT_EQ(to, expected);
+}
+
 TEST(EmulatorTest, SharedMemoryIsWhatTheLaunchAskedFor) {
   const Grid grid = {.ctas = 1, .threads = 1, .shared_bytes = 64};
   EXPECT_EQ(MisuseOf(grid, [] { LoadShared4(64); }),

@@ -169,6 +169,9 @@ inline void StoreBytes(std::byte* to, uint32_t from, uint32_t bytes) {
   emulator::StoreLater(
       [to, place = emulator::AtShared(from), bytes] { std::memcpy(to, place, bytes); });
 }
+inline void StoreBox(const void* map, uint32_t from, int32_t column, int32_t row, int32_t matrix) {
+  emulator::StoreBox(map, from, {column, row, matrix});
+}
 inline void WaitForStores() { emulator::WaitForStores(); }
 inline void FenceBarrierInit() {}
 
