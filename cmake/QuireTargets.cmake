@@ -38,7 +38,7 @@ function(quire_library folder)
   # layers whose loops the tests wait for give back.
   set(waited_for attn cache decode engine interop kernels runner)
   if(NOT QUIRE_SANITIZE STREQUAL "thread")  # whose tests are few
-    list(APPEND waited_for io serve text textgen)
+    list(APPEND waited_for io text textgen)
   endif()
   if(QUIRE_SANITIZE AND folder IN_LIST waited_for)
     target_compile_options(quire_${folder} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
