@@ -1,5 +1,5 @@
 // How subcommands and their flags are declared. CLI11 parses them; its header takes ten seconds to
-// compile, so only command.cc and main.cc include it.
+// compile, so only command.cc and program.cc include it.
 #ifndef QUIRE_CLI_COMMAND_H_
 #define QUIRE_CLI_COMMAND_H_
 
