@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "device/cuda/test_memory.h"
 #include "kernels/cuda/test_rows.h"
 
 namespace quire::cuda {
