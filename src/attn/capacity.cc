@@ -26,6 +26,7 @@ void Validate(const WorkShape& shape) {
           "work.split: expected a positive multiple of {}, got {}", kKeyTile, shape.split);
   Require(shape.num_workers >= 1, "work.num_workers: expected >= 1, got {}", shape.num_workers);
   Require(shape.ctas >= 1, "work.ctas: expected >= 1, got {}", shape.ctas);
+  Require(shape.tile_cost >= 1, "work.tile_cost: expected >= 1, got {}", shape.tile_cost);
   Require(shape.cut_cost >= 0, "work.cut_cost: expected >= 0, got {}", shape.cut_cost);
   Require(shape.unread >= TokenCount(0), "work.unread: expected >= 0, got {}", shape.unread);
   Require(shape.most_keys >= TokenCount(1), "work.most_keys: expected >= 1, got {}",

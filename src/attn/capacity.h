@@ -38,11 +38,17 @@ struct WorkShape {
   TokenCount split{1024};    // splits begin at multiples of this, a multiple of kKeyTile
   int32_t num_workers = 1;
   bool exact = true;
+  // What a tile costs beside its keys, in key tiles: its place to find, queries to read, results to write. At
+  // least 1, so that empty rows cost something too.
+  int32_t tile_cost = 1;
   // What it costs that a tile is cut, in key tiles: another start, and partials to write and fold.
   int32_t cut_cost = 4;
   // Tiles that are alike and fewer than workers are cut into equal parts, a worker for each, if that leaves
   // few workers idle: for a kernel that is slow to begin with another tile.
   bool even = false;
+  // A sequence's tiles are dealt out from its end and its beginning in turn. Of a prompt those see many keys and few, so that
+  // workers whose tiles are not cut have like shares to a short tile, not to a long one.
+  bool from_both_ends = false;
   // CTAs of a cluster, if the kernel has such: a worker, whose pieces they share; in exact mode a worker each. They change
   // nothing of how work is cut.
   int32_t ctas = 1;

@@ -49,6 +49,8 @@ TEST(CapacityTest, AFactorThatCannotBeIsNamed) {
   EXPECT_EQ(ErrorMessage([&] { Validate(capacity); }), "capacity.context: expected >= 0, got -5");
   EXPECT_EQ(ErrorMessage([] { Validate(WorkShape{.split = TokenCount(100)}); }),
             "work.split: expected a positive multiple of 64, got 100");
+  EXPECT_EQ(ErrorMessage([] { Validate(WorkShape{.tile_cost = 0}); }),
+            "work.tile_cost: expected >= 1, got 0");
   EXPECT_EQ(ErrorMessage([] { Validate(WorkShape{.cut_cost = -1}); }),
             "work.cut_cost: expected >= 0, got -1");
   EXPECT_EQ(ErrorMessage([] { Validate(WorkShape{.ctas = 0}); }),

@@ -25,7 +25,7 @@ __global__ void MapTiles(const WorkShape shape, TokenCount q_len, TokenCount kv_
               .q_count = static_cast<int32_t>(count.raw()),
               .q_begin = begin,
               .kv_end = CausalVisible(q_len, kv_len, begin + count - TokenCount(1))};
-  costs[i] = TileCost(tiles[i]);
+  costs[i] = TileCost(tiles[i], shape);
 }
 
 __global__ void MapWorkers(const WorkShape shape, const QueryTile* tiles,

@@ -36,22 +36,28 @@ void Plan::CheckRows() const {
 }
 
 void Plan::CheckTiles() const {
-  TokenCount next_query{0};
+  TokenCount queries{0};
+  int64_t i = 0;  // of the sequence's tiles
+  int32_t seq = 0;
   for (const QueryTile& tile : tiles) {
-    QUIRE_CHECK(tile.q_begin == next_query && tile.q_count >= 1, "tile at query {}, expected {}",
-                tile.q_begin, next_query);
-    next_query += TokenCount(tile.q_count);
-    QUIRE_CHECK(next_query <= q_offset[Index(tile.seq) + 1], "tile of sequence {} ends at {}",
-                tile.seq, next_query);
+    i = tile.seq == seq ? i : 0;
+    seq = tile.seq;
+    const TokenCount begin = q_offset[Index(seq)], end = q_offset[Index(seq) + 1];
+    const int64_t count = NumQueryTiles(end - begin, work);
+    const TokenCount first = begin + work.query_tile * DealtTile(i++, count, work);
+    QUIRE_CHECK(i <= count && tile.q_begin == first, "tile at query {} of sequence {}, expected {}",
+                tile.q_begin, seq, first);
+    const TokenCount last = first + TokenCount(tile.q_count);
+    QUIRE_CHECK(tile.q_count >= 1 && last == Min(first + work.query_tile, end),
+                "tile of sequence {} ends at {}", seq, last);
+    queries += TokenCount(tile.q_count);
     TokenCount seen{0};
-    for (TokenCount q = tile.q_begin; q < next_query; q += TokenCount(1)) {
-      seen = Max(seen, Visible(tile.seq, q));
-    }
+    for (TokenCount q = first; q < last; q += TokenCount(1)) seen = Max(seen, Visible(seq, q));
     QUIRE_CHECK(tile.kv_end == work.KeysRead(seen),
-                "pieces of the tile at query {} end at {}, its queries see {}", tile.q_begin,
-                tile.kv_end, seen);
+                "pieces of the tile at query {} end at {}, its queries see {}", first, tile.kv_end,
+                seen);
   }
-  QUIRE_CHECK(next_query == num_query_tokens, "tiles end at query {} of {}", next_query,
+  QUIRE_CHECK(queries == num_query_tokens, "tiles have {} queries of {}", queries,
               num_query_tokens);
 }
 

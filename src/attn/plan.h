@@ -105,8 +105,8 @@ struct Schedule {
 struct Plan : Sequences, Schedule {
   // Of a plan in host memory. Throws InternalError unless:
   // 1. Sequences have rows of the table, and pages of the pool as far as their keys reach.
-  // 2. Tiles partition the query tokens in order, and each ends where its queries' sight ends, or
-  //    what the work shape has them read of it.
+  // 2. Tiles partition the query tokens, in order or as the work shape deals them out, and each ends where its queries'
+  //    sight ends, or what the work shape has them read of it.
   // 3. Worker starts ascend from the first split of the first tile to the end.
   // 4. Partials are numbered 0..num_partials - 1 in (tile, split) order.
   // 5. Merges are exactly the cut tiles; their partials are disjoint and complete.

@@ -440,7 +440,7 @@ QUIRE_HD void WriteTiles(const SequencesBuild& seqs, const ScheduleBuild& build,
         tile.kv_end = CountedInPages(tile.kv_end, build.page_size);
       }
       build.tiles[t] = reads.tiles[t] = tile;
-      cost[0] = TileCost(tile);
+      cost[0] = TileCost(tile, build.work);
     }
     block.Scan(cost, before, total);
     if (t < num_tiles) reads.cost_before[t + 1] = carry + before[0] + cost[0];

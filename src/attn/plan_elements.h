@@ -155,11 +155,18 @@ QUIRE_HD constexpr int64_t NumQueryTiles(TokenCount q_len, const WorkShape& shap
   return CeilDiv(q_len, shape.query_tile);
 }
 
-// Query tile i of sequence `seq`. masks: [queries of the step, mask_words], read for trees only.
+// Which of a sequence's `count` tiles, as its queries follow each other, is dealt out as number i.
+QUIRE_HD constexpr int64_t DealtTile(int64_t i, int64_t count, const WorkShape& shape) {
+  if (!shape.from_both_ends) return i;
+  return i % 2 == 0 ? count - 1 - i / 2 : i / 2;
+}
+
+// Query tile i of sequence `seq`, as tiles are dealt out. masks: [queries of the step, mask_words], read for trees only.
 QUIRE_HD inline QueryTile TileAt(int32_t seq, const SequenceLengths& lengths, int64_t i,
                                  const uint64_t* masks, int32_t mask_words,
                                  const WorkShape& shape) {
-  const TokenCount first = shape.query_tile * i;
+  const int64_t number = DealtTile(i, NumQueryTiles(lengths.q_len, shape), shape);
+  const TokenCount first = shape.query_tile * number;
   const TokenCount count = Min(shape.query_tile, lengths.q_len - first);
   QueryTile tile{.seq = seq,
                  .q_count = static_cast<int32_t>(count.raw()),
@@ -181,10 +188,9 @@ QUIRE_HD constexpr int32_t NumSplits(TokenCount kv_end, const WorkShape& shape) 
   return static_cast<int32_t>(splits > 0 ? splits : 1);
 }
 
-// Cost of a query tile in (query token, key tile) pairs; one more per query token for its share of
-// packing and writing, so that empty rows cost something too.
-QUIRE_HD constexpr int64_t TileCost(const QueryTile& tile) {
-  return int64_t{tile.q_count} * (1 + CeilDiv(tile.kv_end, kKeyTile));
+// Cost of a query tile in (query token, key tile) pairs.
+QUIRE_HD constexpr int64_t TileCost(const QueryTile& tile, const WorkShape& shape) {
+  return int64_t{tile.q_count} * (shape.tile_cost + CeilDiv(tile.kv_end, kKeyTile));
 }
 
 // Parts that every tile is cut into where workers have equally many tiles, or parts of one.
@@ -200,7 +206,8 @@ QUIRE_HD constexpr bool IsBetterEqual(const QueryTile& tile, int64_t total, int3
                                       const WorkShape& shape) {
   const int64_t share = total / shape.num_workers;
   const int64_t parts = EqualParts(num_tiles, shape);
-  const int64_t cost = CeilDiv(CeilDiv(num_tiles, shape.num_workers) * TileCost(tile), parts);
+  const int64_t cost =
+      CeilDiv(CeilDiv(num_tiles, shape.num_workers) * TileCost(tile, shape), parts);
   // With a worker in 32 idle, the device's memory is as busy.
   const int64_t idle = parts > 1 ? share / 32 : 0;
   return cost <= share + idle + int64_t{shape.cut_cost} * tile.q_count;

@@ -274,7 +274,9 @@ TEST(PlanTest, WorkersCoverEverySplitOnceAndEvenly) {
     const WorkShape work{.query_tile = TokenCount(draw(1, 8)),
                          .split = TokenCount(64 * draw(1, 20)),
                          .num_workers = static_cast<int32_t>(draw(1, 16)),
-                         .exact = draw(0, 1) == 0};
+                         .exact = draw(0, 1) == 0,
+                         .tile_cost = static_cast<int32_t>(draw(1, 6)),
+                         .from_both_ends = draw(0, 1) == 0};
     PlanStorage storage(capacity, work);
     const Plan& plan = storage.Make(seqs, executor);
     plan.CheckInvariants();
@@ -282,8 +284,9 @@ TEST(PlanTest, WorkersCoverEverySplitOnceAndEvenly) {
     ASSERT_LE(static_cast<int64_t>(plan.tiles.size()), MaxQueryTiles(capacity, work));
     int64_t total = 0, dearest_split = 0;
     for (const QueryTile& tile : plan.tiles) {
-      total += TileCost(tile);
-      dearest_split = std::max(dearest_split, int64_t{tile.q_count} * (work.split.raw() / 64 + 2));
+      total += TileCost(tile, work);
+      dearest_split = std::max(
+          dearest_split, int64_t{tile.q_count} * (work.split.raw() / 64 + work.tile_cost + 1));
     }
     for (int32_t w = 0; w < work.num_workers; ++w) {
       const WorkerStart& begin = plan.workers[static_cast<size_t>(w)];
@@ -294,11 +297,53 @@ TEST(PlanTest, WorkersCoverEverySplitOnceAndEvenly) {
         const QueryTile& tile = plan.tiles[static_cast<size_t>(i)];
         const int64_t split_cost = int64_t{tile.q_count} * (work.split.raw() / 64);
         const int64_t before = (i == begin.tile ? begin.split : 0) * split_cost;
-        const int64_t after = i == end.tile ? end.split * split_cost : TileCost(tile);
+        const int64_t after = i == end.tile ? end.split * split_cost : TileCost(tile, work);
         cost += after - before;
       }
       ASSERT_LE(cost, total / work.num_workers + 2 * dearest_split) << "worker " << w;
     }
+  }
+}
+
+// A prompt's tiles come from its end and its beginning in turn. Workers with few tiles, none of which is cut, have like
+// shares then.
+TEST(PlanTest, TilesOfAPromptAreDealtOutFromBothEnds) {
+  const std::vector<PageId> pages = Pages(1, 64);
+  SerialExecutor executor;
+  for (const bool from_both_ends : {false, true}) {
+    WorkShape work{.query_tile = TokenCount(4),
+                   .num_workers = 132,
+                   .tile_cost = 4,
+                   .from_both_ends = from_both_ends};
+    const auto prompts_of = [&](const std::vector<int64_t>& lengths) {
+      std::vector<SequenceStep> seqs;
+      for (const int64_t length : lengths) {
+        seqs.push_back({.q_len = TokenCount(length), .kv_len = TokenCount(length), .pages = pages});
+      }
+      return seqs;
+    };
+    const std::vector<SequenceStep> two = prompts_of({10, 17}), one = prompts_of({1024});
+    PlanStorage storage_of_two(CapacityOf(two, PageSize(16), PageCount(1000)), work);
+    const Plan& plan_of_two = storage_of_two.Make(two, executor);
+    plan_of_two.CheckInvariants();
+    std::vector<int64_t> begins;
+    for (const QueryTile& tile : plan_of_two.tiles) begins.push_back(tile.q_begin.raw());
+    EXPECT_EQ(begins, from_both_ends ? (std::vector<int64_t>{8, 0, 4, 26, 10, 22, 14, 18})
+                                     : (std::vector<int64_t>{0, 4, 8, 10, 14, 18, 22, 26}));
+
+    PlanStorage storage(CapacityOf(one, PageSize(16), PageCount(1000)), work);
+    const Plan& plan = storage.Make(one, executor);
+    plan.CheckInvariants();
+    int64_t most = 0, total = 0;
+    for (int32_t worker = 0; worker < work.num_workers; ++worker) {
+      int64_t cost = 0;
+      ForEachPiece(plan, worker,
+                   [&](const Piece& piece) { cost += TileCost(piece.tile, work) / 4; });
+      most = std::max(most, cost);
+      total += cost;
+    }
+    EXPECT_EQ(total / work.num_workers, 24);  // key tiles
+    EXPECT_EQ(most, from_both_ends ? 25 : 40);
   }
 }
 

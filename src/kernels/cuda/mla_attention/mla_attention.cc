@@ -29,6 +29,8 @@ constexpr int32_t kClusterCutCost = 4;
 // What a cut costs of tiles with more rows than kMlaNarrowRows: a CTA leaves 128 KiB of sums there, which are
 // written, read and folded.
 constexpr int32_t kWideCutCost = 14;
+// What such a tile costs beside its keys. Tiles of prompts have few of them, or many.
+constexpr int32_t kWideTileCost = 4;
 
 bool IsMultipleOf(int64_t value, int64_t of) { return value % of == 0; }
 bool IsAligned(const void* at, int64_t bytes) {
@@ -150,6 +152,7 @@ WorkShape MlaWorkShape(const MlaShape& shape, const MlaRoom& room, MlaStep step,
   if (!decodes && !are_apart) {
     work.query_tile = Min(TokenCount(std::max(1, kMlaRows / shape.num_heads)), most_tokens);
   }
+  work.from_both_ends = exact && !decodes;  // others are cut where workers want them
   work.num_workers = std::max(1, num_sms / ctas);
   // Clusters that leave a quarter of the device idle are not worth it.
   const bool has_clusters = int64_t{room.num_clusters} * kMlaFewCtas * 4 >= int64_t{num_sms} * 3;
@@ -157,7 +160,10 @@ WorkShape MlaWorkShape(const MlaShape& shape, const MlaRoom& room, MlaStep step,
                                shape.num_heads <= (exact ? kMlaExactRows : kMlaFewRows) &&
                                work.query_tile == TokenCount(1) && shape.dims == KvDims{512, 64} &&
                                format == KvFormat::kLatentBf16;
-  if (work.query_tile.raw() * shape.num_heads > kMlaNarrowRows) work.cut_cost = kWideCutCost;
+  if (work.query_tile.raw() * shape.num_heads > kMlaNarrowRows) {
+    work.tile_cost = kWideTileCost;
+    work.cut_cost = kWideCutCost;
+  }
   if (has_clusters && may_be_clusters) {
     work.ctas = kMlaFewCtas;
     work.num_workers = std::max(1, room.num_clusters / CeilDiv(shape.num_heads, kMlaFewRows));

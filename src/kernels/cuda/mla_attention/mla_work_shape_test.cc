@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attn/work.h"
+#include "base/maths.h"
 #include "kernels/cuda/mla_attention/mla_attention.h"
 #include "kernels/cuda/mla_attention/mla_attention_testing.h"
 
@@ -27,6 +28,10 @@ TEST(CudaMlaWorkShapeTest, TilesFillCtasAndWorkersTheDevice) {
   EXPECT_EQ(shape(16, MlaStep::kDecode).query_tile, TokenCount(1));
   EXPECT_EQ(shape(16, MlaStep::kDecode).num_workers, 132);
   EXPECT_EQ(shape(128, MlaStep::kDecode).num_workers, 66);
+  // Beginning and ending a tile of 64 rows takes as long as several tiles of keys.
+  EXPECT_GT(shape(16, MlaStep::kAny).tile_cost, 1);
+  EXPECT_GT(shape(128, MlaStep::kDecode).tile_cost, 1);
+  EXPECT_EQ(shape(16, MlaStep::kDecode).tile_cost, 1);
   // Few rows are apart, and never more tokens in a tile than there are.
   const auto tile_of = [](int32_t num_heads, int64_t most_tokens, bool exact) {
     return MlaWorkShape({.num_heads = num_heads}, {.num_sms = 132}, MlaStep::kAny, exact,
@@ -76,7 +81,8 @@ TEST(CudaMlaWorkShapeTest, WorkersOfFewTokensAreClusters) {
 }
 
 // How many workers of each cluster have pieces in exact mode: a cluster shares what one alone has.
-std::vector<int32_t> WorkersWithPieces(int32_t num_clusters, const std::vector<int64_t>& lengths) {
+std::vector<int32_t> WorkersWithPieces(int32_t num_heads, int32_t num_clusters,
+                                       const std::vector<int64_t>& lengths) {
   constexpr PageSize kPages(64);
   int64_t num_pages = 0;
   for (const int64_t length : lengths) {
@@ -91,9 +97,11 @@ std::vector<int32_t> WorkersWithPieces(int32_t num_clusters, const std::vector<i
                     .kv_len = TokenCount(length),
                     .pages = std::span(pages).first(static_cast<size_t>(own.raw()))});
   }
-  const WorkShape work =
-      MlaWorkShape({.num_heads = 16}, {.num_sms = 132, .num_clusters = num_clusters},
-                   MlaStep::kDecode, /*exact=*/true, TokenCount(8));
+  // More heads than a cluster has rows are two clusters, which go the same ways.
+  const int32_t side_by_side = CeilDiv(num_heads, kMlaFewRows);
+  const WorkShape work = MlaWorkShape({.num_heads = num_heads},
+                                      {.num_sms = 132, .num_clusters = num_clusters * side_by_side},
+                                      MlaStep::kDecode, /*exact=*/true, TokenCount(8));
   PlanStorage storage(CapacityOf(seqs, kPages, PageCount(num_pages + 1)), work);
   SerialExecutor executor;
   const Plan& plan = storage.Make(seqs, executor);
@@ -114,20 +122,27 @@ std::vector<int32_t> WorkersWithPieces(int32_t num_clusters, const std::vector<i
 }
 
 TEST(CudaMlaWorkShapeTest, AsManySplitsAsClustersAreSharedAndMoreAreNot) {
-  for (const int32_t clusters : {13, 15, 16}) {
-    std::vector<std::vector<int64_t>> few = {std::vector<int64_t>(8, 1),
-                                             std::vector<int64_t>(8, 150),
-                                             std::vector<int64_t>(8, 1024),
-                                             {1024, 1, 3000, 0}};
+  for (const auto& [heads, clusters] : {std::pair{16, 13}, {16, 15}, {16, 16}, {20, 7}, {32, 8}}) {
+    const auto workers_with_pieces = [&](const std::vector<int64_t>& lengths) {
+      return WorkersWithPieces(heads, clusters, lengths);
+    };
+    std::vector<std::vector<int64_t>> few = {
+        std::vector<int64_t>(7, 1), std::vector<int64_t>(7, 150), std::vector<int64_t>(7, 1024)};
+    if (clusters >= 8) {
+      few.insert(few.end(), {std::vector<int64_t>(8, 1),
+                             std::vector<int64_t>(8, 150),
+                             std::vector<int64_t>(8, 1024),
+                             {1024, 1, 3000, 0}});
+    }
     for (int64_t splits = 1; splits <= clusters; ++splits) few.push_back({1024 * splits});
     for (const std::vector<int64_t>& lengths : few) {
-      for (const int32_t workers : WorkersWithPieces(clusters, lengths)) {
-        EXPECT_LE(workers, 1) << clusters << " clusters, " << lengths.size() << " sequences, "
-                              << lengths[0] << " keys";
+      for (const int32_t workers : workers_with_pieces(lengths)) {
+        EXPECT_LE(workers, 1) << heads << " heads, " << clusters << " clusters, " << lengths.size()
+                              << " sequences, " << lengths[0] << " keys";
       }
     }
-    for (const int32_t workers : WorkersWithPieces(clusters, {131072, 64, 1})) {
-      EXPECT_EQ(workers, kMlaFewCtas) << clusters << " clusters";
+    for (const int32_t workers : workers_with_pieces({131072, 64, 1})) {
+      EXPECT_EQ(workers, kMlaFewCtas) << heads << " heads, " << clusters << " clusters";
     }
   }
 }
