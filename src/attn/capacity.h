@@ -46,8 +46,8 @@ struct WorkShape {
   // Tiles that are alike and fewer than workers are cut into equal parts, a worker for each, if that leaves
   // few workers idle: for a kernel that is slow to begin with another tile.
   bool even = false;
-  // A sequence's tiles are dealt out from its end and its beginning in turn. Of a prompt those see many keys and few, so that
-  // workers whose tiles are not cut have like shares to a short tile, not to a long one.
+  // A sequence's tiles are dealt out from its end and its beginning in turn. Of a prompt those see many keys and few;
+  // where no tile is cut, workers' shares are more alike so.
   bool from_both_ends = false;
   // CTAs of a cluster, if the kernel has such: a worker, whose pieces they share; in exact mode a worker each. They change
   // nothing of how work is cut.

@@ -36,29 +36,29 @@ void Plan::CheckRows() const {
 }
 
 void Plan::CheckTiles() const {
-  TokenCount queries{0};
-  int64_t i = 0;  // of the sequence's tiles
-  int32_t seq = 0;
-  for (const QueryTile& tile : tiles) {
-    i = tile.seq == seq ? i : 0;
-    seq = tile.seq;
-    const TokenCount begin = q_offset[Index(seq)], end = q_offset[Index(seq) + 1];
+  size_t next = 0;
+  for (int32_t b = 0; b < num_seqs; ++b) {
+    const TokenCount begin = q_offset[Index(b)], end = q_offset[Index(b) + 1];
     const int64_t count = NumQueryTiles(end - begin, work);
-    const TokenCount first = begin + work.query_tile * DealtTile(i++, count, work);
-    QUIRE_CHECK(i <= count && tile.q_begin == first, "tile at query {} of sequence {}, expected {}",
-                tile.q_begin, seq, first);
-    const TokenCount last = first + TokenCount(tile.q_count);
-    QUIRE_CHECK(tile.q_count >= 1 && last == Min(first + work.query_tile, end),
-                "tile of sequence {} ends at {}", seq, last);
-    queries += TokenCount(tile.q_count);
-    TokenCount seen{0};
-    for (TokenCount q = first; q < last; q += TokenCount(1)) seen = Max(seen, Visible(seq, q));
-    QUIRE_CHECK(tile.kv_end == work.KeysRead(seen),
-                "pieces of the tile at query {} end at {}, its queries see {}", first, tile.kv_end,
-                seen);
+    for (int64_t i = 0; i < count; ++i, ++next) {
+      const TokenCount first = begin + work.query_tile * DealtTile(i, count, work);
+      const TokenCount last = Min(first + work.query_tile, end);
+      QUIRE_CHECK(next < tiles.size(), "{} tiles, none at query {}", tiles.size(), first);
+      const QueryTile& tile = tiles[next];
+      QUIRE_CHECK(tile.seq == b && tile.q_begin == first, "tile at query {}, expected {}",
+                  tile.q_begin, first);
+      QUIRE_CHECK(TokenCount(tile.q_count) == last - first, "tile at query {} has {}, expected {}",
+                  first, tile.q_count, last - first);
+      TokenCount seen{0};
+      for (TokenCount q = first; q < last; q += TokenCount(1)) seen = Max(seen, Visible(b, q));
+      QUIRE_CHECK(tile.kv_end == work.KeysRead(seen),
+                  "pieces of the tile at query {} end at {}, its queries see {}", first,
+                  tile.kv_end, seen);
+    }
   }
-  QUIRE_CHECK(queries == num_query_tokens, "tiles have {} queries of {}", queries,
-              num_query_tokens);
+  QUIRE_CHECK(next == tiles.size() && q_offset[Index(num_seqs)] == num_query_tokens,
+              "{} tiles of {} queries, expected {} of {}", tiles.size(), q_offset[Index(num_seqs)],
+              next, num_query_tokens);
 }
 
 // Of the tile that worker `first` is the first to begin within, counted one by one.

@@ -113,20 +113,9 @@ void PlanBench::ExpectView(const PlanCopy& copy) const {
   }
 }
 
-std::vector<PageId> Pages(int32_t first, int64_t count) {
-  std::vector<PageId> pages;
-  for (int64_t i = 0; i < count; ++i) pages.push_back(PageId(first + i));
-  return pages;
-}
-
 MachineShape SmallShape() {
-  return {.capacity = {.num_seqs = 4,
-                       .query_tokens = TokenCount(40),
-                       .context = TokenCount(3000),
-                       .tree_nodes = TokenCount(8),
-                       .page_size = PageSize(16),
-                       .pool_pages = PageCount(1000)},
-          .work = {.query_tile = TokenCount(4), .split = TokenCount(1024), .num_workers = 3},
+  return {.capacity = kPlanCapacity,
+          .work = kWork,
           .new_pages = PageCount(600),
           .num_rows = 5,
           .row_width = PageCount(190),

@@ -16,6 +16,7 @@
 #include "attn/plan.h"
 #include "attn/plan_storage.h"
 #include "attn/sequence_step.h"
+#include "attn/test_plans.h"
 #include "base/executor.h"
 #include "testing/invariants/random_config.h"
 
@@ -63,10 +64,7 @@ class PlanBench {
 
 // ---- Steps to make ----
 
-// Pages first, first + 1, ...
-std::vector<PageId> Pages(int32_t first, int64_t count);
-
-// The capacity and shape of attn/plan_test.cc.
+// With the capacity and the work shape of attn/test_plans.h.
 MachineShape SmallShape();
 
 // The batches of attn/plan_test.cc, which a machine of SmallShape takes one after the other.
