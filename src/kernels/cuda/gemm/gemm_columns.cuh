@@ -13,6 +13,7 @@
 #include "kernels/cuda/gemm/gemm_boxes.cuh"
 #include "kernels/cuda/gemm/gemm_store.cuh"
 #include "kernels/cuda/gemm/gemm_tile_shape.cuh"
+#include "kernels/cuda/gemm/gemm_tiles.cuh"
 #include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
 

@@ -14,6 +14,7 @@
 #include "kernels/cuda/gemm/gemm_boxes.cuh"
 #include "kernels/cuda/gemm/gemm_columns.cuh"
 #include "kernels/cuda/gemm/gemm_tile.cuh"
+#include "kernels/cuda/gemm/gemm_tiles.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
 
 namespace quire::cuda {

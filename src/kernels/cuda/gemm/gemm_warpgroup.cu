@@ -12,10 +12,12 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "base/maths.h"
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/gemm/gemm_boxes.cuh"
 #include "kernels/cuda/gemm/gemm_store.cuh"
+#include "kernels/cuda/gemm/gemm_tiles.cuh"
 #include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/ptx/lines.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
@@ -411,7 +413,7 @@ class Consumer {
       if (IsInChunks() && __all_sync(~0u, FirstRowOfWarp(at) + kSlabRows <= at.row_end)) {
         return StoreInBoxes(at, sums);
       }
-      if (thread_ % 32 == 0) WaitForStores();
+      if (thread_ % 32 == 0) WaitForStores();  // lines go by way of a slab
     }
     if (IsInChunks()) {
       StoreInLines<kGated>(at, sums);
