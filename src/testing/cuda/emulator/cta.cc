@@ -134,12 +134,13 @@ void Cta::End(Fiber& fiber) {
   if (!warp.open_products.empty() || !warp.product_groups.empty()) {
     Misuse("an end of a thread whose products nobody waited for");
   }
+  if (fiber.has_stored) Misuse("an end of a thread that did not wait for its stores");
   for (Meeting& meeting : warp.meetings) TakePlaceIfAllAreThere(meeting, warp);
   if (barriers_[0].arrived >= left_ && left_ > 0 && barriers_[0].arrived > 0)
     barriers_[0].EndPhase();
   if (left_ > 0) return;
   while (!later_.empty())
-    Take()();  // stores to memory; others are a misuse, of a CTA that has ended
+    Take()();  // what comes to other CTAs; to one that has ended, as this one, it is a misuse
   const std::byte* red = dynamic_shared + grid_.shared_bytes;
   if (!std::all_of(red, red + kRedZone, [](std::byte one) { return one == std::byte{0xff}; })) {
     Misuse("a write behind the shared memory that the launch asked for");

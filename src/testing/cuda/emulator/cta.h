@@ -63,6 +63,7 @@ struct Fiber {
   std::vector<std::function<void()>> open_copies;
   std::deque<std::vector<std::function<void()>>> copy_groups;
   uint64_t stores_under_way = 0;
+  bool has_stored = false;  // from shared memory, since it last waited for its stores
   uint64_t cluster_phase = 0;
 
   bool MayRun(int64_t round) const {

@@ -58,6 +58,7 @@ void AfterCopies(std::function<void()> then) {
 void StoreLater(std::function<void()> store) {
   Fiber* mine = current;
   ++mine->stores_under_way;
+  mine->has_stored = true;
   Later([mine, store = std::move(store)] {
     store();
     --mine->stores_under_way;
@@ -65,6 +66,7 @@ void StoreLater(std::function<void()> store) {
 }
 
 void WaitForStores() {
+  current->has_stored = false;
   while (current->stores_under_way > 0) {
     WaitWhile(&current->stores_under_way, ~uint64_t{0}, current->stores_under_way,
               "its stores of shared memory");

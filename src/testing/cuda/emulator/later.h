@@ -16,7 +16,7 @@ void CommitCopies();
 void WaitForCopies(int pending);
 // All copies of this thread so far end later, and `then` is done behind them.
 void AfterCopies(std::function<void()> then);
-// Stores of this thread from shared memory end later; waits for them.
+// Stores of this thread from shared memory end later; waits for them, as a thread has to before it ends.
 void StoreLater(std::function<void()> store);
 void WaitForStores();
 

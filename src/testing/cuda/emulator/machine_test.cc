@@ -229,6 +229,20 @@ TEST(EmulatorTest, OfABoxThatIsStoredOnlyWhatTheTensorHasIs) {
   EXPECT_EQ(to, expected);
 }
 
+TEST(EmulatorTest, StoresThatTheirThreadDoesNotWaitForAreAMisuse) {
+  std::vector<float> to(4);
+  const auto misuse_if_waited_by = [&](unsigned thread) {
+    return MisuseOf({.ctas = 1, .threads = 2, .shared_bytes = 16}, [thread, &to] {
+      if (threadIdx.x == 1) StoreBytes(reinterpret_cast<std::byte*>(to.data()), 0, 16);
+      if (threadIdx.x == thread) WaitForStores();
+      __syncthreads();  // another thread's wait is not enough, even so
+    });
+  };
+  EXPECT_EQ(misuse_if_waited_by(1), "");
+  EXPECT_EQ(misuse_if_waited_by(0),
+            "thread 1 of CTA 0: an end of a thread that did not wait for its stores");
+}
+
 TEST(EmulatorTest, SharedMemoryIsWhatTheLaunchAskedFor) {
   const Grid grid = {.ctas = 1, .threads = 1, .shared_bytes = 64};
   EXPECT_EQ(MisuseOf(grid, [] { LoadShared4(64); }),
