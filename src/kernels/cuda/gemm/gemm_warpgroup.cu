@@ -73,11 +73,11 @@ __host__ __device__ inline bool HasRowsInChunks(const TileParams& p) {
          p.y_batch % 8 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0;
 }
 
-// Boxes of y as a warp stores them; of no use where its rows are in no chunks.
+// Boxes of y as a warp stores them; of no use where its rows are in no chunks. Of codes y is of one matrix, or of
+// experts, whose rows follow each other.
 template <class P>
 CUtensorMap BoxesOfY(const TileParams& p) {
   if (!P::kStoresBoxes || p.gated || !HasRowsInChunks(p)) return {};
-  const int64_t batches = p.offsets == nullptr ? p.num_batches : 1;
   const int64_t row_bytes = p.y_stride * 2;
   return MakeTensorMap({.data = reinterpret_cast<const std::byte*>(p.y),
                         .rows = p.rows,
@@ -85,8 +85,8 @@ CUtensorMap BoxesOfY(const TileParams& p) {
                         .row_bytes = row_bytes,
                         .box_rows = kSlabRows,
                         .box_columns = kSlabColumns,
-                        .matrices = batches,
-                        .matrix_bytes = batches > 1 ? p.y_batch * 2 : p.rows * row_bytes});
+                        .matrices = 1,
+                        .matrix_bytes = p.rows * row_bytes});
 }
 
 template <class P>
@@ -242,8 +242,8 @@ class Consumer {
 
   // sums = those of the next stage's 128 inputs, whose scales it returns; the products are under way.
   //
-  // Nothing before the products is asked of memory, nor of shared memory since the block before: the compiler would have
-  // them wait for it, wherever the scales are used.
+  // Before the products nothing is asked of memory, nor, but for a tile's place before its first block, of shared memory
+  // since the block before: the compiler would have them wait for it, wherever the scales are used.
   __device__ __forceinline__ Scales BeginBlock(float (&sums)[kSums]) {
     const int stage = Uniform(ring_.stage);
     shared_.full[stage].Wait(ring_.parity);
@@ -399,11 +399,10 @@ class Consumer {
   }
 
   __device__ __forceinline__ void StoreInBoxes(const TilePlace& at, const float (&sums)[kSums]) {
-    const int32_t batch = p_.offsets == nullptr ? at.batch : 0;
     StoreSlabs<kOutputs>(
         SlabsOfWarp(), [&](int j, int half) { return PairOf<false>(sums, j, half); },
         [&](uint32_t slab, int column) {
-          StoreBox(&y_, slab, at.first_output + column, FirstRowOfWarp(at), batch);
+          StoreBox(&y_, slab, at.first_output + column, FirstRowOfWarp(at), 0);
         });
   }
 

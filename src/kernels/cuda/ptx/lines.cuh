@@ -66,8 +66,9 @@ __device__ __forceinline__ void StoreLines(uint32_t slab, const PairOf& pair_of,
   }
 }
 
-// Writes them by the copy engine, from as many slabs as there are groups, and does not wait: the lane that asked for the
-// stores before has to know that they are read (WaitForStores).
+// Writes them by the copy engine, from as many slabs as there are groups. The warp's first lane asks for the stores, when
+// those that it asked for before have read the slabs, and does not wait for these: it has to (WaitForStores) before the
+// slabs are used otherwise, and before it ends.
 //   store(slab, column)   stores 16 rows of 64 columns, from `column` on; by one lane
 template <int kColumns, class PairOf, class Store>
 __device__ __forceinline__ void StoreSlabs(uint32_t slabs, const PairOf& pair_of,
