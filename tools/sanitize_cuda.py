@@ -44,7 +44,8 @@ SUITES = (
           "CudaRouteAndSortTest.*:*/CudaRoute*SeedsTest.*/0:CudaRouterTest.Only*:CudaCombine*", 8),
     Suite("products, experts", "kernels/cuda_kernels_test", "CudaGemm*:CudaExpert*", 5,
           "CudaGemmTest.HeadsAre*:CudaGemmTest.RowsAreQuantised*:CudaGemmTest.RepeatsHave*:"
-          "CudaExpertGemmTest.EqualsALoop*:CudaExpertGemmTest.AFewTiles*:CudaGemmTest.CodesAre*:"
+          "CudaExpertGemmTest.EqualsALoop*:CudaExpertGemmTest.AFewTiles*:"
+          "CudaExpertGemmTest.RowsOfCodes*:CudaGemmTest.CodesAre*:"
           "CudaGemmPlannerTest.FewRowsKeep*:CudaGemmPlannerTest.HeadsRotated*:"
           "CudaExpertGemvTest.FewRowsBegin*:CudaGemmBoxedTest.WhatIsNotFinite*", 2),
     Suite("attention", "kernels/cuda_kernels_test", "*CudaMla*:CudaMhaPrefill*", 16,

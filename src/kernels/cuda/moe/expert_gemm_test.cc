@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/moe/expert_gemm_testing.h"
@@ -43,6 +44,9 @@ const RoutingCase kRoutingCases[] = {
     {"more_experts_than_threads", Repeated(300, 1), 5},
     {"as_many_as_there_may_be", OnlyOne(1024, 777, 18), 40},
 };
+
+constexpr TileSize kLargeTiles[] = {TileSize::kPrefill, TileSize::kPrefillWide,
+                                    TileSize::kPrefillPair, TileSize::kPrefillWidePair};
 
 // A rank has the rows of its own experts alone, but y has room for all: DeepSeek-V3's 64 tokens are 512 choices of
 // 256 experts, of which one of eight ranks has 32.
@@ -187,7 +191,8 @@ TEST(CudaExpertGemmTest, ManyLongTilesHaveTheBitsOfOtherSizes) {
   }
 }
 
-// Experts with even and odd numbers of row tiles, one and none; and one with all rows. One to three columns of tiles.
+// Experts with even and odd numbers of row tiles, one and none; and one with all rows. One to five columns of tiles; of
+// those that are rows of bf16 in chunks, whole tiles and part of one.
 void ExpectExpertsHaveSameBits(Form form, TileSize tile, TileSize other) {
   const std::vector<int64_t> edges = {0, 1, 127, 128, 129, 257, 0, 384, 64, 300, 0};
   std::vector<int64_t> many;
@@ -195,8 +200,10 @@ void ExpectExpertsHaveSameBits(Form form, TileSize tile, TileSize other) {
   for (const std::vector<int64_t>& counts : {edges, many, OnlyOne(9, 4, 1410)}) {
     const std::vector<int32_t> offsets = Offsets(counts);
     const int64_t rows = offsets.back();
-    for (const MatrixShape shape :
-         {MatrixShape{96, 200}, MatrixShape{200, 1000}, MatrixShape{330, 520}}) {
+    for (const auto& [shape, dtype] : {std::pair{MatrixShape{96, 200}, DType::kF32},
+                                       {MatrixShape{200, 1000}, DType::kF32},
+                                       {MatrixShape{330, 520}, DType::kF32},
+                                       {MatrixShape{584, 264}, DType::kBf16}}) {
       const std::vector<float> x = MadeUpX(19, rows * shape.inputs);
       std::vector<int32_t> index;
       for (int64_t r = 0; r < rows; ++r) index.push_back(static_cast<int32_t>(r * 7919 % rows));
@@ -205,7 +212,7 @@ void ExpectExpertsHaveSameBits(Form form, TileSize tile, TileSize other) {
                                  op == Op::kGated ? "gated" : "plain"));
         const Experts experts(shape, std::ssize(counts), form, op, Spread::kAligned);
         const auto run = [&](const std::vector<int32_t>& of, TileSize size) {
-          return experts.RunIndexed(x, of, offsets, DType::kF32, size);
+          return experts.RunIndexed(x, of, offsets, dtype, size);
         };
         EXPECT_EQ(BitMismatch(run(index, tile), run(index, other)), "");
         EXPECT_EQ(BitMismatch(run({}, tile), run({}, other)), "");
@@ -235,11 +242,27 @@ TEST(CudaExpertGemmTest, PairsOfRowTilesOfCodesHaveTheBitsOfSmallOnes) {
   ExpectExpertsHaveSameBits(Form::kFp8, TileSize::kPrefillWidePair, TileSize::kMedium);
 }
 
+// A warp's 16 rows of bf16 leave shared memory by the copy engine, fewer in lines, while the next tile is multiplied, whose
+// rows are written there then. A CTA's second tile is the 132nd behind its first: with two columns of tiles that of an
+// expert is followed by that of the 66th behind it, and has more rows, fewer, or as many by the other way.
+TEST(CudaExpertGemmTest, RowsOfCodesAreStoredBeforeTheNextTakeTheirPlace) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const MatrixShape shape{200, 128};
+  std::vector<int64_t> counts;
+  while (counts.size() < 72) counts.push_back(std::vector{16, 7, 32, 80, 88}[counts.size() % 5]);
+  const std::vector<int32_t> offsets = Offsets(counts);
+  const std::vector<float> x = MadeUpX(21, offsets.back() * shape.inputs);
+  const Experts experts(shape, std::ssize(counts), Form::kFp8, Op::kPlain, Spread::kAligned);
+  const std::vector<float> expected = experts.Run(x, offsets, DType::kBf16, TileSize::kMedium);
+  for (const TileSize tile : kLargeTiles) {
+    EXPECT_EQ(BitMismatch(experts.Run(x, offsets, DType::kBf16, tile), expected), "")
+        << "tile " << static_cast<int>(tile);
+  }
+}
+
 // 96 of gate and 96 of up: the blocks of scales end behind none, 32, 64 and 96 of them.
 TEST(CudaExpertGemmTest, ColumnsOfLargeTilesNeedNotBeWholeBlocksOfScales) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
-  constexpr TileSize kLarge[] = {TileSize::kPrefill, TileSize::kPrefillWide, TileSize::kPrefillPair,
-                                 TileSize::kPrefillWidePair};
   const std::vector<int32_t> offsets = Offsets({0, 1, 128, 129, 0, 300});
   const int64_t rows = offsets.back();
   std::vector<int32_t> index;
@@ -255,7 +278,7 @@ TEST(CudaExpertGemmTest, ColumnsOfLargeTilesNeedNotBeWholeBlocksOfScales) {
             return experts.RunIndexed(x, of, offsets, dtype, size);
           };
           const std::vector<float> expected = run(TileSize::kMedium);
-          for (TileSize tile : kLarge) {
+          for (TileSize tile : kLargeTiles) {
             EXPECT_EQ(BitMismatch(run(tile), expected), "")
                 << outputs << " outputs, " << DTypeName(dtype)
                 << (op == Op::kGated ? ", gated, tile " : ", tile ") << static_cast<int>(tile)
