@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <iterator>
 #include <limits>
 #include <mutex>
@@ -98,7 +99,12 @@ void CheckTiles(const Trial& trial, const Plan& plan) {
   for (int64_t b = 0; b < trial.num_rows(); ++b) {
     const SequenceStep& seq = trial.batch.seqs[Index(b)];
     const int64_t tile_queries = plan.work.query_tile.raw();
-    for (int64_t begin = 0; begin < seq.q_len.raw(); begin += tile_queries) {
+    std::deque<int64_t> begins;  // of the tiles that are not dealt out yet
+    for (int64_t begin = 0; begin < seq.q_len.raw(); begin += tile_queries) begins.push_back(begin);
+    for (bool is_last = plan.work.from_both_ends; !begins.empty();
+         is_last = plan.work.from_both_ends && !is_last) {
+      const int64_t begin = is_last ? begins.back() : begins.front();
+      is_last ? begins.pop_back() : begins.pop_front();
       const int64_t end = std::min(begin + tile_queries, seq.q_len.raw());
       int64_t seen = 0;
       for (int64_t j = begin; j < end; ++j) seen = std::max(seen, VisibleTo(seq, j));

@@ -202,17 +202,21 @@ RandomConfig DrawConfig(uint64_t seed) {
   config.uses_threads = is_long || random.OneIn(16);
   config.runs_attention = config.scale == ConfigScale::kSmall && random.OneIn(12);
   config.work.exact = !random.OneIn(3);
+  config.work.tile_cost = static_cast<int32_t>(random.Between(1, 6));
+  config.work.from_both_ends = random.OneIn(2);
   return config;
 }
 
 std::string ToString(const RandomConfig& config) {
   return fmt::format(
       "seed {}: page_size {}, context {}, branches {}, steps {}, nodes {}, num_seqs {}, bucket {}, "
-      "families {} share {} tokens, pool {} pages, query_tile {}, split {}, workers {}{}",
+      "families {} share {} tokens, pool {} pages, query_tile {}, split {}, workers {}, "
+      "tile_cost {}{}{}",
       config.seed, config.page_size, config.context, config.draft.branches, config.draft.steps,
       config.verify_nodes, config.num_seqs, config.bucket_seqs, config.num_families,
       config.shared_tokens, config.pool_pages, config.work.query_tile, config.work.split,
-      config.work.num_workers, config.uses_threads ? ", threads" : "");
+      config.work.num_workers, config.work.tile_cost,
+      config.work.from_both_ends ? ", from both ends" : "", config.uses_threads ? ", threads" : "");
 }
 
 void Coverage::Add(const RandomConfig& config, const Facts& facts) {

@@ -15,8 +15,8 @@ namespace quire::cuda {
 namespace {
 
 TEST(CudaMlaWorkShapeTest, TilesFillCtasAndWorkersTheDevice) {
-  const auto shape = [](int32_t num_heads, MlaStep step) {
-    return MlaWorkShape({.num_heads = num_heads}, {.num_sms = 132}, step, true);
+  const auto shape = [](int32_t num_heads, MlaStep step, bool exact = true) {
+    return MlaWorkShape({.num_heads = num_heads}, {.num_sms = 132}, step, exact);
   };
   // 64 rows are a CTA's, of one multiprocessor.
   EXPECT_EQ(shape(16, MlaStep::kAny).query_tile, TokenCount(4));
@@ -32,6 +32,12 @@ TEST(CudaMlaWorkShapeTest, TilesFillCtasAndWorkersTheDevice) {
   EXPECT_GT(shape(16, MlaStep::kAny).tile_cost, 1);
   EXPECT_GT(shape(128, MlaStep::kDecode).tile_cost, 1);
   EXPECT_EQ(shape(16, MlaStep::kDecode).tile_cost, 1);
+  // Where no tile of a prompt is cut, long and short ones take turns.
+  EXPECT_TRUE(shape(16, MlaStep::kAny).from_both_ends);
+  EXPECT_TRUE(shape(128, MlaStep::kAny).from_both_ends);
+  EXPECT_FALSE(shape(16, MlaStep::kAny, false).from_both_ends);
+  EXPECT_FALSE(shape(16, MlaStep::kDecode).from_both_ends);
+  EXPECT_FALSE(shape(16, MlaStep::kDecode, false).from_both_ends);
   // Few rows are apart, and never more tokens in a tile than there are.
   const auto tile_of = [](int32_t num_heads, int64_t most_tokens, bool exact) {
     return MlaWorkShape({.num_heads = num_heads}, {.num_sms = 132}, MlaStep::kAny, exact,
