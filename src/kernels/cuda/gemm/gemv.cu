@@ -9,9 +9,10 @@
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "kernels/cuda/gemm/gemv_quads.cuh"
+#include "kernels/cuda/gemm/row_rotation.cuh"
+#include "kernels/cuda/gemm/row_rotation.h"
 #include "kernels/cuda/ptx/instructions.cuh"
 #include "kernels/cuda/row_ops/row_ops_math.cuh"
-#include "kernels/cuda/row_ops/row_ops_rope.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -110,26 +111,6 @@ void LaunchFewOutputs(const GemvParams& p, const TensorView& y, const Stream& st
 
 // ---- Many outputs: quads of them ----
 
-// Heads of one row that warps rotate beside their products; none with num_heads 0.
-struct RowRotation {
-  Heads<const Bf16> x;
-  Heads<Bf16> y;
-  const float *cos, *sin;
-  RopePairs pairs;
-  int32_t num_heads, num_pairs;
-};
-
-// The last warps have a head each: where items do not come out even, those have fewer.
-__device__ inline void RotateHeads(const RowRotation& rotation, int thread) {
-  const int ctas = static_cast<int>(gridDim.x);
-  const int last = kGemvWarps * ctas - 1 - (thread / 32 * ctas + static_cast<int>(blockIdx.x));
-#pragma unroll 1
-  for (int head = last; head < rotation.num_heads; head += kGemvWarps * ctas) {
-    RotateHead(thread % 32, rotation.x.At(0, head), rotation.cos, rotation.sin, rotation.pairs,
-               rotation.num_pairs, rotation.y.At(0, head));
-  }
-}
-
 // That a team may have, of so many in a CTA.
 constexpr int MostQuads(int teams) {
   return CeilDiv(static_cast<int>(kMaxGemvOutputsOfFew) / kQuad, teams * kGemvCtas);
@@ -148,7 +129,9 @@ __global__ void __launch_bounds__(kGemvThreads, kRows == 1 ? 4 : 2)
   Items quads(thread / kTeam * ctas + cta, kTeams * ctas, p.count, quads_of_one);
   QuadStream<kTeam> stream(thread, LaunchedShared<128>(), p.w, quads);
   TakeTurn();  // nobody writes weights
-  if constexpr (kRows == 1) RotateHeads(rotation, thread);
+  if constexpr (kRows == 1) {
+    RotateHeads(rotation, thread / 32 * ctas + cta, kGemvWarps * ctas, thread % 32);
+  }
   const int groups = p.w.inputs / kGroup;
 #pragma unroll 1
   for (int n = 0; quads.There(); quads.Next(), ++n) {
@@ -289,20 +272,13 @@ bool GemvTakes(const GemmArgs& args) {
 
 bool GemvRotates(const GemmArgs& args, const RopeArgs& rope) {
   return HasManyOutputs(args) && args.y.dim(0) == 1 && args.y.dtype() == DType::kBf16 &&
-         rope.x.dim(0) == 1 && rope.x.dtype() == DType::kBf16 && rope.y.dtype() == DType::kBf16;
+         RotatesOneRow(rope);
 }
 
 void GemvAndRope(const GemmArgs& args, const RopeArgs& rope, const Stream& stream) {
   Require(GemvRotates(args, rope), "gemv: expected a row of bf16 heads to rotate");
   Validate(rope);
-  LaunchTeams<1, Bf16>(ParamsOf(args), args.y, stream,
-                       {.x = HeadsOf<const Bf16>(rope.x),
-                        .y = HeadsOf<Bf16>(rope.y),
-                        .cos = rope.cos.Address<float>(),
-                        .sin = rope.sin.Address<float>(),
-                        .pairs = rope.pairs,
-                        .num_heads = static_cast<int32_t>(rope.x.dim(1)),
-                        .num_pairs = static_cast<int32_t>(rope.x.dim(2) / 2)});
+  LaunchTeams<1, Bf16>(ParamsOf(args), args.y, stream, RowRotationOf(rope));
 }
 
 void Gemv(const GemmArgs& args, const Stream& stream) {
