@@ -21,52 +21,16 @@ using testing::Mismatch;
 constexpr int32_t kRanges[] = {1, 2, 4, 8};
 
 // One matrix on the device, or a gate and an up.
-class Boxed {
+class Boxed : public GateAndUp {
  public:
-  explicit Boxed(MatrixShape shape, bool gated = false)
-      : shape_(shape),
-        gate_({.format = WeightFormat::kBf16, .shape = shape}),
-        up_({.format = WeightFormat::kBf16, .shape = shape, .first_output = 7}),
-        gate_weights_(gate_, Spread::kAligned) {
-    if (gated) up_weights_.emplace(up_, Spread::kAligned);
-  }
+  using GateAndUp::GateAndUp;
 
   std::vector<float> Run(const std::vector<float>& x, DType dtype, std::optional<int32_t> ranges,
                          const std::vector<float>& bias = {}) const {
-    const DeviceRows rows(x, shape_.inputs, Spread::kAligned);
-    const DeviceOutput y(std::ssize(x) / shape_.inputs, shape_.outputs, dtype, Spread::kOdd);
-    const DeviceVector<float> device_bias(bias);
-    GemmArgs args{.x = rows.view(), .w = gate_weights_.view(), .y = y.view()};
-    if (up_weights_) args.up = up_weights_->view();
-    if (!bias.empty()) args.bias = device_bias.span().data();
-    BoxedGemm(args, stream_, ranges);
-    return y.Values(stream_);
+    return GateAndUp::Run(
+        x, dtype,
+        [&](const GemmArgs& args, const Stream& stream) { BoxedGemm(args, stream, ranges); }, bias);
   }
-
-  GemmReference Reference(const std::vector<float>& x, DType dtype,
-                          const std::vector<float>& bias = {}) const {
-    if (!up_weights_) return ReferenceGemm(gate_, shape_, x, bias, dtype);
-    return GatedReference(ReferenceGemm(gate_, shape_, x, {}, DType::kF32),
-                          ReferenceGemm(up_, shape_, x, {}, DType::kF32), dtype);
-  }
-
-  // By the tile kernel.
-  std::vector<float> Tiles(const std::vector<float>& x, std::optional<TileSize> size = {}) const {
-    const DeviceRows rows(x, shape_.inputs, Spread::kAligned);
-    const DeviceOutput y(std::ssize(x) / shape_.inputs, shape_.outputs, DType::kF32,
-                         Spread::kAligned);
-    GemmArgs args{.x = rows.view(), .w = gate_weights_.view(), .y = y.view()};
-    if (up_weights_) args.up = up_weights_->view();
-    Gemm(args, stream_, size);
-    return y.Values(stream_);
-  }
-
- private:
-  MatrixShape shape_;
-  MadeUpMatrix gate_, up_;
-  DeviceWeights gate_weights_;
-  std::optional<DeviceWeights> up_weights_;
-  Stream stream_;
 };
 
 // Inputs that are a multiple of no number of ranges, that end within a step, that leave ranges without any, and fewer

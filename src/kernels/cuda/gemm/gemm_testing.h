@@ -333,6 +333,52 @@ inline GemmReference GatedReference(const GemmReference& gate, const GemmReferen
   return result;
 }
 
+// One bf16 matrix on the device, or a gate and an up, and what it makes of rows.
+class GateAndUp {
+ public:
+  explicit GateAndUp(MatrixShape shape, bool gated = false)
+      : shape_(shape),
+        gate_({.format = WeightFormat::kBf16, .shape = shape}),
+        up_({.format = WeightFormat::kBf16, .shape = shape, .first_output = 7}),
+        gate_weights_(gate_, Spread::kAligned) {
+    if (gated) up_weights_.emplace(up_, Spread::kAligned);
+  }
+
+  // By `multiply`, of GemmArgs in a stream; y is odd in all its addresses.
+  template <class Multiply>
+  std::vector<float> Run(const std::vector<float>& x, DType dtype, const Multiply& multiply,
+                         const std::vector<float>& bias = {}) const {
+    const DeviceRows rows(x, shape_.inputs, Spread::kAligned);
+    const DeviceOutput y(std::ssize(x) / shape_.inputs, shape_.outputs, dtype, Spread::kOdd);
+    const DeviceVector<float> device_bias(bias);
+    GemmArgs args{.x = rows.view(), .w = gate_weights_.view(), .y = y.view()};
+    if (up_weights_) args.up = up_weights_->view();
+    if (!bias.empty()) args.bias = device_bias.span().data();
+    multiply(args, stream_);
+    return y.Values(stream_);
+  }
+
+  // By the tile kernel.
+  std::vector<float> Tiles(const std::vector<float>& x, std::optional<TileSize> size = {}) const {
+    return Run(x, DType::kF32,
+               [&](const GemmArgs& args, const Stream& stream) { Gemm(args, stream, size); });
+  }
+
+  GemmReference Reference(const std::vector<float>& x, DType dtype,
+                          const std::vector<float>& bias = {}) const {
+    if (!up_weights_) return ReferenceGemm(gate_, shape_, x, bias, dtype);
+    return GatedReference(ReferenceGemm(gate_, shape_, x, {}, DType::kF32),
+                          ReferenceGemm(up_, shape_, x, {}, DType::kF32), dtype);
+  }
+
+ private:
+  MatrixShape shape_;
+  MadeUpMatrix gate_, up_;
+  DeviceWeights gate_weights_;
+  std::optional<DeviceWeights> up_weights_;
+  Stream stream_;
+};
+
 }  // namespace quire::cuda
 
 #endif  // QUIRE_KERNELS_CUDA_GEMM_GEMM_TESTING_H_
