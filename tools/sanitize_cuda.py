@@ -47,7 +47,8 @@ SUITES = (
           "CudaExpertGemmTest.EqualsALoop*:CudaExpertGemmTest.AFewTiles*:"
           "CudaExpertGemmTest.RowsOfCodes*:CudaGemmTest.CodesAre*:"
           "CudaGemmPlannerTest.FewRowsKeep*:CudaGemmPlannerTest.HeadsRotated*:"
-          "CudaExpertGemvTest.FewRowsBegin*:CudaGemmBoxedTest.WhatIsNotFinite*", 2),
+          "CudaExpertGemvTest.FewRowsBegin*:CudaGemmBoxedTest.WhatIsNotFinite*:"
+          "CudaGemmStripsTest.WhatIsNotFinite*:CudaGemmStripsTest.HeadsHave*", 2),
     Suite("attention", "kernels/cuda_kernels_test", "*CudaMla*:CudaMhaPrefill*", 16,
           "*/CudaMlaSmallTest.*:*/CudaMlaSmallTreeTest.*:CudaMlaSmallMergeTest.*:"
           "CudaMhaPrefillTest.AKeyThat*", 10),

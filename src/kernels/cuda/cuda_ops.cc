@@ -4,7 +4,9 @@
 #include <optional>
 
 #include "base/error.h"
+#include "kernels/cuda/gemm/gemm_strips.h"
 #include "kernels/cuda/gemm/gemv.h"
+#include "kernels/cuda/gemm/row_rotation.h"
 #include "kernels/cuda/mla_attention/mla_attention.h"
 #include "kernels/cuda/moe/expert_gemm.h"
 #include "kernels/cuda/moe/route.h"
@@ -266,10 +268,14 @@ void CudaOps::Rotate(const RotateArgs& args) { Rope(RopeOf(args), *lane_.stream,
 void CudaOps::MatmulAndRotate(const ProductArgs& product, const RotateArgs& rotate) {
   const GemmArgs gemm = GemmOf(product);
   const RopeArgs rope = RopeOf(rotate);
-  if (device_.gemms.Choose(gemm) != GemmKernel::kGemv || !GemvRotates(gemm, rope)) {
-    return Ops::MatmulAndRotate(product, rotate);
+  const GemmKernel kernel = device_.gemms.Choose(gemm);
+  if (kernel == GemmKernel::kGemv && GemvRotates(gemm, rope)) {
+    return GemvAndRope(gemm, rope, *lane_.stream);
   }
-  GemvAndRope(gemm, rope, *lane_.stream);
+  if (kernel == GemmKernel::kStrips && RotatesOneRow(rope)) {
+    return StripGemmAndRope(gemm, rope, *lane_.stream);
+  }
+  Ops::MatmulAndRotate(product, rotate);
 }
 
 void CudaOps::Attend(const MlaAttentionArgs& args) {

@@ -6,11 +6,12 @@
 // block, row-major as files hold it; sums are f32; y is bf16 or f32 (the logits). docs/numerics.md
 // derives the errors.
 //
-// Four ways to compute it. The tile kernel (Gemm) takes every shape and stride, and an element has the
+// Five ways to compute it. The tile kernel (Gemm) takes every shape and stride, and an element has the
 // same bits in any batch: order of summation in kernels/cuda/gemm/gemm_tile.h. cuBLASLt, through a
 // GemmPlanner (kernels/cuda/gemm/gemm_planner.h), is faster for many rows, and its bits are the same for
 // the same number of rows only. Few rows go to Gemv (kernels/cuda/gemm/gemv.h) there, and
-// 17 to 64 rows to BoxedGemm (kernels/cuda/gemm/gemm_boxed.h), which has the tile kernel's bits if told its ranges.
+// 17 to 64 rows to BoxedGemm (kernels/cuda/gemm/gemm_boxed.h), which has the tile kernel's bits if told its ranges. Where
+// those are asked for, up to eight rows are StripGemm's (kernels/cuda/gemm/gemm_strips.h).
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_H_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMM_H_
 

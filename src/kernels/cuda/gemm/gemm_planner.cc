@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "kernels/cuda/gemm/cublas_lt.h"
 #include "kernels/cuda/gemm/gemm_boxed.h"
+#include "kernels/cuda/gemm/gemm_strips.h"
 #include "kernels/cuda/gemm/gemm_tile.h"
 #include "kernels/cuda/gemm/gemv.h"
 
@@ -121,7 +122,10 @@ GemmKernel ChooseGemm(GemmBackend backend, const GemmArgs& args) {
   // Up to 16 rows without an activation are decode tiles.
   const bool may_be_boxed = !args.up.empty() || args.y.dim(0) > ExtentOf(TileSize::kDecode).rows;
   const bool is_boxed = may_be_boxed && BoxedTakes(args);
-  if (backend == GemmBackend::kExact) return is_boxed ? GemmKernel::kBoxed : GemmKernel::kTiles;
+  if (backend == GemmBackend::kExact) {
+    if (StripsTake(args)) return GemmKernel::kStrips;
+    return is_boxed ? GemmKernel::kBoxed : GemmKernel::kTiles;
+  }
   if (GemvTakes(args)) return GemmKernel::kGemv;
   if (is_boxed) return GemmKernel::kBoxed;
   if (args.w.format != WeightFormat::kBf16 || args.bias != nullptr) return GemmKernel::kTiles;
@@ -201,6 +205,7 @@ void GemmPlanner::Gemm(const GemmArgs& args, const Stream& stream, GemmLane lane
   if (args.y.dim(0) == 0) return;
   const GemmKernel kernel = Choose(args);
   if (kernel == GemmKernel::kGemv) return Gemv(args, stream);
+  if (kernel == GemmKernel::kStrips) return StripGemm(args, stream);
   if (kernel == GemmKernel::kBoxed) {
     return BoxedGemm(args, stream, is_exact() ? std::optional(GemmRanges(args)) : std::nullopt);
   }

@@ -47,11 +47,12 @@ enum class GemmLane { kMain, kSide };
 
 // What computes a product.
 enum class GemmKernel {
-  kGemv,   // where GemvTakes the product
+  kGemv,    // where GemvTakes the product; never with kExact
+  kStrips,  // with kExact, where StripsTake it
   kBoxed,  // otherwise, where BoxedTakes it, of more rows than a decode tile has; of gate and up, whatever the rows
   kCublasLt,  // otherwise, of more rows than a decode tile has, with bf16 weights, no bias, and every row of x, w and y
   // on a multiple of 16 bytes; the tile kernel, if cuBLASLt turns out to have no algorithm for the shape
-  kTiles,  // all others; with kExact all that is not boxed
+  kTiles,  // all others
 };
 // Looks at shapes, types and addresses alone, never at memory.
 GemmKernel ChooseGemm(GemmBackend backend, const GemmArgs& args);

@@ -13,8 +13,10 @@
 
 #include "base/error.h"
 #include "kernels/cuda/gemm/gemm_boxed.h"
+#include "kernels/cuda/gemm/gemm_strips.h"
 #include "kernels/cuda/gemm/gemm_testing.h"
 #include "kernels/cuda/gemm/gemv.h"
+#include "kernels/cuda/gemm/row_rotation.h"
 #include "kernels/cuda/row_ops/row_ops.h"
 
 namespace quire::cuda {
@@ -223,6 +225,11 @@ TEST_F(CudaGemmPlannerTest, HeadsRotatedBesideTheirProductsHaveTheBitsOfTwoLaunc
       Rope(rotation(expected), *stream_);
       GemvAndRope(product(y), rotation(y), *stream_);
       EXPECT_EQ(BitMismatch(y.Values(*stream_), expected.Values(*stream_)), "");
+      ASSERT_TRUE(StripsTake(product(y)) && RotatesOneRow(rotation(y)));
+      const DeviceOutput by_strips(1, heads * y_step, DType::kBf16, Spread::kAligned);
+      StripGemm(product(expected), *stream_);
+      StripGemmAndRope(product(by_strips), rotation(by_strips), *stream_);
+      EXPECT_EQ(BitMismatch(by_strips.Values(*stream_), expected.Values(*stream_)), "");
     }
   }
 }
@@ -379,7 +386,8 @@ TEST(GemmKernelTest, ShapesTypesAndAddressesChooseTheKernel) {
   EXPECT_EQ(choose(17, nothing), GemmKernel::kBoxed);
   EXPECT_EQ(choose(64, nothing), GemmKernel::kBoxed);
   EXPECT_EQ(choose(65, nothing), GemmKernel::kCublasLt);
-  EXPECT_EQ(choose(8, nothing, GemmBackend::kExact), GemmKernel::kTiles);
+  EXPECT_EQ(choose(8, nothing, GemmBackend::kExact), GemmKernel::kStrips);
+  EXPECT_EQ(choose(9, nothing, GemmBackend::kExact), GemmKernel::kTiles);
   EXPECT_EQ(choose(16, nothing, GemmBackend::kExact), GemmKernel::kTiles);
   EXPECT_EQ(choose(17, nothing, GemmBackend::kExact), GemmKernel::kBoxed);
   EXPECT_EQ(choose(64, nothing, GemmBackend::kExact), GemmKernel::kBoxed);
@@ -428,14 +436,15 @@ TEST(GemmKernelTest, GateAndUpAreOneProductOfSomeRows) {
   for (int64_t rows : {1, 2, 3, 16, 17, 64, 65}) {
     GemmArgs args = args_of(rows);
     EXPECT_TRUE(TakesGate(GemmBackend::kExact, args)) << rows;
-    EXPECT_EQ(ChooseGemm(GemmBackend::kExact, args),
-              rows <= kMaxBoxedRows ? GemmKernel::kBoxed : GemmKernel::kTiles);
+    EXPECT_EQ(ChooseGemm(GemmBackend::kExact, args), rows <= kMaxStripRows   ? GemmKernel::kStrips
+                                                     : rows <= kMaxBoxedRows ? GemmKernel::kBoxed
+                                                                             : GemmKernel::kTiles);
     args.w.format = args.up.format = WeightFormat::kFp8Block;
     EXPECT_FALSE(TakesGate(GemmBackend::kExact, args)) << rows;
     args = args_of(rows);
     args.w.data += 2;  // an element
     EXPECT_FALSE(TakesGate(GemmBackend::kExact, args)) << rows;
-    // More than boxes take: tiles, of one range.
+    // More than strips and boxes take: tiles, of one range.
     args = args_of(rows);
     args.w.shape.outputs = args.up.shape.outputs = 64 * kMaxBoxedTiles + 8;
     EXPECT_TRUE(TakesGate(GemmBackend::kExact, args)) << rows;
@@ -492,7 +501,7 @@ class ExactProducts {
   bool is_biased_;
 };
 
-// Over the borders of kernels: decode tiles, boxes of 16, 32 and 64 rows, warpgroups. One range, two, four and eight.
+// Over the borders of kernels: strips, decode tiles, boxes of 16, 32 and 64 rows, warpgroups. One range, two, four and eight.
 TEST_F(CudaGemmPlannerTest, ExactRowsHaveTheSameBitsWhateverTheirNumber) {
   using Form = ExactProducts::Form;
   constexpr int64_t kRows = 200;

@@ -1,0 +1,192 @@
+#include "kernels/cuda/gemm/gemm_strips.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/cuda/gemm/gemm_boxed.h"
+#include "kernels/cuda/gemm/gemm_testing.h"
+
+namespace quire::cuda {
+namespace {
+
+using testing::BitMismatch;
+using testing::Mismatch;
+
+// One matrix on the device, or a gate and an up.
+class Strips : public GateAndUp {
+ public:
+  using GateAndUp::GateAndUp;
+
+  std::vector<float> Run(const std::vector<float>& x, DType dtype,
+                         const std::vector<float>& bias = {}) const {
+    return GateAndUp::Run(
+        x, dtype,
+        [](const GemmArgs& args, const Stream& stream) {
+          EXPECT_TRUE(StripsTake(args));
+          StripGemm(args, stream);
+        },
+        bias);
+  }
+};
+
+// Inputs that end within a step, that fill the ring and go round it, that are fewer than a step; outputs that end within a
+// strip, within its first half, and that leave warps of a CTA without one, with ranges and without; 1, 2, 4 and 8 ranges,
+// the last one short.
+constexpr MatrixShape kShapes[] = {{64, 2048}, {137, 1096}, {100, 520}, {33, 40},    {1, 136},
+                                   {2200, 72}, {70, 4104},  {24, 8},    {2120, 1096}};
+
+TEST(CudaGemmStripsTest, EqualsTheReferenceWithinTheBound) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  for (const MatrixShape shape : kShapes) {
+    for (bool gated : {false, true}) {
+      const Strips strips(shape, gated);
+      const std::vector<float> bias = MadeUpValues(3, gated ? 0 : shape.outputs);
+      for (int64_t rows : {1, 2, 3, 5, 8}) {
+        const std::vector<float> x = MadeUpX(9, rows * shape.inputs);
+        for (DType dtype : {DType::kF32, DType::kBf16}) {
+          const GemmReference reference = strips.Reference(x, dtype, bias);
+          EXPECT_EQ(Mismatch(strips.Run(x, dtype, bias), reference.y, reference.bounds), "")
+              << shape.outputs << " x " << shape.inputs << ", gated " << gated << ", " << rows
+              << " rows, " << DTypeName(dtype);
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaGemmStripsTest, HasTheBitsOfTilesAndBoxesWhateverTheNumberOfRows) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  for (const MatrixShape shape : kShapes) {
+    const int32_t ranges = GemmSplits(shape.outputs, shape.inputs, TileMath::kBf16);
+    for (bool gated : {false, true}) {
+      const Strips strips(shape, gated);
+      const std::vector<float> x = MadeUpX(8, kMaxStripRows * shape.inputs);
+      const std::vector<float> boxed = strips.GateAndUp::Run(
+          x, DType::kF32,
+          [&](const GemmArgs& args, const Stream& stream) { BoxedGemm(args, stream, ranges); });
+      if (!gated) {
+        EXPECT_EQ(BitMismatch(strips.Tiles(x, TileSize::kDecode), boxed), "");
+      }
+      const int64_t step = shape.outputs > 1000 ? kMaxStripRows - 1 : 1;
+      for (int64_t rows = 1; rows <= kMaxStripRows; rows += step) {
+        const std::vector<float> some =
+            strips.Run({x.begin(), x.begin() + rows * shape.inputs}, DType::kF32);
+        EXPECT_EQ(BitMismatch(some, std::span(boxed).first(some.size())), "")
+            << shape.outputs << " x " << shape.inputs << ", " << ranges << " ranges, gated "
+            << gated << ", " << rows << " rows";
+      }
+    }
+  }
+}
+
+// Heads of a strip and less, of several, and of so many that a CTA has those of two.
+TEST(CudaGemmStripsTest, HeadsHaveTheBitsOfTiles) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const Stream stream;
+  for (const MatrixShape shape :
+       {MatrixShape{40, 128}, MatrixShape{1040, 128}, MatrixShape{24, 1160}}) {
+    const MadeUpMatrix first({.format = WeightFormat::kBf16, .shape = shape});
+    const MadeUpMatrix second({.format = WeightFormat::kBf16, .shape = shape, .first_output = 7});
+    const DeviceWeights weights({&first, &second, &first, &second, &first}, Spread::kAligned);
+    const int64_t heads = weights.view().count;
+    for (int64_t rows : {1, 3, 8}) {
+      const int64_t x_width = heads * shape.inputs, y_width = heads * shape.outputs;
+      const DeviceRows x(MadeUpX(8, rows * x_width), x_width, Spread::kAligned);
+      const DeviceOutput y(rows, y_width, DType::kBf16, Spread::kOdd);
+      const DeviceOutput expected(rows, y_width, DType::kBf16, Spread::kOdd);
+      const auto product = [&](const DeviceOutput& to) {
+        return GemmArgs{.x = x.view().Columns(0, shape.inputs),
+                        .w = weights.view(),
+                        .y = to.view().Columns(0, shape.outputs),
+                        .x_step = shape.inputs,
+                        .y_step = shape.outputs};
+      };
+      ASSERT_TRUE(StripsTake(product(y)));
+      StripGemm(product(y), stream);
+      Gemm(product(expected), stream, TileSize::kDecode);
+      EXPECT_EQ(BitMismatch(y.Values(stream), expected.Values(stream)), "")
+          << shape.outputs << " x " << shape.inputs << ", " << rows << " rows";
+    }
+  }
+}
+
+TEST(CudaGemmStripsTest, WhatIsNotFiniteStaysInItsRow) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const MatrixShape shape{72, 1136};
+  const Strips strips(shape);
+  for (int64_t rows : {2, 3, 8}) {
+    std::vector<float> x = MadeUpX(6, rows * shape.inputs);
+    const std::vector<float> clean = strips.Run(x, DType::kF32);
+    const int64_t bad = rows / 2;
+    x[static_cast<size_t>(bad * shape.inputs + 1130)] = std::numeric_limits<float>::quiet_NaN();
+    std::vector<float> y = strips.Run(x, DType::kF32);
+    for (int64_t n = 0; n < shape.outputs; ++n) {
+      float& value = y[static_cast<size_t>(bad * shape.outputs + n)];
+      EXPECT_TRUE(std::isnan(value)) << n;
+      value = clean[static_cast<size_t>(bad * shape.outputs + n)];
+    }
+    EXPECT_EQ(BitMismatch(y, clean), "") << rows << " rows";
+  }
+}
+
+// Each reads what the one before wrote, and writes what the one before that read.
+TEST(CudaGemmStripsTest, ProductsThatOverlapHaveTheBitsOfOneAfterTheOther) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const MatrixShape shape{2048, 2048};
+  const MadeUpMatrix matrix({.format = WeightFormat::kBf16, .shape = shape});
+  const DeviceWeights weights(matrix, Spread::kAligned);
+  for (int64_t rows : {1, 2}) {
+    std::vector<float> expected;
+    for (bool overlaps : {false, true, true, true}) {
+      Stream stream;
+      stream.set_overlaps(overlaps);
+      const DeviceRows x(MadeUpX(5, rows * shape.inputs), shape.inputs, Spread::kAligned);
+      const DeviceOutput even(rows, shape.outputs, DType::kBf16, Spread::kAligned);
+      const DeviceOutput odd(rows, shape.outputs, DType::kBf16, Spread::kAligned);
+      for (int i = 0; i < 20; ++i) {
+        const DeviceOutput &from = i % 2 == 0 ? odd : even, &to = i % 2 == 0 ? even : odd;
+        StripGemm({.x = i == 0 ? x.view() : ConstTensorView(from.view()),
+                   .w = weights.view(),
+                   .y = to.view()},
+                  stream);
+      }
+      const std::vector<float> last = odd.Values(stream);
+      if (!overlaps) expected = last;
+      EXPECT_EQ(BitMismatch(last, expected), "") << rows << " rows";
+    }
+  }
+}
+
+// Without a device: what is looked at are shapes, types and addresses.
+TEST(GemmStripsTest, TakesFewAlignedRowsThatAWarpHasRoomFor) {
+  alignas(16) Bf16 x[16] = {}, w[16] = {}, y[16] = {};
+  const auto takes = [&](MatrixShape shape, int64_t rows, int64_t odd = 0) {
+    return StripsTake({.x = ConstTensorView(x + odd, {rows, shape.inputs}),
+                       .w = DenseWeights(w, shape),
+                       .y = TensorView(y + 1, {rows, shape.outputs})});
+  };
+  EXPECT_TRUE(takes({3072, 2048}, 1));
+  EXPECT_TRUE(takes({3072, 2048}, 8));  // ranges of 512 inputs
+  EXPECT_FALSE(takes({3072, 2048}, 9));
+  EXPECT_FALSE(takes({3072, 2048}, 1, 1));
+  EXPECT_FALSE(takes({64, 60}, 1));
+  EXPECT_TRUE(takes({10944, 2048}, 3));  // of one range
+  EXPECT_FALSE(takes({10944, 2048}, 4));
+  EXPECT_FALSE(takes({102400, 2048}, 1));
+}
+
+TEST(CudaGemmStripsTest, RefusesWhatItDoesNotTake) {
+  if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  const Strips strips({64, 64});
+  const auto multiply = [](const GemmArgs& args, const Stream& stream) { StripGemm(args, stream); };
+  EXPECT_THROW(strips.GateAndUp::Run(MadeUpX(1, 9 * 64), DType::kF32, multiply), Error);
+}
+
+}  // namespace
+}  // namespace quire::cuda
