@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/gemm/gemm_boxed.h"
 #include "kernels/cuda/gemm/gemm_planner.h"
+#include "kernels/cuda/gemm/gemm_strips.h"
+#include "kernels/cuda/gemm/gemv.h"
 #include "kernels/cuda/moe/expert_gemm.h"
 #include "kernels/cuda/moe/route.h"
 #include "kernels/cuda/moe/router.h"
@@ -30,20 +33,24 @@ namespace {
 using namespace quire::cuda;  // NOLINT: all of it is about the device
 
 constexpr int64_t kGiB = int64_t{1} << 30;
-constexpr int64_t kRows[] = {1, 16, 32, 64, 512, 4096};
+constexpr int64_t kRows[] = {1, 8, 16, 32, 64, 512, 4096};
 constexpr int64_t kTokens[] = {1, 16, 32, 64, 128, 256, 512, 4096};  // of experts
 constexpr int64_t kMaxRows = 4096;
 // Weights visited in turn: many times the 50 MB of L2.
 constexpr int64_t kBytesToVisit = kGiB;
 constexpr int64_t kMaxLayers = 128;
 
-enum class Kind { kCublasLt, kTiles, kBoxed, kFp8, kFp8KeepX };
+enum class Kind { kCublasLt, kTiles, kGemv, kStrips, kBoxed, kFp8, kFp8KeepX };
 const char* KindName(Kind kind) {
   switch (kind) {
     case Kind::kCublasLt:
       return "lt";
     case Kind::kTiles:
       return "tiles";
+    case Kind::kGemv:
+      return "gemv";
+    case Kind::kStrips:
+      return "strips";
     case Kind::kBoxed:
       return "boxed";
     case Kind::kFp8:
@@ -61,7 +68,7 @@ struct DenseShape {
   int64_t count = 1;   // heads
   DType y = DType::kBf16;
   int64_t most_rows = kMaxRows;
-  bool gated = false;  // two such matrices, and their activation: boxed alone
+  bool gated = false;  // two such matrices, and their activation: by strips and boxed alone
 };
 
 constexpr DenseShape kDenseShapes[] = {
@@ -182,6 +189,8 @@ class GemmBench {
       at.w.data += bytes;
       if (!at.up.empty()) at.up.data += bytes;
       if (kind == Kind::kCublasLt) return planner_.GemmByCublasLt(at, stream);
+      if (kind == Kind::kGemv) return Gemv(at, stream);
+      if (kind == Kind::kStrips) return StripGemm(at, stream);
       if (kind == Kind::kBoxed) return BoxedGemm(at, stream);
       Gemm(at, stream);
     };
@@ -212,6 +221,10 @@ class GemmBench {
     }
     CopyAndWait(pools_.offsets.data(), offsets.data(), 4 * offsets.size(), "offsets");
     args.offsets = reinterpret_cast<const int32_t*>(pools_.offsets.data());
+    args.exact = kind != Kind::kGemv;
+    // Without a size few rows are strips.
+    const bool are_tiles = kind == Kind::kTiles && rows <= kMaxFewExpertRows;
+    const auto size = are_tiles ? std::optional(TileSize::kDecode) : std::nullopt;
     const int64_t arrays = shape.gated ? 2 : 1;
     const int64_t layer_bytes =
         arrays * shape.experts * outputs * inputs * WeightBytes(args.w.format);
@@ -221,11 +234,11 @@ class GemmBench {
         static_cast<double>(arrays * chosen * WeightViewBytes(args.w).raw() / shape.experts) +
         static_cast<double>(rows * (inputs * (kind == Kind::kFp8 ? 1 : 2) + 2 * outputs));
     job.flops = 2.0 * static_cast<double>(arrays * rows * inputs) * static_cast<double>(outputs);
-    job.launch = [args, layer_bytes](int64_t layer, const Stream& stream) {
+    job.launch = [args, layer_bytes, size](int64_t layer, const Stream& stream) {
       ExpertGemmArgs at = args;
       at.w.data += layer * layer_bytes;
       if (!at.up.empty()) at.up.data += layer * layer_bytes;
-      ExpertGemm(at, stream);
+      ExpertGemm(at, stream, size);
     };
     return job;
   }
@@ -360,6 +373,30 @@ void Register(const LazyBench& lazy, const std::string& name, const MakeJob& mak
       ->Iterations(20);  // of all layers, where the time is of one
 }
 
+// A product of the shape, for what is asked of shapes and addresses alone.
+GemmArgs ShapeOnly(const DenseShape& shape, int64_t rows) {
+  alignas(16) static Bf16 value[8] = {};
+  const auto [outputs, inputs] = shape.matrix;
+  GemmArgs args{.x = ConstTensorView(value, {rows, inputs}),
+                .w = DenseWeights(value, shape.matrix, shape.count),
+                .y = TensorView(value, {rows, outputs}),
+                .x_step = inputs,
+                .y_step = outputs};
+  if (shape.gated) args.up = args.w;
+  return args;
+}
+
+ExpertKernel KernelOf(const ExpertShape& shape, int64_t tokens, bool exact) {
+  alignas(16) static Bf16 value[8] = {};
+  static const int32_t offset = 0;
+  const int64_t rows = tokens * shape.top_k;
+  return ChooseExpertKernel({.x = ConstTensorView(value, {rows, shape.matrix.inputs}),
+                             .w = DenseWeights(value, shape.matrix, shape.experts),
+                             .offsets = &offset,
+                             .y = TensorView(value, {rows, shape.matrix.outputs}),
+                             .exact = exact});
+}
+
 }  // namespace
 
 void RegisterCudaGemm(Effort effort) {
@@ -383,10 +420,15 @@ void RegisterCudaGemm(Effort effort) {
   for (int64_t rows : kRows) {
     if (is_left_out(rows)) continue;
     for (const DenseShape& shape : kDenseShapes) {
+      const auto register_both = [&](Kind kind) {
+        register_dense(shape, kind, rows, false);
+        register_dense(shape, kind, rows, true);
+      };
       const bool is_boxed =
           rows <= kMaxBoxedRows && shape.matrix.outputs * shape.count <= 64 * kMaxBoxedTiles;
-      if (is_boxed) register_dense(shape, Kind::kBoxed, rows, false);
-      if (is_boxed) register_dense(shape, Kind::kBoxed, rows, true);
+      if (is_boxed) register_both(Kind::kBoxed);
+      if (GemvTakes(ShapeOnly(shape, rows))) register_both(Kind::kGemv);
+      if (StripsTake(ShapeOnly(shape, rows))) register_both(Kind::kStrips);
       if (shape.gated) continue;
       if (rows <= kMaxBoxedRows) register_dense(shape, Kind::kTiles, rows, true);
       for (Kind kind : {Kind::kCublasLt, Kind::kTiles, Kind::kFp8, Kind::kFp8KeepX}) {
@@ -399,7 +441,10 @@ void RegisterCudaGemm(Effort effort) {
   for (int64_t tokens : kTokens) {
     if (is_left_out(tokens)) continue;
     for (const ExpertShape& shape : kExpertShapes) {
-      for (Kind kind : {Kind::kTiles, Kind::kFp8, Kind::kFp8KeepX}) {
+      for (Kind kind : {Kind::kTiles, Kind::kGemv, Kind::kStrips, Kind::kFp8, Kind::kFp8KeepX}) {
+        const bool is_for_few = kind == Kind::kGemv || kind == Kind::kStrips;
+        const bool exact = kind == Kind::kStrips;
+        if (is_for_few && KernelOf(shape, tokens, exact) == ExpertKernel::kTiles) continue;
         Register(lazy, name(shape.name, kind, tokens), [shape, kind, tokens](GemmBench& bench) {
           return bench.Experts(shape, kind, tokens);
         });
