@@ -12,6 +12,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <random>
 #include <span>
 #include <string>
@@ -62,6 +63,8 @@ struct Fiber {
   int64_t yielded = -1;  // the round that it leaves to others
   std::vector<std::function<void()>> open_copies;
   std::deque<std::vector<std::function<void()>>> copy_groups;
+  // Copies that somebody is told of (AfterCopies), and that may not have ended.
+  std::vector<std::shared_ptr<std::vector<std::function<void()>>>> told_copies;
   uint64_t stores_under_way = 0;
   bool has_stored = false;  // from shared memory, since it last waited for its stores
   uint64_t cluster_phase = 0;

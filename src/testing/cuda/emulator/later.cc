@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -42,15 +43,18 @@ void WaitForCopies(int pending) {
 }
 
 void AfterCopies(std::function<void()> then) {
-  std::vector<std::function<void()>> all;
+  auto& told = current->told_copies;
+  std::erase_if(told, [](const auto& copies) { return copies->empty(); });
+  auto& latest = *told.emplace_back(std::make_shared<std::vector<std::function<void()>>>());
   for (auto& group : current->copy_groups) {
-    for (auto& copy : group) all.push_back(std::move(copy));
+    for (auto& copy : group) latest.push_back(std::move(copy));
     group.clear();
   }
-  for (auto& copy : current->open_copies) all.push_back(std::move(copy));
+  for (auto& copy : current->open_copies) latest.push_back(std::move(copy));
   current->open_copies.clear();
-  Later([all = std::move(all), then = std::move(then)] {
-    for (const auto& copy : all) copy();
+  // All so far, those that somebody else is told of, too.
+  Later([told, then = std::move(then)] {
+    for (const auto& copies : told) DoAll(*copies);
     then();
   });
 }

@@ -165,6 +165,30 @@ TEST(EmulatorTest, CopiesOfAThreadAreThereOnceTheirGroupIsWaitedFor) {
 }
 
 // A box is brought to every CTA that is named, and each counts its bytes.
+// Of two that are told of a thread's copies the second one is told of all.
+TEST(EmulatorTest, CopiesOfAThreadAreThereForAllThatAreToldOfThem) {
+  alignas(16) const std::array<uint32_t, 8> from = {1, 2, 3, 4, 5, 6, 7, 8};
+  int early = 0, missing = 0;
+  RunGrid({.ctas = 16, .threads = 32, .shared_bytes = 64}, [&] {
+    auto* const told = Shared<PhaseBarrier>(32);
+    if (threadIdx.x == 0) {
+      told[0].Init(1);
+      told[1].Init(1);
+      for (uint32_t i = 0; i < 2; ++i) {
+        CopyAsync16(SharedAddress(Shared<std::byte>(i * 16)),
+                    reinterpret_cast<const std::byte*>(&from[i * 4]), 16);
+        if (i == 1) early += *Shared<uint32_t>(0) != 1;
+        told[i].ArriveAfterCopies();
+      }
+      told[1].Wait(0);
+      missing += *Shared<uint32_t>(0) != 1 || *Shared<uint32_t>(16) != 5;
+      told[0].Wait(0);
+    }
+  });
+  EXPECT_GT(early, 0);
+  EXPECT_EQ(missing, 0);
+}
+
 TEST(EmulatorTest, ABoxForSeveralCtasComesToEach) {
   std::vector<uint16_t> matrix(8 * 64);
   std::iota(matrix.begin(), matrix.end(), uint16_t{1});
