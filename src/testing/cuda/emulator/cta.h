@@ -88,6 +88,7 @@ struct Cluster {
   std::vector<Cta*> ctas;
   int64_t threads = 0, arrived = 0;  // that have not ended; of those, at the cluster's barrier
   uint64_t phase = 0;
+  uint64_t may_go_on = 1;  // 0: the kernel before is not done
 
   void EndPhaseIfAllAreThere();
 };

@@ -16,8 +16,9 @@
 namespace quire::emulator {
 namespace {
 
-// Rounds in which threads only look at something again, before that counts as waiting for ever.
-constexpr int kMostIdleRounds = 100'000;
+// Rounds in which threads only look at something again, before that counts as waiting for ever, and before the kernel
+// before gets done.
+constexpr int kMostIdleRounds = 100'000, kIdleRoundsAhead = 1000;
 
 uint3 CtaIndex(const Grid& grid, uint64_t number) {
   const uint64_t plane = uint64_t{grid.ctas.x} * grid.ctas.y;
@@ -30,6 +31,9 @@ uint3 CtaIndex(const Grid& grid, uint64_t number) {
 class ClusterRun {
  public:
   ClusterRun(const Grid& grid, const std::function<void()>& body) : grid_(grid), body_(body) {}
+  ClusterRun(const Grid& grid, const std::function<void()>& body, std::function<void()> before,
+             uint64_t first)
+      : grid_(grid), body_(body), before_(std::move(before)), first_(first * grid.cluster) {}
 
   void Run() {
     const unsigned size = grid_.cluster;
@@ -39,7 +43,10 @@ class ClusterRun {
     }
     RunRank(0);
     threads.clear();
+    const bool waited = before_ == nullptr;
+    EndBefore();
     if (failed_) std::rethrow_exception(failed_);
+    if (!waited) throw std::runtime_error("a kernel that has ended without its turn");
   }
 
  private:
@@ -48,7 +55,8 @@ class ClusterRun {
   void RunRank(unsigned rank) {
     const uint64_t ctas = uint64_t{grid_.ctas.x} * grid_.ctas.y * grid_.ctas.z;
     bool stops = false;
-    for (uint64_t first = 0; first < ctas && !stops; first += grid_.cluster) {
+    for (uint64_t i = 0; i < ctas && !stops; i += grid_.cluster) {
+      const uint64_t first = (first_ + i) % ctas;
       AwaitTurn(rank);
       if (rank == 0) Begin();
       auto mine =
@@ -72,6 +80,7 @@ class ClusterRun {
 
   void Begin() {
     cluster_ = {};
+    cluster_.may_go_on = before_ == nullptr ? 1 : 0;
     cluster_.threads = int64_t{grid_.cluster} * grid_.threads.x * grid_.threads.y * grid_.threads.z;
     ended_ = quiet_ = 0;
     idle_rounds_ = 0;
@@ -97,7 +106,14 @@ class ClusterRun {
         quiet_ = any ? 0 : quiet_ + 1;
         if (mine.has_ended()) ++ended_;
       }
-      if (ended_ < grid_.cluster && (quiet_ > grid_.cluster || idle_rounds_ > kMostIdleRounds)) {
+      if (ended_ == grid_.cluster) return;
+      if (before_ != nullptr && (quiet_ > grid_.cluster || idle_rounds_ > kIdleRoundsAhead)) {
+        EndBefore();
+        cluster_.may_go_on = 1;
+        quiet_ = 0;
+        idle_rounds_ = 0;
+      }
+      if (quiet_ > grid_.cluster || idle_rounds_ > kMostIdleRounds) {
         std::string text = "no thread can go on. ";
         for (const Cta* one : cluster_.ctas) text += one->Waiting() + " ";
         throw std::runtime_error(text);
@@ -105,6 +121,11 @@ class ClusterRun {
     } catch (...) {
       failed_ = std::current_exception();
     }
+  }
+
+  // On a thread of its own, which has shared memory of its own.
+  void EndBefore() {
+    if (before_ != nullptr) std::jthread(std::exchange(before_, nullptr)).join();
   }
 
   void AwaitTurn(unsigned rank) {
@@ -123,6 +144,8 @@ class ClusterRun {
 
   const Grid& grid_;
   const std::function<void()>& body_;
+  std::function<void()> before_;  // what the kernel before still has to do
+  const uint64_t first_ = 0;      // the CTA that begins
   std::mutex mutex_;
   std::condition_variable changed_;
   unsigned turn_ = 0;
@@ -139,16 +162,26 @@ void Suspend() {
   fiber.scheduler = std::move(fiber.scheduler).resume();
 }
 
-}  // namespace
-
-void RunGrid(const Grid& grid, const std::function<void()>& thread) {
+void RequireLaunchable(const Grid& grid) {
   const uint64_t threads = uint64_t{grid.threads.x} * grid.threads.y * grid.threads.z;
   Require(threads > 0 && threads <= kMostThreads && grid.shared_bytes <= kSharedBytes &&
               grid.cluster > 0 && grid.ctas.x % grid.cluster == 0,
           "a launch of {} x {} x {} CTAs of {} threads, in clusters of {}, with {} bytes of shared "
           "memory",
           grid.ctas.x, grid.ctas.y, grid.ctas.z, threads, grid.cluster, grid.shared_bytes);
+}
+
+}  // namespace
+
+void RunGrid(const Grid& grid, const std::function<void()>& thread) {
+  RequireLaunchable(grid);
   ClusterRun(grid, thread).Run();
+}
+
+void RunGridAhead(const Grid& grid, const std::function<void()>& thread,
+                  std::function<void()> before, uint64_t first) {
+  RequireLaunchable(grid);
+  ClusterRun(grid, thread, std::move(before), first).Run();
 }
 
 void WaitWhile(const uint64_t* word, uint64_t mask, uint64_t value, const char* what) {
@@ -167,6 +200,8 @@ void Yield() {
   current->yielded = cta->round();
   Suspend();
 }
+
+void TakeTurn() { WaitWhile(&cta->cluster().may_go_on, 1, 0, "its turn"); }
 
 void Misuse(const char* what) {
   throw std::runtime_error(

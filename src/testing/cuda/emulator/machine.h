@@ -30,6 +30,11 @@ struct Grid {
 // Runs `thread` once for each thread. Throws std::runtime_error for a kernel whose threads wait for each
 // other, or that does what a GPU would not.
 void RunGrid(const Grid& grid, const std::function<void()>& thread);
+// The same of a kernel that begins while the one before it is not done. `before`, on a thread of its own, does what that
+// still has to do: when no thread of the cluster that begins first can go on without its turn (TakeTurn), and so as late
+// as may be. Others begin later, so `first`, modulo the number of clusters, says which one begins.
+void RunGridAhead(const Grid& grid, const std::function<void()>& thread,
+                  std::function<void()> before, uint64_t first);
 
 // ---- What follows is called by threads of a kernel ----
 
@@ -37,6 +42,8 @@ void RunGrid(const Grid& grid, const std::function<void()>& thread);
 void WaitWhile(const uint64_t* word, uint64_t mask, uint64_t value, const char* what);
 // Lets others run.
 void Yield();
+// Waits until the kernel before is done.
+void TakeTurn();
 // Ends the kernel: `what` is no GPU's to do.
 [[noreturn]] void Misuse(const char* what);
 

@@ -23,6 +23,7 @@ namespace {
 
 using emulator::Grid;
 using emulator::RunGrid;
+using emulator::RunGridAhead;
 
 constexpr Grid kWarpgroupGrid = {.ctas = 1, .threads = kWarpgroup, .shared_bytes = 64 << 10};
 
@@ -397,6 +398,78 @@ TEST(EmulatorTest, MemoryOfACtaThatHasEndedIsAMisuse) {
         *reinterpret_cast<int*>(emulator::AtShared(emulator::AddressIn(0, 0))) = 1;
       });
   EXPECT_NE(misuse.find("an address of a CTA that has ended"), std::string::npos) << misuse;
+}
+
+// ---- Kernels that begin before the one before them is done ----
+
+TEST(EmulatorTest, WhatTheKernelBeforeWritesIsThereBehindATurn) {
+  constexpr unsigned kClusters = 3, kCtas = 2;
+  for (uint64_t first = 0; first < kClusters; ++first) {
+    int value = 0, wrong = 0;
+    std::vector<int> early(kClusters * kCtas);
+    RunGridAhead(
+        {.ctas = kClusters * kCtas, .threads = 64, .cluster = kCtas},
+        [&] {
+          if (threadIdx.x == 0) early[blockIdx.x] = value;
+          if (threadIdx.x >= 32) TakeTurn();
+          SyncThreads<64>(1);  // a turn that others have to wait for
+          if (threadIdx.x < 32) TakeTurn();
+          wrong += value != 1;
+        },
+        [&] { value = 1; }, first);
+    std::vector<int> expected(kClusters * kCtas, 1);
+    for (size_t i = 0; i < kCtas; ++i) expected[first * kCtas + i] = 0;
+    EXPECT_EQ(early, expected);
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+TEST(EmulatorTest, AnEndWithoutATurnIsAMisuse) {
+  int value = 0;
+  std::string misuse;
+  try {
+    RunGridAhead(
+        {.ctas = 2, .threads = 32}, [] {}, [&] { value = 1; }, 0);
+  } catch (const std::runtime_error& error) {
+    misuse = error.what();
+  }
+  EXPECT_EQ(misuse, "a kernel that has ended without its turn");
+  EXPECT_EQ(value, 1);
+}
+
+// Of launches that may overlap one begins ahead of another; whoever waits for the stream waits for both.
+TEST(EmulatorTest, ALaunchThatMayOverlapBeginsBeforeTheOneBeforeIt) {
+  struct Values {
+    int value = 0, early = -1, late = -1;
+  } seen;
+  void (*const before)(Values*) = [](Values* values) { values->value = 1; };
+  void (*const behind)(Values*) = [](Values* values) {
+    values->early = values->value;
+    TakeTurn();
+    values->late = values->value;
+  };
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, 0), cudaSuccess);
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  cudaLaunchConfig_t config = {};
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  for (const bool overlaps : {false, true}) {
+    attribute.val.programmaticStreamSerializationAllowed = overlaps ? 1 : 0;
+    seen = {};
+    EXPECT_EQ(cudaLaunchKernelEx(&config, before, &seen), cudaSuccess);
+    EXPECT_EQ(seen.value, overlaps ? 0 : 1);
+    EXPECT_EQ(cudaLaunchKernelEx(&config, behind, &seen), cudaSuccess);
+    EXPECT_EQ(seen.early, overlaps ? 0 : 1);
+    EXPECT_EQ(seen.late, 1);
+    seen = {};
+    EXPECT_EQ(cudaLaunchKernelEx(&config, before, &seen), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_EQ(seen.value, 1);
+  }
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
 // ---- Products ----

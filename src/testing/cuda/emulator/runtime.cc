@@ -1,4 +1,6 @@
-// CUDA's runtime on the emulated GPU: a stream does what it is given at once, unless it records a graph.
+// CUDA's runtime on the emulated GPU: a stream does what it is given at once, unless it records a graph. But a kernel that
+// may overlap is held back: until the next one in its stream that may takes its turn, or until the device is asked for
+// anything else. So the next one begins before it. Kernels of a graph follow each other.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -50,6 +52,19 @@ std::mutex device;
 constexpr size_t kBytesOfAll = 48 << 10;  // of shared memory, that any kernel may ask for
 std::map<const void*, size_t> allowed_bytes;
 size_t memory_taken = 0;
+// The kernel that is held back, and its stream. As all of the above, of whoever has locked the device.
+std::function<void()> held_back;
+cudaStream_t held_stream = nullptr;
+uint64_t launches_ahead = 0;
+
+void EndHeldBack() {
+  if (held_back != nullptr) std::exchange(held_back, nullptr)();
+}
+cudaError_t StatusOfAll() {
+  const std::lock_guard lock(device);
+  EndHeldBack();
+  return device_error;
+}
 
 cudaError_t Told(cudaError_t status) {
   if (status != cudaSuccess) last_error = status;
@@ -61,6 +76,7 @@ cudaError_t Give(cudaStream_t stream, std::function<cudaError_t()> work) {
     stream->recording->work.push_back(std::move(work));
     return cudaSuccess;
   }
+  StatusOfAll();
   return Told(work());
 }
 
@@ -84,6 +100,7 @@ cudaError_t Take(void** data, size_t bytes, bool is_device) {
 cudaError_t GiveBack(void* data) {
   if (data == nullptr) return cudaSuccess;
   const std::lock_guard lock(device);
+  EndHeldBack();
   void* taken = static_cast<std::byte*>(data) - kHeader;
   memory_taken -= static_cast<size_t*>(taken)[0];
   std::free(taken);
@@ -96,6 +113,30 @@ unsigned ClusterOf(const cudaLaunchConfig_t& config) {
       return config.attrs[i].val.clusterDim.x;
   }
   return 1;
+}
+bool Overlaps(const cudaLaunchConfig_t& config) {
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    if (config.attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
+      return config.attrs[i].val.programmaticStreamSerializationAllowed != 0;
+  }
+  return false;
+}
+
+// By whoever has locked the device. Notes what goes wrong.
+void RunKernel(const quire::emulator::Grid& grid, const std::function<void()>& thread,
+               std::function<void()> before) {
+  if (device_error != cudaSuccess) return;
+  try {
+    if (before == nullptr) {
+      RunGrid(grid, thread);
+    } else {
+      RunGridAhead(grid, thread, std::move(before), launches_ahead++);
+    }
+  } catch (const std::exception& error) {
+    if (device_error != cudaSuccess) return;  // of the kernel before
+    misuse = fmt::format("a misuse of the emulated GPU: {}", error.what());
+    device_error = cudaErrorLaunchFailure;
+  }
 }
 
 CUresult EncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* data,
@@ -153,17 +194,22 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel,
     const size_t most = std::max(kBytesOfAll, found == allowed_bytes.end() ? 0 : found->second);
     if (grid.shared_bytes > most) return Told(cudaErrorInvalidValue);
   }
-  return Give(config.stream, [grid, thread = std::move(thread)] {
-    const std::lock_guard lock(device);
-    if (device_error != cudaSuccess) return device_error;
-    try {
-      RunGrid(grid, thread);
-    } catch (const std::exception& error) {
-      misuse = fmt::format("a misuse of the emulated GPU: {}", error.what());
-      device_error = cudaErrorLaunchFailure;
-    }
-    return device_error;
-  });
+  if (!Overlaps(config) || (config.stream != nullptr && config.stream->records())) {
+    return Give(config.stream, [grid, thread = std::move(thread)] {
+      const std::lock_guard lock(device);
+      RunKernel(grid, thread, nullptr);
+      return device_error;
+    });
+  }
+  const std::lock_guard lock(device);
+  if (held_back != nullptr && held_stream == config.stream) {
+    RunKernel(grid, thread, std::exchange(held_back, nullptr));
+  } else {
+    EndHeldBack();
+    held_back = [grid, thread = std::move(thread)] { RunKernel(grid, thread, nullptr); };
+    held_stream = config.stream;
+  }
+  return Told(device_error);
 }
 
 cudaError_t MostClusters(int* clusters, const cudaLaunchConfig_t& config) {
@@ -218,7 +264,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* found, int) {
             .sharedMemPerBlockOptin = quire::emulator::kSharedBytes};
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return Told(device_error); }
+cudaError_t cudaDeviceSynchronize() { return Told(StatusOfAll()); }
 
 cudaError_t cudaMalloc(void** data, size_t bytes) { return Take(data, bytes, true); }
 cudaError_t cudaMallocHost(void** data, size_t bytes) { return Take(data, bytes, false); }
@@ -255,6 +301,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  StatusOfAll();
   delete stream;
   return cudaSuccess;
 }
@@ -263,7 +310,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     stream->recording->is_spoilt = true;
     return Told(cudaErrorStreamCaptureInvalidated);
   }
-  return Told(device_error);
+  return Told(StatusOfAll());
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (event->recording != nullptr && !event->recording->has_ended)
@@ -301,6 +348,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   event->recording = stream->records() ? stream->recording : nullptr;
+  StatusOfAll();
   event->reached = std::chrono::steady_clock::now();
   return cudaSuccess;
 }

@@ -1,4 +1,4 @@
-// device/cuda/kernel.cuh of the emulated GPU: a kernel begins when all before it have ended.
+// device/cuda/kernel.cuh of the emulated GPU.
 #ifndef QUIRE_DEVICE_CUDA_KERNEL_CUH_
 #define QUIRE_DEVICE_CUDA_KERNEL_CUH_
 
@@ -8,7 +8,7 @@
 
 namespace quire::cuda {
 
-inline void TakeTurn() {}
+inline void TakeTurn() { emulator::TakeTurn(); }
 
 template <size_t kAlignment>
 inline std::byte* LaunchedShared() {
