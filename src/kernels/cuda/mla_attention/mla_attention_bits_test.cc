@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/mla_attention/mla_attention.h"
@@ -468,6 +469,90 @@ TEST(CudaMlaFewExactTest, MaximaThatRiseChangeNoBit) {
           << "queries of " << size << ", " << clusters << " clusters";
     }
   }
+}
+
+// ---- Behind a kernel that is not done ----
+
+struct AheadCase {
+  const char* name;
+  MlaDeviceRun run;
+};
+const MlaDeviceRun kFewAhead = {.kernel = MlaKernel::kFewRows, .num_workers = 3, .exact = false};
+const MlaDeviceRun kClustersAhead = {.kernel = MlaKernel::kFewRows,
+                                     .num_workers = 3,
+                                     .ctas = kMlaFewCtas,
+                                     .repeats = 3,
+                                     .exact = false};
+MlaDeviceRun ExactlyAhead(int32_t clusters, int64_t split) {
+  return {.kernel = MlaKernel::kTensorCore,
+          .num_workers = clusters * kMlaFewCtas,
+          .ctas = kMlaFewCtas,
+          .repeats = clusters,
+          .tile_tokens = TokenCount(1),
+          .split = TokenCount(split),
+          .cut_cost = 0};
+}
+const AheadCase kAheadCases[] = {{"few", kFewAhead},
+                                 {"clusters", kClustersAhead},
+                                 {"exact", ExactlyAhead(1, 1024)},
+                                 {"exact_shared", ExactlyAhead(3, 1024)},
+                                 {"exact_splits", ExactlyAhead(4, 128)},
+                                 {"exact_alone", ExactlyAhead(1, 64)}};
+
+// The kernel before writes queries, and keys of the step, when this one has done what it does before its turn. Repeats
+// are as many as there are clusters, since on the emulated GPU one of them, another each time, begins that early.
+class CudaMlaSmallAheadTest : public ::testing::TestWithParam<AheadCase> {
+ protected:
+  void SetUp() override {
+    if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
+  }
+  static void ExpectSame(const std::vector<SequenceCase>& seqs, int32_t num_heads, int page_size,
+                         bool is_behind_late_rows = true) {
+    MlaDeviceRun run = GetParam().run;
+    if (num_heads > kMlaFewRows) {
+      if (run.kernel == MlaKernel::kFewRows) return;
+      run.repeats *= 2;  // clusters of rows
+    }
+    const PagedBatch batch(
+        seqs, {.page_size = PageSize(page_size), .num_heads = num_heads, .page_seed = 7});
+    const int repeats = std::exchange(run.repeats, 1);
+    const AttentionResult expected = RunMlaOnDevice(batch, run);
+    run.is_behind_late_rows = is_behind_late_rows;
+    run.overlaps = !is_behind_late_rows;
+    run.repeats = repeats;
+    EXPECT_EQ(BitMismatch(RunMlaOnDevice(batch, run), expected), "")
+        << num_heads << " heads, page size " << page_size;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaMlaSmallAheadTest, ::testing::ValuesIn(kAheadCases),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+// The newest key begins a page or ends one, begins a tile or ends one, or is the only one.
+TEST_P(CudaMlaSmallAheadTest, TheNewestKeyIsReadWhenItIsThere) {
+  for (const int64_t length : {1, 64, 577}) ExpectSame({{1, length, {}, 3}}, 16, 64);
+  ExpectSame({{1, 129, {}, 3}}, 20, 1);
+  ExpectSame({{1, 320, {}, 3}}, 32, 16);
+  ExpectSame({{1, 245, {}, 3}}, 7, 61);
+}
+
+// Keys of four tokens, in one tile or two; those of a sequence beside; one that sees nothing.
+TEST_P(CudaMlaSmallAheadTest, SoAreKeysOfOtherTokensAndSequences) {
+  for (const int64_t length : {130, 450}) {
+    ExpectSame({{4, length, {}, 3}, {1, 40, {}, 4}, {1, 0, {}, 5}}, 16, 61);
+  }
+}
+
+// Behind attention that is not done, of which another CTA begins each time: with partials, and without.
+TEST_P(CudaMlaSmallAheadTest, AMergeWaitsForItsPartials) {
+  for (const int64_t length : {60, 577}) {
+    ExpectSame({{1, length, {}, 3}}, 20, 64, /*is_behind_late_rows=*/false);
+  }
+}
+
+// Nodes of a tree, and how many there are depends on the token.
+TEST_P(CudaMlaSmallAheadTest, SoAreNodesOfATree) {
+  ExpectSame({{6, 134, kTree, 3}}, 16, 64);
+  ExpectSame({{6, 70, kTree, 3}, {1, 200, {}, 4}}, 20, 16);
 }
 
 }  // namespace

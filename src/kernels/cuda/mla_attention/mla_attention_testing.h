@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -22,6 +23,7 @@
 #include "base/narrow_float.h"
 #include "base/tensor_view.h"
 #include "device/cuda/cuda.h"
+#include "kernels/cuda/mla_attention/late_rows.h"
 #include "kernels/cuda/mla_attention/mla_attention.h"
 #include "kernels/cuda/mla_attention/mla_attention_launch.h"
 #include "testing/paged_batch.h"
@@ -150,8 +152,66 @@ struct MlaDeviceRun {
   int32_t cut_cost = -1;      // likewise, where it is not negative
   const StepCapacity* capacity = nullptr;  // where set, instead of the batch's own
   bool bf16_out = false;
+  bool overlaps = false;  // in a stream that does
+  // So, and behind a kernel that writes the step's queries and keys late, and over the results.
+  bool is_behind_late_rows = false;
   Faults faults = {};
   StatusWord status = {};
+};
+
+// What the kernel before a step of attention writes, of memory that holds NaNs instead until then: queries, and all keys
+// that are not of earlier steps (mla_attention.h). It leaves NaNs in the results.
+class LateRows {
+ public:
+  LateRows(const testing::PagedBatch& batch, const Plan& plan, DeviceArrays& arrays) {
+    const auto row_bytes = static_cast<size_t>(batch.store().layout().packed_row_bytes());
+    const std::span<const std::byte> pool = batch.pool();
+    pool_.assign(pool.begin(), pool.end());
+    const std::span<std::byte> right = arrays.Put(std::span<const std::byte>(pool_));
+    for (size_t seq = 0; seq < batch.seqs().size(); ++seq) {
+      const int64_t old_end = plan.committed[seq].raw() - batch.num_tokens();
+      for (int64_t p = std::max<int64_t>(0, old_end); p < plan.kv_len[seq].raw(); ++p) {
+        const size_t at = static_cast<size_t>(batch.SlotAt(seq, p).raw()) * row_bytes;
+        std::fill_n(pool_.begin() + static_cast<int64_t>(at), row_bytes, std::byte{0xff});
+        keys_.push_back({.at = at, .from = right.data() + at, .bytes = row_bytes});
+      }
+    }
+  }
+
+  // Has NaNs stand in `pool` and `q`, and gives the stream the kernel that writes what belongs there.
+  void Begin(std::span<std::byte> pool, std::span<Bf16> q, std::span<float> out,
+             DeviceArrays& arrays, const Stream& stream) {
+    std::vector<LateRow> rows;
+    for (const Key& key : keys_) {
+      rows.push_back({.to = pool.data() + key.at, .from = key.from, .bytes = key.bytes});
+    }
+    if (q_.empty()) q_ = arrays.Put(ToHost(std::span<const Bf16>(q), stream));
+    const std::span<float> nans = arrays.Put(std::vector<float>(out.size(), NAN));
+    rows.push_back(RowOf(q, std::span<const Bf16>(q_)));
+    rows.push_back(RowOf(out, std::span<const float>(nans)));
+    CopyAndWait(pool.data(), pool_.data(), pool_.size(), "keys that are not there");
+    const std::vector<float> none(q.size_bytes() / sizeof(float), NAN);
+    CopyAndWait(q.data(), none.data(), q.size_bytes(), "queries that are not there");
+    const std::span<LateRow> on_device = arrays.Put(rows);
+    CopyLate(on_device, stream);
+  }
+
+ private:
+  struct Key {
+    size_t at;
+    const std::byte* from;
+    size_t bytes;
+  };
+  template <class T>
+  static LateRow RowOf(std::span<T> to, std::span<const T> from) {
+    return {.to = reinterpret_cast<std::byte*>(to.data()),
+            .from = reinterpret_cast<const std::byte*>(from.data()),
+            .bytes = to.size_bytes()};
+  }
+
+  std::vector<std::byte> pool_;
+  std::vector<Key> keys_;
+  std::span<Bf16> q_;
 };
 
 // Plans on the host and runs cuda::MlaAttention, with guards around every output.
@@ -171,10 +231,13 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
   work.ctas = run.ctas;
   SerialExecutor executor;
   PlanStorage storage(capacity, work);
-  const PlanCopy plan(storage.Make(batch.seqs(), executor, run.faults));
-  const Stream stream;
+  const Plan* const host_plan = &storage.Make(batch.seqs(), executor, run.faults);
+  const PlanCopy plan(*host_plan);
+  Stream stream;
+  stream.set_overlaps(run.overlaps || run.is_behind_late_rows);
   DeviceArrays arrays;
-  const KvStore store = StoreOnDevice(batch, arrays, run.faults);
+  const std::span<std::byte> pool = arrays.Put(std::span<const std::byte>(batch.pool()));
+  const KvStore store(pool, batch.pool_pages(), batch.store().layout(), run.faults);
   const int64_t tokens = batch.num_tokens(), heads = shape.num_heads;
   const size_t rows = static_cast<size_t>(tokens * heads);
   const GuardedArray<float> out(arrays, rows * static_cast<size_t>(shape.dims.latent_dim));
@@ -189,12 +252,17 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
                         .scale = testing::kScale,
                         .workspace = workspace.span()};
   if (run.bf16_out) args.out = {narrow.data(), {tokens, heads, shape.dims.latent_dim}};
-  if (run.kernel != MlaKernel::kPlain) {
-    args.q = {arrays.Put(AllToBf16(batch.q())).data(), {tokens, heads, shape.dims.values()}};
-  } else {
+  const std::span<Bf16> narrow_q = arrays.Put(AllToBf16(batch.q()));
+  args.q = {narrow_q.data(), {tokens, heads, shape.dims.values()}};
+  if (run.kernel == MlaKernel::kPlain) {
     args.q = {arrays.Put(batch.q()).data(), {tokens, heads, shape.dims.values()}};
   }
-  for (int i = 0; i < run.repeats; ++i) MlaAttention(args, run.kernel, stream, run.status);
+  std::optional<LateRows> late;
+  if (run.is_behind_late_rows) late.emplace(batch, *host_plan, arrays);
+  for (int i = 0; i < run.repeats; ++i) {
+    if (late.has_value()) late->Begin(pool, narrow_q, out.span(), arrays, stream);
+    MlaAttention(args, run.kernel, stream, run.status);
+  }
   (void)workspace.Values(stream);  // its guards
   testing::AttentionResult result{.out = out.Values(stream), .lse = lse.Values(stream)};
   if (run.bf16_out) {
