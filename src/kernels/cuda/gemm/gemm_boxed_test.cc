@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -122,49 +120,24 @@ TEST(CudaGemmBoxedTest, WhatIsNotFiniteStaysInItsRow) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const MatrixShape shape{72, 1136};
   const Boxed boxed(shape);
-  for (int64_t rows : {5, 20, 50}) {
-    for (int32_t ranges : kRanges) {
-      std::vector<float> x = MadeUpX(6, rows * shape.inputs);
-      const std::vector<float> clean = boxed.Run(x, DType::kF32, ranges);
-      const int64_t bad = rows / 2;
-      x[static_cast<size_t>(bad * shape.inputs + 1130)] = std::numeric_limits<float>::quiet_NaN();
-      std::vector<float> y = boxed.Run(x, DType::kF32, ranges);
-      for (int64_t n = 0; n < shape.outputs; ++n) {
-        float& value = y[static_cast<size_t>(bad * shape.outputs + n)];
-        EXPECT_TRUE(std::isnan(value)) << n;
-        value = clean[static_cast<size_t>(bad * shape.outputs + n)];
-      }
-      EXPECT_EQ(BitMismatch(y, clean), "") << rows << " rows, " << ranges << " ranges";
+  for (int32_t ranges : kRanges) {
+    SCOPED_TRACE(ranges);
+    for (int64_t rows : {5, 20, 50}) {
+      ExpectNaNStaysInItsRow(shape, rows, [&](const std::vector<float>& x) {
+        return boxed.Run(x, DType::kF32, ranges);
+      });
     }
   }
 }
 
-// Each reads what the one before wrote, and writes what the one before that read.
 TEST(CudaGemmBoxedTest, ProductsThatOverlapHaveTheBitsOfOneAfterTheOther) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
-  const MatrixShape shape{512, 512};
-  const MadeUpMatrix matrix({.format = WeightFormat::kBf16, .shape = shape});
-  const DeviceWeights weights(matrix, Spread::kAligned);
-  for (int64_t rows : {20, 64}) {
-    for (int32_t ranges : kRanges) {
-      std::vector<float> expected;
-      for (bool overlaps : {false, true, true, true}) {
-        Stream stream;
-        stream.set_overlaps(overlaps);
-        const DeviceRows x(MadeUpX(5, rows * shape.inputs), shape.inputs, Spread::kAligned);
-        const DeviceOutput even(rows, shape.outputs, DType::kBf16, Spread::kAligned);
-        const DeviceOutput odd(rows, shape.outputs, DType::kBf16, Spread::kAligned);
-        for (int i = 0; i < 20; ++i) {
-          const DeviceOutput &from = i % 2 == 0 ? odd : even, &to = i % 2 == 0 ? even : odd;
-          BoxedGemm({.x = i == 0 ? x.view() : ConstTensorView(from.view()),
-                     .w = weights.view(),
-                     .y = to.view()},
-                    stream, ranges);
-        }
-        const std::vector<float> last = odd.Values(stream);
-        if (!overlaps) expected = last;
-        EXPECT_EQ(BitMismatch(last, expected), "") << rows << " rows, " << ranges << " ranges";
-      }
+  for (int32_t ranges : kRanges) {
+    SCOPED_TRACE(ranges);
+    for (int64_t rows : {20, 64}) {
+      ExpectOverlapChangesNoBit(512, rows, [&](const GemmArgs& args, const Stream& stream) {
+        BoxedGemm(args, stream, ranges);
+      });
     }
   }
 }

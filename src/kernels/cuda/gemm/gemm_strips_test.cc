@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -121,45 +120,15 @@ TEST(CudaGemmStripsTest, WhatIsNotFiniteStaysInItsRow) {
   const MatrixShape shape{72, 1136};
   const Strips strips(shape);
   for (int64_t rows : {2, 3, 8}) {
-    std::vector<float> x = MadeUpX(6, rows * shape.inputs);
-    const std::vector<float> clean = strips.Run(x, DType::kF32);
-    const int64_t bad = rows / 2;
-    x[static_cast<size_t>(bad * shape.inputs + 1130)] = std::numeric_limits<float>::quiet_NaN();
-    std::vector<float> y = strips.Run(x, DType::kF32);
-    for (int64_t n = 0; n < shape.outputs; ++n) {
-      float& value = y[static_cast<size_t>(bad * shape.outputs + n)];
-      EXPECT_TRUE(std::isnan(value)) << n;
-      value = clean[static_cast<size_t>(bad * shape.outputs + n)];
-    }
-    EXPECT_EQ(BitMismatch(y, clean), "") << rows << " rows";
+    ExpectNaNStaysInItsRow(shape, rows,
+                           [&](const std::vector<float>& x) { return strips.Run(x, DType::kF32); });
   }
 }
 
-// Each reads what the one before wrote, and writes what the one before that read.
 TEST(CudaGemmStripsTest, ProductsThatOverlapHaveTheBitsOfOneAfterTheOther) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
-  const MatrixShape shape{2048, 2048};
-  const MadeUpMatrix matrix({.format = WeightFormat::kBf16, .shape = shape});
-  const DeviceWeights weights(matrix, Spread::kAligned);
-  for (int64_t rows : {1, 2}) {
-    std::vector<float> expected;
-    for (bool overlaps : {false, true, true, true}) {
-      Stream stream;
-      stream.set_overlaps(overlaps);
-      const DeviceRows x(MadeUpX(5, rows * shape.inputs), shape.inputs, Spread::kAligned);
-      const DeviceOutput even(rows, shape.outputs, DType::kBf16, Spread::kAligned);
-      const DeviceOutput odd(rows, shape.outputs, DType::kBf16, Spread::kAligned);
-      for (int i = 0; i < 20; ++i) {
-        const DeviceOutput &from = i % 2 == 0 ? odd : even, &to = i % 2 == 0 ? even : odd;
-        StripGemm({.x = i == 0 ? x.view() : ConstTensorView(from.view()),
-                   .w = weights.view(),
-                   .y = to.view()},
-                  stream);
-      }
-      const std::vector<float> last = odd.Values(stream);
-      if (!overlaps) expected = last;
-      EXPECT_EQ(BitMismatch(last, expected), "") << rows << " rows";
-    }
+  for (const auto& [width, rows] : {std::pair{2048, 1}, {2048, 2}, {256, 8}}) {
+    ExpectOverlapChangesNoBit(width, rows, StripGemm);
   }
 }
 

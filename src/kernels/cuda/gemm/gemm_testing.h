@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -378,6 +379,48 @@ class GateAndUp {
   std::optional<DeviceWeights> up_weights_;
   Stream stream_;
 };
+
+// Of NaN in a row of x, that row's y is NaN and no other's is another. `run` gives y of the matrix, in f32, for rows of x.
+template <class Run>
+void ExpectNaNStaysInItsRow(MatrixShape shape, int64_t rows, const Run& run) {
+  std::vector<float> x = MadeUpX(6, rows * shape.inputs);
+  const std::vector<float> clean = run(x);
+  const int64_t bad = rows / 2;
+  x[static_cast<size_t>((bad + 1) * shape.inputs - 6)] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> y = run(x);
+  for (int64_t n = 0; n < shape.outputs; ++n) {
+    float& value = y[static_cast<size_t>(bad * shape.outputs + n)];
+    EXPECT_TRUE(std::isnan(value)) << n;
+    value = clean[static_cast<size_t>(bad * shape.outputs + n)];
+  }
+  EXPECT_EQ(testing::BitMismatch(y, clean), "") << rows << " rows";
+}
+
+// Products, each of which reads what the one before wrote, and writes what that one read, have the same bits where they
+// overlap. By `multiply`, of GemmArgs in a stream.
+template <class Multiply>
+void ExpectOverlapChangesNoBit(int64_t width, int64_t rows, const Multiply& multiply) {
+  const MadeUpMatrix matrix({.format = WeightFormat::kBf16, .shape = {width, width}});
+  const DeviceWeights weights(matrix, Spread::kAligned);
+  std::vector<float> expected;
+  for (bool overlaps : {false, true, true, true}) {
+    Stream stream;
+    stream.set_overlaps(overlaps);
+    const DeviceRows x(MadeUpX(5, rows * width), width, Spread::kAligned);
+    const DeviceOutput even(rows, width, DType::kBf16, Spread::kAligned);
+    const DeviceOutput odd(rows, width, DType::kBf16, Spread::kAligned);
+    for (int i = 0; i < 20; ++i) {
+      const DeviceOutput &from = i % 2 == 0 ? odd : even, &to = i % 2 == 0 ? even : odd;
+      multiply(GemmArgs{.x = i == 0 ? x.view() : ConstTensorView(from.view()),
+                        .w = weights.view(),
+                        .y = to.view()},
+               stream);
+    }
+    const std::vector<float> last = odd.Values(stream);
+    if (!overlaps) expected = last;
+    EXPECT_EQ(testing::BitMismatch(last, expected), "") << rows << " rows";
+  }
+}
 
 }  // namespace quire::cuda
 
