@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -84,7 +85,8 @@ TEST(CudaGemmStripsTest, HasTheBitsOfTilesAndBoxesWhateverTheNumberOfRows) {
   }
 }
 
-// Heads of a strip and less, of several, and of so many that a CTA has those of two.
+// Heads of a strip and less, of several, and of so many that a CTA has those of two; with rows of x of their own, and with
+// the same.
 TEST(CudaGemmStripsTest, HeadsHaveTheBitsOfTiles) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const Stream stream;
@@ -97,20 +99,22 @@ TEST(CudaGemmStripsTest, HeadsHaveTheBitsOfTiles) {
     for (int64_t rows : {1, 3, 8}) {
       const int64_t x_width = heads * shape.inputs, y_width = heads * shape.outputs;
       const DeviceRows x(MadeUpX(8, rows * x_width), x_width, Spread::kAligned);
-      const DeviceOutput y(rows, y_width, DType::kBf16, Spread::kOdd);
-      const DeviceOutput expected(rows, y_width, DType::kBf16, Spread::kOdd);
-      const auto product = [&](const DeviceOutput& to) {
-        return GemmArgs{.x = x.view().Columns(0, shape.inputs),
-                        .w = weights.view(),
-                        .y = to.view().Columns(0, shape.outputs),
-                        .x_step = shape.inputs,
-                        .y_step = shape.outputs};
-      };
-      ASSERT_TRUE(StripsTake(product(y)));
-      StripGemm(product(y), stream);
-      Gemm(product(expected), stream, TileSize::kDecode);
-      EXPECT_EQ(BitMismatch(y.Values(stream), expected.Values(stream)), "")
-          << shape.outputs << " x " << shape.inputs << ", " << rows << " rows";
+      for (int64_t x_step : {shape.inputs, int64_t{0}}) {
+        const auto run = [&](const std::function<void(const GemmArgs&)>& multiply) {
+          const DeviceOutput y(rows, y_width, DType::kF32, Spread::kOdd);
+          multiply({.x = x.view().Columns(0, shape.inputs),
+                    .w = weights.view(),
+                    .y = y.view().Columns(0, shape.outputs),
+                    .x_step = x_step,
+                    .y_step = shape.outputs});
+          return y.Values(stream);
+        };
+        EXPECT_EQ(
+            BitMismatch(run([&](const GemmArgs& args) { StripGemm(args, stream); }),
+                        run([&](const GemmArgs& args) { Gemm(args, stream, TileSize::kDecode); })),
+            "")
+            << shape.outputs << " x " << shape.inputs << ", " << rows << " rows, " << x_step;
+      }
     }
   }
 }
