@@ -97,8 +97,8 @@ class StripWeights {
   int input_;     // of the step that is copied next
 };
 
-// The strip's inputs of rows of x, of which x_rows is the first one's first; inputs up to whole steps are 0. Returns when they are
-// there for the whole warp.
+// The strip's inputs of rows of x, of which x_rows is the first one's first; inputs up to whole steps are 0. Returns when
+// they are there for the whole warp.
 template <int kRows>
 __device__ __forceinline__ void BringX(const std::byte* x_rows, int64_t row_bytes, int rows,
                                        const StripPlace& at, uint32_t to, uint32_t stride,

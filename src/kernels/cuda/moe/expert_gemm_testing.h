@@ -75,8 +75,10 @@ inline constexpr MatrixShape kFewRowsShapes[] = {
 // One layer's experts: three different matrices in turn, so that a wrong one shows.
 class Experts {
  public:
-  Experts(MatrixShape shape, int64_t count, Form form, Op op, Spread spread)
-      : shape_(shape), form_(form), op_(op), spread_(spread) {
+  // few_rows: what computes them without a tile, kGemv, of products that need not be exact, or kStrips.
+  Experts(MatrixShape shape, int64_t count, Form form, Op op, Spread spread,
+          ExpertKernel few_rows = ExpertKernel::kGemv)
+      : shape_(shape), form_(form), op_(op), spread_(spread), few_rows_(few_rows) {
     const WeightFormat format = form == Form::kBf16 ? WeightFormat::kBf16 : WeightFormat::kFp8Block;
     for (int64_t i = 0; i < 4; ++i) {
       // As slices of a larger matrix they differ; whole blocks further, so that scales stay theirs.
@@ -96,9 +98,6 @@ class Experts {
   const MadeUpMatrix* Up(int64_t e) const { return made_[static_cast<size_t>(e % 3 + 1)].get(); }
   const DeviceWeights& gate() const { return *gate_; }
   const DeviceWeights& up() const { return *up_; }
-
-  // What computes few rows without a tile: kGemv, of products that need not be exact, or kStrips.
-  void set_few_rows(ExpertKernel kernel) { few_rows_ = kernel; }
 
   // y of all rows by the device, in this tile or, without one, by the kernel for few rows; rows from the last offset on
   // must stay untouched.
@@ -170,7 +169,7 @@ class Experts {
   Form form_;
   Op op_;
   Spread spread_;
-  ExpertKernel few_rows_ = ExpertKernel::kGemv;
+  ExpertKernel few_rows_;
   Stream stream_;
   std::vector<std::unique_ptr<MadeUpMatrix>> made_;
   std::optional<DeviceWeights> gate_, up_;

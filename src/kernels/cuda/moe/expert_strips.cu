@@ -21,7 +21,7 @@ constexpr int kExpertWarps = 4, kExpertCtas = 2 * kMultiprocessors;
 constexpr int kMostExpertBytes = 112 * 1024;  // and each row's expert
 
 // An item is a strip of a row. The rows of one strip follow each other.
-__global__ void __launch_bounds__(kExpertWarps* kWarp, 4)
+__global__ void __launch_bounds__(kExpertWarps* kWarp)
     ExpertStripKernel(const __grid_constant__ TileParams p,
                       const __grid_constant__ StripLayout layout, RoutingAge age) {
   __shared__ RoutedRows rows;

@@ -1,4 +1,5 @@
-// The products of experts with few rows, with the tile kernel's bits: what expert_gemv.h has for steps that need not be exact.
+// The products of experts with few rows, with the tile kernel's bits: what expert_gemv.h has for steps that need not be
+// exact.
 //
 // A warp has a strip of one row: 16 outputs of it, of gate and up eight of each (kernels/cuda/gemm/gemm_strips.h). Strips of
 // all rows are dealt out to the warps of all multiprocessors, those of one strip side by side, so that rows of one expert

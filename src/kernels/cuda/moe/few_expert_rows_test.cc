@@ -36,8 +36,8 @@ TEST_P(CudaFewExpertRowsTest, FewRowsOfOneExpertOfTheLastOfManyAndOfNobody) {
        {std::vector<int64_t>{kMaxFewExpertRows}, OnlyOne(7, 6, 5), OnlyOne(7, 0, 1),
         OnlyOne(1024, 1023, 4), Repeated(300, 0), std::vector<int64_t>{0, 3, 0, 0, 9, 0}}) {
     for (Op op : {Op::kPlain, Op::kGated}) {
-      Experts experts(shape, std::ssize(counts), Form::kBf16, op, Spread::kAligned);
-      experts.set_few_rows(GetParam());
+      const Experts experts(shape, std::ssize(counts), Form::kBf16, op, Spread::kAligned,
+                            GetParam());
       const std::vector<int32_t> offsets = Offsets(counts);
       const std::vector<float> x = MadeUpX(19, std::max(offsets.back(), 3) * shape.inputs);
       const GemmReference reference = experts.Reference(x, offsets, DType::kBf16);
@@ -52,8 +52,7 @@ TEST_P(CudaFewExpertRowsTest, FewRowsOfOneExpertOfTheLastOfManyAndOfNobody) {
 TEST_P(CudaFewExpertRowsTest, FewRowsBeginWhereTheFirstExpertsDo) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const MatrixShape shape{70, 264};
-  Experts experts(shape, 3, Form::kBf16, Op::kPlain, Spread::kAligned);
-  experts.set_few_rows(GetParam());
+  const Experts experts(shape, 3, Form::kBf16, Op::kPlain, Spread::kAligned, GetParam());
   const std::vector<float> x = MadeUpX(20, 12 * shape.inputs);
   const DeviceRows on_device(x, shape.inputs, Spread::kAligned);
   const DeviceVector<int32_t> offsets({4, 5, 5, 9});
@@ -79,8 +78,7 @@ TEST_P(CudaFewExpertRowsTest, FewRowsBeginWhereTheFirstExpertsDo) {
 TEST_P(CudaFewExpertRowsTest, OneOfFewRowsHasTheSameBitsWhateverOthersThereAre) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   for (const MatrixShape shape : kFewRowsShapes) {
-    Experts experts(shape, 3, Form::kBf16, Op::kGated, Spread::kAligned);
-    experts.set_few_rows(GetParam());
+    const Experts experts(shape, 3, Form::kBf16, Op::kGated, Spread::kAligned, GetParam());
     const std::vector<float> x = MadeUpX(26, 16 * shape.inputs);
     const std::vector<float> many = experts.Run(x, {0, 5, 5, 16}, DType::kF32, {});
     for (int64_t row : {0, 4, 5, 15}) {
@@ -101,8 +99,7 @@ TEST_P(CudaFewExpertRowsTest, FewRowsOfAnIndexAreThoseGatheredAndOneThatIsNotThe
   const MatrixShape shape{150, 256};
   const std::vector<int32_t> offsets = {0, 5, 5, 14};
   const std::vector<float> x = MadeUpX(17, 6 * shape.inputs);
-  Experts experts(shape, 3, Form::kBf16, Op::kGated, Spread::kAligned);
-  experts.set_few_rows(GetParam());
+  const Experts experts(shape, 3, Form::kBf16, Op::kGated, Spread::kAligned, GetParam());
   for (const int32_t bad : {3, -1, 6, INT32_MAX, INT32_MIN}) {
     for (const size_t at : {size_t{0}, size_t{4}, size_t{5}, size_t{13}}) {
       std::vector<int32_t> index(16, kNoRow);  // from the last offset on none is read
@@ -134,10 +131,8 @@ TEST_P(CudaFewExpertRowsTest, FewRowsOfOverlappedLaunchesAreThoseOfOneAfterTheOt
   constexpr int64_t kTokens = 2, kTopK = 6, kExperts = 64, kSteps = 12;
   constexpr int64_t kRows = kTokens * kTopK;
   const MatrixShape wide{352, 512}, back{512, 352};
-  Experts first(wide, kExperts, Form::kBf16, Op::kGated, Spread::kAligned);
-  first.set_few_rows(GetParam());
-  Experts second(back, kExperts, Form::kBf16, Op::kPlain, Spread::kAligned);
-  second.set_few_rows(GetParam());
+  const Experts first(wide, kExperts, Form::kBf16, Op::kGated, Spread::kAligned, GetParam());
+  const Experts second(back, kExperts, Form::kBf16, Op::kPlain, Spread::kAligned, GetParam());
   const DeviceRows x(MadeUpX(22, kTokens * wide.inputs), wide.inputs, Spread::kAligned);
   const DeviceVector<int32_t> offsets(std::vector<int32_t>(kExperts + 1));
   const std::vector<int32_t> zeros(kRows);
@@ -196,8 +191,7 @@ TEST_P(CudaFewExpertRowsTest, FewRowsOfOverlappedLaunchesAreThoseOfOneAfterTheOt
 TEST_P(CudaFewExpertRowsTest, OneGraphServesEveryRoutingOfFewRows) {
   if (!HaveDevice()) GTEST_SKIP() << DeviceProblem();
   const MatrixShape shape{64, 128};
-  Experts experts(shape, 3, Form::kBf16, Op::kPlain, Spread::kAligned);
-  experts.set_few_rows(GetParam());
+  const Experts experts(shape, 3, Form::kBf16, Op::kPlain, Spread::kAligned, GetParam());
   const std::vector<float> x = MadeUpX(14, 16 * shape.inputs);
   const DeviceRows on_device(x, shape.inputs, Spread::kAligned);
   const DeviceOutput y(16, shape.outputs, DType::kBf16, Spread::kAligned);
@@ -228,8 +222,7 @@ TEST(CudaExpertStripsTest, HaveTheBitsOfTiles) {
        {MatrixShape{70, 136}, MatrixShape{270, 256}, MatrixShape{33, 2048}, MatrixShape{560, 584},
         MatrixShape{9, 4104}}) {
     for (Op op : {Op::kPlain, Op::kGated}) {
-      Experts experts(shape, 64, Form::kBf16, op, Spread::kAligned);
-      experts.set_few_rows(ExpertKernel::kStrips);
+      const Experts experts(shape, 64, Form::kBf16, op, Spread::kAligned, ExpertKernel::kStrips);
       for (const auto& [tokens, top_k] : {std::pair<int64_t, int64_t>{1, 1}, {1, 6}, {2, 8}}) {
         const std::vector<int32_t> offsets =
             Offsets(CountsOf(ChosenExperts(tokens, top_k, 64, top_k), 64));
