@@ -38,6 +38,7 @@ class StripWeights {
         row_bytes_(p.w_row_bytes),
         ring_(ring),
         to_(ring + InPanel(lane / 8, lane % 8)),
+        past_(to_ + kStripRingSteps * kStripStepBytes),
         policy_(ReadOncePolicy()),
         own_(lane % 8 * kGroup),
         input_(at.begin) {
@@ -50,7 +51,7 @@ class StripWeights {
       there_[half] = p.outputs - output;
     }
 #pragma unroll 1
-    for (int step = 0; step < kStripRingSteps; ++step) Copy(step);
+    for (int step = 0; step < kStripRingSteps; ++step) Copy();
   }
 
   // The panel of step `step`, once it is there for the whole warp.
@@ -59,17 +60,19 @@ class StripWeights {
     __syncwarp();
     return ring_ + static_cast<uint32_t>(step % kStripRingSteps * kStripStepBytes);
   }
-  // Called when the warp has read step `step`: the step that takes its place is begun.
-  __device__ void Free(int step) {
+  // Called when the warp has read the step that it waited for: the one that takes its place is begun.
+  __device__ void Free() {
     __syncwarp();
-    Copy(step + kStripRingSteps);
+    Copy();
   }
 
  private:
-  // A group of copies, be it empty, for each step: groups and steps stay in line.
-  __device__ void Copy(int step) {
+  // Copies the next step. A group of copies, be it empty, for each step: groups and steps stay in line.
+  //
+  // A lane counts its own addresses up: of one that was `to_` and a step's place, the same for the warp, nvcc 13.0 made a
+  // copy to [R + UR] with a policy, which is an illegal instruction.
+  __device__ void Copy() {
     if (input_ < end_) {
-      const uint32_t stage = to_ + static_cast<uint32_t>(step % kStripRingSteps * kStripStepBytes);
       const int input = input_ + own_;
       const bool has_inputs = input < end_;
 #pragma unroll
@@ -78,18 +81,20 @@ class StripWeights {
         const bool there = has_inputs && there_[i / 2] > i % 2 * 4;
         const std::byte* const row = from_[i / 2] + (there ? i % 2 * 4 * row_bytes_ : 0);
         // Four rows on, bit 2 of a chunk's number is the other one: bit 6 of its address, since a ring is on 128 bytes.
-        const uint32_t to = stage + static_cast<uint32_t>(i / 2 * 8 * kRowBytes);
+        const uint32_t to = to_ + static_cast<uint32_t>(i / 2 * 8 * kRowBytes);
         CopyAsync16(i % 2 == 0 ? to : (to + 4 * kRowBytes) ^ 64, there ? row + input * 2 : row,
                     there ? 16 : 0, policy_);
       }
     }
     CommitCopies();
     input_ += kStripStepInputs;
+    to_ += kStripStepBytes;
+    if (to_ == past_) to_ -= kStripRingSteps * kStripStepBytes;
   }
 
   int end_;
   int64_t row_bytes_;
-  uint32_t ring_, to_;
+  uint32_t ring_, to_, past_;  // past_: where to_ begins again
   uint64_t policy_;
   const std::byte* from_[2];
   int there_[2];  // outputs from the lane's first one on
@@ -168,7 +173,7 @@ __device__ __forceinline__ void MultiplyStrip(const StripPlace& at, StripWeights
   const uint32_t x_row = x + static_cast<uint32_t>(min(lane % 8, rows - 1)) * x_stride;
   const auto load = [&](int step, StripFragments& to) {
     LoadStep(weights.Wait(step), x_row + static_cast<uint32_t>(step * kRowBytes), lane, to);
-    weights.Free(step);
+    weights.Free();
   };
   const int num_steps = at.NumSteps();
   StripFragments next;
