@@ -222,9 +222,6 @@ class GemmBench {
     CopyAndWait(pools_.offsets.data(), offsets.data(), 4 * offsets.size(), "offsets");
     args.offsets = reinterpret_cast<const int32_t*>(pools_.offsets.data());
     args.exact = kind != Kind::kGemv;
-    // Without a size few rows are strips.
-    const bool are_tiles = kind == Kind::kTiles && rows <= kMaxFewExpertRows;
-    const auto size = are_tiles ? std::optional(TileSize::kDecode) : std::nullopt;
     const int64_t arrays = shape.gated ? 2 : 1;
     const int64_t layer_bytes =
         arrays * shape.experts * outputs * inputs * WeightBytes(args.w.format);
@@ -234,11 +231,11 @@ class GemmBench {
         static_cast<double>(arrays * chosen * WeightViewBytes(args.w).raw() / shape.experts) +
         static_cast<double>(rows * (inputs * (kind == Kind::kFp8 ? 1 : 2) + 2 * outputs));
     job.flops = 2.0 * static_cast<double>(arrays * rows * inputs) * static_cast<double>(outputs);
-    job.launch = [args, layer_bytes, size](int64_t layer, const Stream& stream) {
+    job.launch = [args, layer_bytes](int64_t layer, const Stream& stream) {
       ExpertGemmArgs at = args;
       at.w.data += layer * layer_bytes;
       if (!at.up.empty()) at.up.data += layer * layer_bytes;
-      ExpertGemm(at, stream, size);
+      ExpertGemm(at, stream);
     };
     return job;
   }
@@ -386,15 +383,15 @@ GemmArgs ShapeOnly(const DenseShape& shape, int64_t rows) {
   return args;
 }
 
-ExpertKernel KernelOf(const ExpertShape& shape, int64_t tokens, bool exact) {
+bool GemvTakes(const ExpertShape& shape, int64_t tokens) {
   alignas(16) static Bf16 value[8] = {};
   static const int32_t offset = 0;
   const int64_t rows = tokens * shape.top_k;
   return ChooseExpertKernel({.x = ConstTensorView(value, {rows, shape.matrix.inputs}),
                              .w = DenseWeights(value, shape.matrix, shape.experts),
                              .offsets = &offset,
-                             .y = TensorView(value, {rows, shape.matrix.outputs}),
-                             .exact = exact});
+                             .y = TensorView(value, {rows, shape.matrix.outputs})}) ==
+         ExpertKernel::kGemv;
 }
 
 }  // namespace
@@ -441,10 +438,8 @@ void RegisterCudaGemm(Effort effort) {
   for (int64_t tokens : kTokens) {
     if (is_left_out(tokens)) continue;
     for (const ExpertShape& shape : kExpertShapes) {
-      for (Kind kind : {Kind::kTiles, Kind::kGemv, Kind::kStrips, Kind::kFp8, Kind::kFp8KeepX}) {
-        const bool is_for_few = kind == Kind::kGemv || kind == Kind::kStrips;
-        const bool exact = kind == Kind::kStrips;
-        if (is_for_few && KernelOf(shape, tokens, exact) == ExpertKernel::kTiles) continue;
+      for (Kind kind : {Kind::kTiles, Kind::kGemv, Kind::kFp8, Kind::kFp8KeepX}) {
+        if (kind == Kind::kGemv && !GemvTakes(shape, tokens)) continue;
         Register(lazy, name(shape.name, kind, tokens), [shape, kind, tokens](GemmBench& bench) {
           return bench.Experts(shape, kind, tokens);
         });

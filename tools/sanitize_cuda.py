@@ -42,12 +42,12 @@ SUITES = (
           "CudaRowOpsTest.*Rms*:CudaRowOpsTest.Combine*:CudaRowOpsTest.Silu*:CudaRowOpsTest.*Rope*:"
           "CudaRowOpsTest.Embed*:CudaRouteTest.RowsLie*:CudaRouteTest.LargeModels*:"
           "CudaRouteAndSortTest.*:*/CudaRoute*SeedsTest.*/0:CudaRouterTest.Only*:CudaCombine*", 8),
-    Suite("products, experts", "kernels/cuda_kernels_test", "CudaGemm*:CudaExpert*:CudaFewExpert*", 5,
+    Suite("products, experts", "kernels/cuda_kernels_test", "CudaGemm*:CudaExpert*", 5,
           "CudaGemmTest.HeadsAre*:CudaGemmTest.RowsAreQuantised*:CudaGemmTest.RepeatsHave*:"
           "CudaExpertGemmTest.EqualsALoop*:CudaExpertGemmTest.AFewTiles*:"
           "CudaExpertGemmTest.RowsOfCodes*:CudaGemmTest.CodesAre*:"
           "CudaGemmPlannerTest.FewRowsKeep*:CudaGemmPlannerTest.HeadsRotated*:"
-          "CudaFewExpertRowsTest.FewRowsBegin*:CudaGemmBoxedTest.WhatIsNotFinite*:"
+          "CudaExpertGemvTest.FewRowsBegin*:CudaGemmBoxedTest.WhatIsNotFinite*:"
           "CudaGemmStripsTest.WhatIsNotFinite*:CudaGemmStripsTest.HeadsHave*", 2),
     Suite("attention", "kernels/cuda_kernels_test", "*CudaMla*:CudaMhaPrefill*", 16,
           "*/CudaMlaSmallTest.*:*/CudaMlaSmallTreeTest.*:CudaMlaSmallMergeTest.*:"

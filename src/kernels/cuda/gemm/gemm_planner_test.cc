@@ -386,8 +386,8 @@ TEST(GemmKernelTest, ShapesTypesAndAddressesChooseTheKernel) {
   EXPECT_EQ(choose(17, nothing), GemmKernel::kBoxed);
   EXPECT_EQ(choose(64, nothing), GemmKernel::kBoxed);
   EXPECT_EQ(choose(65, nothing), GemmKernel::kCublasLt);
-  EXPECT_EQ(choose(8, nothing, GemmBackend::kExact), GemmKernel::kStrips);
-  EXPECT_EQ(choose(9, nothing, GemmBackend::kExact), GemmKernel::kTiles);
+  EXPECT_EQ(choose(2, nothing, GemmBackend::kExact), GemmKernel::kStrips);
+  EXPECT_EQ(choose(3, nothing, GemmBackend::kExact), GemmKernel::kTiles);
   EXPECT_EQ(choose(16, nothing, GemmBackend::kExact), GemmKernel::kTiles);
   EXPECT_EQ(choose(17, nothing, GemmBackend::kExact), GemmKernel::kBoxed);
   EXPECT_EQ(choose(64, nothing, GemmBackend::kExact), GemmKernel::kBoxed);

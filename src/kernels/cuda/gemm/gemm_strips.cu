@@ -31,7 +31,7 @@ __device__ __forceinline__ void AddRanges(std::byte* memory, int warp_bytes, int
 }
 
 // kRows >= rows.
-template <int kRows>
+template <int64_t kRows>
 __global__ void __launch_bounds__(kMostThreads)
     StripKernel(const __grid_constant__ TileParams p, const __grid_constant__ StripLayout layout,
                 const __grid_constant__ RowRotation rotation) {
@@ -55,10 +55,10 @@ __global__ void __launch_bounds__(kMostThreads)
   float sums[4] = {};
   MultiplyStrip(at, weights, x, x_stride, p.rows, lane, sums);
   if (ranges > 1) AddRanges(memory, layout.warp_bytes, range, ranges, lane, sums);
-  if (is_there && range == 0) StoreStrip(p, at.matrix, 0, p.rows, at.first_output, lane, sums);
+  if (is_there && range == 0) StoreStrip(p, at.matrix, at.first_output, lane, sums);
 }
 
-template <int kRows>
+template <int64_t kRows>
 void LaunchRows(const TileParams& p, const RowRotation& rotation, const Stream& stream) {
   const StripLayout layout = StripLayoutOf(p);
   const int32_t strips = layout.strips * p.num_batches;
@@ -81,9 +81,7 @@ void LaunchRows(const TileParams& p, const RowRotation& rotation, const Stream& 
 void LaunchStrips(const TileParams& p, const RopeArgs* rope, const Stream& stream) {
   const RowRotation rotation = rope != nullptr ? RowRotationOf(*rope) : RowRotation{};
   if (p.rows == 1) return LaunchRows<1>(p, rotation, stream);
-  if (p.rows == 2) return LaunchRows<2>(p, rotation, stream);
-  if (p.rows <= 4) return LaunchRows<4>(p, rotation, stream);
-  LaunchRows<8>(p, rotation, stream);
+  LaunchRows<kMaxStripRows>(p, rotation, stream);
 }
 
 }  // namespace quire::cuda

@@ -5,7 +5,6 @@
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_STRIPS_CUH_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMM_STRIPS_CUH_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -102,13 +101,13 @@ class StripWeights {
   int input_;     // of the step that is copied next
 };
 
-// The strip's inputs of rows of x, of which x_rows is the first one's first; inputs up to whole steps are 0. Returns when
-// they are there for the whole warp.
-template <int kRows>
+// The strip's inputs of rows of x, of which x_rows is the first one's first; inputs up to whole steps are 0. Returns when they are
+// there for the whole warp.
+template <int64_t kRows>
 __device__ __forceinline__ void BringX(const std::byte* x_rows, int64_t row_bytes, int rows,
                                        const StripPlace& at, uint32_t to, uint32_t stride,
                                        int lane) {
-  constexpr int kAtOnce = std::max(1, 4 / kRows);  // groups of a row: so many loads are under way
+  constexpr int kAtOnce = 4 / kRows;  // groups of a row: so many loads are under way
   const int groups = at.NumSteps() * kStripStepInputs / kGroup;
   const std::byte* const from = x_rows + int64_t{at.begin} * 2;
 #pragma unroll 1
@@ -187,9 +186,9 @@ __device__ __forceinline__ void MultiplyStrip(const StripPlace& at, StripWeights
   }
 }
 
-// Rows [first_row, first_row + rows) of y, in the batch.
-__device__ __forceinline__ void StoreStrip(const TileParams& p, int64_t batch, int first_row,
-                                           int rows, int first_output, int lane, float (&sums)[4]) {
+// All rows of y, in the batch.
+__device__ __forceinline__ void StoreStrip(const TileParams& p, int64_t batch, int first_output,
+                                           int lane, float (&sums)[4]) {
   if (p.gated) {
     sums[0] = SiluByReciprocal(sums[0]) * sums[2];
     sums[1] = SiluByReciprocal(sums[1]) * sums[3];
@@ -198,9 +197,9 @@ __device__ __forceinline__ void StoreStrip(const TileParams& p, int64_t batch, i
   TransposeFloats(sums[0], sums[1]);
   TransposeFloats(sums[2], sums[3]);
   const int row = lane / 4, output = first_output + lane % 4 * 2;
-  if (row >= rows) return;
-  StorePair(p, batch, first_row + row, output, sums[0], sums[1]);
-  if (!p.gated) StorePair(p, batch, first_row + row, output + 8, sums[2], sums[3]);
+  if (row >= p.rows) return;
+  StorePair(p, batch, row, output, sums[0], sums[1]);
+  if (!p.gated) StorePair(p, batch, row, output + 8, sums[2], sums[3]);
 }
 
 }  // namespace quire::cuda

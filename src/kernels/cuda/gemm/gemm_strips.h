@@ -1,5 +1,5 @@
-// Products of up to eight rows of bf16 with the tile kernel's bits: a layer's dense products in exact decode steps of few
-// sequences.
+// Products of one or two rows of bf16 with the tile kernel's bits: a layer's dense products in exact decode steps of one
+// sequence or two.
 //
 //   y = x w^T + bias, or, of gate and up, silu(x gate^T) * (x up^T)
 //
@@ -18,7 +18,7 @@
 
 namespace quire::cuda {
 
-inline constexpr int64_t kMaxStripRows = 8;
+inline constexpr int64_t kMaxStripRows = 2;
 // Strips of a launch, each range one: 16 for a multiprocessor, of which 12 of 512 inputs are there at once, and more of
 // fewer. A vocabulary's are more.
 inline constexpr int64_t kMaxStrips = 16 * kMultiprocessors;

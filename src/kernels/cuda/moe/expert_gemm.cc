@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/maths.h"
 #include "kernels/cuda/moe/expert_gemv.h"
-#include "kernels/cuda/moe/expert_strips.h"
 
 namespace quire::cuda {
 namespace {
@@ -44,9 +43,9 @@ TileParams ParamsOf(const ExpertGemmArgs& args) {
 }
 
 ExpertKernel ChooseKernel(const ExpertGemmArgs& args, const TileParams& params) {
-  if (args.w.format != WeightFormat::kBf16) return ExpertKernel::kTiles;
-  if (args.exact) return ExpertStripsTake(params) ? ExpertKernel::kStrips : ExpertKernel::kTiles;
-  return AreFewRows(params) ? ExpertKernel::kGemv : ExpertKernel::kTiles;
+  const bool is_few =
+      !args.exact && args.w.format == WeightFormat::kBf16 && ExpertGemvTakes(params);
+  return is_few ? ExpertKernel::kGemv : ExpertKernel::kTiles;
 }
 
 }  // namespace
@@ -84,9 +83,9 @@ void ExpertGemm(const ExpertGemmArgs& args, const Stream& stream, std::optional<
   const int64_t rows = args.y.dim(0);
   if (rows == 0) return;
   const TileParams p = ParamsOf(args);
-  const ExpertKernel kernel = size ? ExpertKernel::kTiles : ChooseKernel(args, p);
-  if (kernel == ExpertKernel::kGemv) return LaunchExpertGemv(p, args.routing, stream);
-  if (kernel == ExpertKernel::kStrips) return LaunchExpertStrips(p, args.routing, stream);
+  if (!size && ChooseKernel(args, p) == ExpertKernel::kGemv) {
+    return LaunchExpertGemv(p, args.routing, stream);
+  }
   const TileChoice tile = ChooseTile(p, args.x_codes, args.w, RowsOfAnExpert(args), size);
   RequireTiles(rows, args.w.count, ExtentOf(tile.size).rows);
   LaunchTiles(p, tile, stream);

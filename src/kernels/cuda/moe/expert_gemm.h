@@ -22,7 +22,7 @@
 #include "base/tensor_view.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/gemm/gemm.h"
-#include "kernels/cuda/moe/few_rows.h"
+#include "kernels/cuda/moe/expert_gemv.h"
 
 namespace quire::cuda {
 
@@ -50,9 +50,8 @@ void Validate(const ExpertGemmArgs& args);
 
 // What computes the products.
 enum class ExpertKernel {
-  kGemv,    // bf16 that need not be exact, of AreFewRows
-  kStrips,  // bf16 that has to be, where ExpertStripsTake it
-  kTiles,   // all others
+  kGemv,   // bf16 that need not be exact, where ExpertGemvTakes it
+  kTiles,  // all others
 };
 // Looks at shapes, types and addresses alone, never at memory.
 ExpertKernel ChooseExpertKernel(const ExpertGemmArgs& args);

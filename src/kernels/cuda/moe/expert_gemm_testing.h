@@ -49,36 +49,11 @@ inline std::vector<float> Gathered(const std::vector<float>& x, int64_t width,
   return rows;
 }
 
-// So many tokens choose top_k different experts each.
-inline std::vector<int32_t> ChosenExperts(int64_t tokens, int64_t top_k, int64_t experts,
-                                          int64_t seed) {
-  std::vector<int32_t> chosen;
-  for (int64_t t = 0; t < tokens; ++t) {
-    for (int64_t i = 0; i < top_k; ++i) {
-      chosen.push_back(static_cast<int32_t>((t * 5 + seed * 11 + i * 7) % experts));
-    }
-  }
-  return chosen;
-}
-
-inline std::vector<int64_t> CountsOf(const std::vector<int32_t>& chosen, int64_t experts) {
-  std::vector<int64_t> counts = Repeated(experts, 0);
-  for (int32_t e : chosen) ++counts[static_cast<size_t>(e)];
-  return counts;
-}
-
-// Rows of one step and of more than a ring has, and some inputs over; fewer outputs of all rows than warps, and
-// more.
-inline constexpr MatrixShape kFewRowsShapes[] = {
-    {70, 136}, {270, 256}, {33, 2048}, {50, 1416}, {9, 4104}};
-
 // One layer's experts: three different matrices in turn, so that a wrong one shows.
 class Experts {
  public:
-  // few_rows: what computes them without a tile, kGemv, of products that need not be exact, or kStrips.
-  Experts(MatrixShape shape, int64_t count, Form form, Op op, Spread spread,
-          ExpertKernel few_rows = ExpertKernel::kGemv)
-      : shape_(shape), form_(form), op_(op), spread_(spread), few_rows_(few_rows) {
+  Experts(MatrixShape shape, int64_t count, Form form, Op op, Spread spread)
+      : shape_(shape), form_(form), op_(op), spread_(spread) {
     const WeightFormat format = form == Form::kBf16 ? WeightFormat::kBf16 : WeightFormat::kFp8Block;
     for (int64_t i = 0; i < 4; ++i) {
       // As slices of a larger matrix they differ; whole blocks further, so that scales stay theirs.
@@ -99,8 +74,8 @@ class Experts {
   const DeviceWeights& gate() const { return *gate_; }
   const DeviceWeights& up() const { return *up_; }
 
-  // y of all rows by the device, in this tile or, without one, by the kernel for few rows; rows from the last offset on
-  // must stay untouched.
+  // y of all rows by the device, in this tile or, without one, as products that need not be exact; rows from the
+  // last offset on must stay untouched.
   std::vector<float> Run(const std::vector<float>& x, const std::vector<int32_t>& offsets,
                          DType dtype, std::optional<TileSize> tile, StatusWord status = {}) const {
     return RunIndexed(x, {}, offsets, dtype, tile, status);
@@ -119,7 +94,7 @@ class Experts {
                         .offsets = device_offsets.span().data(),
                         .y = y.view(),
                         .status = status,
-                        .exact = tile.has_value() || few_rows_ != ExpertKernel::kGemv,
+                        .exact = tile.has_value(),
                         .routing = routing};
     if (op_ == Op::kGated) args.up = up_->view();
     std::optional<DeviceVector<int32_t>> device_index;
@@ -132,7 +107,7 @@ class Experts {
       args.x = on_device.view();
     }
     if (!tile) {
-      EXPECT_EQ(ChooseExpertKernel(args), few_rows_);
+      EXPECT_EQ(ChooseExpertKernel(args), ExpertKernel::kGemv);
     }
     ExpertGemm(args, stream_, tile);
     return y.Values(stream_, std::clamp<int64_t>(offsets.back(), 0, rows));
@@ -169,7 +144,6 @@ class Experts {
   Form form_;
   Op op_;
   Spread spread_;
-  ExpertKernel few_rows_;
   Stream stream_;
   std::vector<std::unique_ptr<MadeUpMatrix>> made_;
   std::optional<DeviceWeights> gate_, up_;

@@ -11,13 +11,27 @@
 #ifndef QUIRE_KERNELS_CUDA_MOE_EXPERT_GEMV_H_
 #define QUIRE_KERNELS_CUDA_MOE_EXPERT_GEMV_H_
 
+#include <cstdint>
+
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/gemm/gemm_tile.h"
-#include "kernels/cuda/moe/few_rows.h"
 
 namespace quire::cuda {
 
-// Launches params of AreFewRows as they are.
+// Two tokens of top 8. Weights pass from L2 to the multiprocessors once for each row, where a tile takes 16 rows of an
+// expert at once; with more rows this was not measured.
+inline constexpr int32_t kMaxExpertGemvRows = 16;
+
+// When a launch may read the offsets and the index of rows.
+enum class RoutingAge {
+  kNew,  // the launch before this one may have written them
+  kOld,  // it waited for whoever did, so weights are on their way before this one takes its turn
+};
+
+// Whether LaunchExpertGemv takes params of bf16 as they are: up to so many rows, and every row of x and w in
+// whole groups of eight on a multiple of 16 bytes.
+bool ExpertGemvTakes(const TileParams& params);
+
 void LaunchExpertGemv(const TileParams& params, RoutingAge age, const Stream& stream);
 
 }  // namespace quire::cuda
