@@ -28,6 +28,8 @@ void Validate(const WorkShape& shape) {
   Require(shape.ctas >= 1, "work.ctas: expected >= 1, got {}", shape.ctas);
   Require(shape.tile_cost >= 1, "work.tile_cost: expected >= 1, got {}", shape.tile_cost);
   Require(shape.cut_cost >= 0, "work.cut_cost: expected >= 0, got {}", shape.cut_cost);
+  Require(shape.enough_workers >= 0 && shape.enough_workers <= shape.num_workers,
+          "work.enough_workers: expected 0..{}, got {}", shape.num_workers, shape.enough_workers);
   Require(shape.unread >= TokenCount(0), "work.unread: expected >= 0, got {}", shape.unread);
   Require(shape.most_keys >= TokenCount(1), "work.most_keys: expected >= 1, got {}",
           shape.most_keys);

@@ -43,6 +43,9 @@ struct WorkShape {
   int32_t tile_cost = 1;
   // What it costs that a tile is cut, in key tiles: another start, and partials to write and fold.
   int32_t cut_cost = 4;
+  // Workers that read keys as fast as all do, where memory bounds the kernel: whole tiles of fewer than all are read sooner,
+  // down to so many. 0: all are needed.
+  int32_t enough_workers = 0;
   // Tiles that are alike and fewer than workers are cut into equal parts, a worker for each, if that leaves
   // few workers idle: for a kernel that is slow to begin with another tile.
   bool even = false;

@@ -53,6 +53,8 @@ TEST(CapacityTest, AFactorThatCannotBeIsNamed) {
             "work.tile_cost: expected >= 1, got 0");
   EXPECT_EQ(ErrorMessage([] { Validate(WorkShape{.cut_cost = -1}); }),
             "work.cut_cost: expected >= 0, got -1");
+  EXPECT_EQ(ErrorMessage([] { Validate(WorkShape{.num_workers = 3, .enough_workers = 4}); }),
+            "work.enough_workers: expected 0..3, got 4");
   EXPECT_EQ(ErrorMessage([] { Validate(WorkShape{.ctas = 0}); }),
             "work.ctas: expected >= 1, got 0");
 }

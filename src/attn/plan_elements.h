@@ -199,6 +199,13 @@ QUIRE_HD constexpr int32_t EqualParts(int32_t num_tiles, const WorkShape& shape)
   return are_cut ? shape.num_workers / num_tiles : 1;
 }
 
+// How many workers' time a worker takes that has one of `num_tiles` whole tiles: idle ones leave it their part of the
+// device's memory, as far as it can use it.
+QUIRE_HD constexpr int32_t BusyWorkers(int32_t num_tiles, const WorkShape& shape) {
+  if (shape.enough_workers == 0 || num_tiles >= shape.num_workers) return shape.num_workers;
+  return num_tiles > shape.enough_workers ? num_tiles : shape.enough_workers;
+}
+
 // Whether a worker that has equally many tiles as the others, all like this one, takes no longer than one
 // with an equal share of the cost and a cut. If that is so of every tile, none is cut; or all are, into
 // equal parts.
@@ -206,8 +213,9 @@ QUIRE_HD constexpr bool IsBetterEqual(const QueryTile& tile, int64_t total, int3
                                       const WorkShape& shape) {
   const int64_t share = total / shape.num_workers;
   const int64_t parts = EqualParts(num_tiles, shape);
+  const int64_t whole = CeilDiv(num_tiles, shape.num_workers) * TileCost(tile, shape);
   const int64_t cost =
-      CeilDiv(CeilDiv(num_tiles, shape.num_workers) * TileCost(tile, shape), parts);
+      CeilDiv(whole * BusyWorkers(num_tiles, shape), parts * int64_t{shape.num_workers});
   // With a worker in 32 idle, the device's memory is as busy.
   const int64_t idle = parts > 1 ? share / 32 : 0;
   return cost <= share + idle + int64_t{shape.cut_cost} * tile.q_count;

@@ -370,7 +370,7 @@ TEST(PlanTest, TilesThatAreNotWhereTheyBelongAreFound) {
 TEST(PlanTest, TilesOfLikeCostStayWhole) {
   const std::vector<PageId> pages = Pages(1, 999);
   SerialExecutor executor;
-  int32_t cut_cost = WorkShape{}.cut_cost;
+  int32_t cut_cost = WorkShape{}.cut_cost, enough_workers = 0;
   const auto cuts = [&](const std::vector<int64_t>& lengths, int32_t num_workers, bool exact) {
     std::vector<SequenceStep> seqs;
     for (const int64_t length : lengths) {
@@ -379,7 +379,8 @@ TEST(PlanTest, TilesOfLikeCostStayWhole) {
     const WorkShape work{.split = TokenCount(exact ? 1024 : 64),
                          .num_workers = num_workers,
                          .exact = exact,
-                         .cut_cost = cut_cost};
+                         .cut_cost = cut_cost,
+                         .enough_workers = enough_workers};
     PlanStorage storage(CapacityOf(seqs, PageSize(16), PageCount(1000)), work);
     const Plan& plan = storage.Make(seqs, executor);
     plan.CheckInvariants();
@@ -400,6 +401,25 @@ TEST(PlanTest, TilesOfLikeCostStayWhole) {
   cut_cost = 14;
   EXPECT_EQ(cuts(std::vector<int64_t>(128, 8192), 66, false), 0);
   EXPECT_GT(cuts(std::vector<int64_t>(128, 15936), 66, false), 0);  // 500, or 484
+  // Where 80 of 132 workers have keys as fast as all, 32 idle ones are missed by nobody, and 68 where tiles are short.
+  cut_cost = WorkShape{}.cut_cost;
+  for (const bool exact : {false, true}) {
+    SCOPED_TRACE(exact);
+    for (const auto& [tiles, keys] : {std::pair{100, 4096}, {64, 1025}, {64, 1600}, {32, 512}}) {
+      enough_workers = 80;
+      EXPECT_EQ(cuts(std::vector<int64_t>(static_cast<size_t>(tiles), keys), 132, exact), 0);
+      enough_workers = 0;
+      EXPECT_EQ(cuts(std::vector<int64_t>(static_cast<size_t>(tiles), keys), 132, exact) > 0,
+                !exact || keys > 1024);
+    }
+    enough_workers = 80;
+    for (const auto& [tiles, keys] : {std::pair{64, 8192}, {32, 1025}, {1, 8192}}) {
+      EXPECT_GT(cuts(std::vector<int64_t>(static_cast<size_t>(tiles), keys), 132, exact), 0);
+    }
+    enough_workers = 40;
+    EXPECT_EQ(cuts(std::vector<int64_t>(128, 4096), 66, exact), 0);  // two a worker, as before
+    EXPECT_GT(cuts(std::vector<int64_t>(67, 4096), 66, exact), 0);
+  }
 }
 
 }  // namespace

@@ -204,6 +204,8 @@ RandomConfig DrawConfig(uint64_t seed) {
   config.work.exact = !random.OneIn(3);
   config.work.tile_cost = static_cast<int32_t>(random.Between(1, 6));
   config.work.from_both_ends = random.OneIn(2);
+  config.work.enough_workers =
+      random.OneIn(2) ? 0 : static_cast<int32_t>(random.Between(1, config.work.num_workers));
   return config;
 }
 
@@ -211,11 +213,11 @@ std::string ToString(const RandomConfig& config) {
   return fmt::format(
       "seed {}: page_size {}, context {}, branches {}, steps {}, nodes {}, num_seqs {}, bucket {}, "
       "families {} share {} tokens, pool {} pages, query_tile {}, split {}, workers {}, "
-      "tile_cost {}{}{}",
+      "tile_cost {}, enough {}{}{}",
       config.seed, config.page_size, config.context, config.draft.branches, config.draft.steps,
       config.verify_nodes, config.num_seqs, config.bucket_seqs, config.num_families,
       config.shared_tokens, config.pool_pages, config.work.query_tile, config.work.split,
-      config.work.num_workers, config.work.tile_cost,
+      config.work.num_workers, config.work.tile_cost, config.work.enough_workers,
       config.work.from_both_ends ? ", from both ends" : "", config.uses_threads ? ", threads" : "");
 }
 

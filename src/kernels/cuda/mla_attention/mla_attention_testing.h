@@ -229,6 +229,7 @@ inline testing::AttentionResult RunMlaOnDevice(const testing::PagedBatch& batch,
   if (run.cut_cost >= 0) work.cut_cost = run.cut_cost;
   work.num_workers = run.num_workers;
   work.ctas = run.ctas;
+  work.enough_workers = 0;  // so that tiles are cut
   SerialExecutor executor;
   PlanStorage storage(capacity, work);
   const Plan* const host_plan = &storage.Make(batch.seqs(), executor, run.faults);

@@ -86,6 +86,26 @@ TEST(CudaMlaWorkShapeTest, WorkersOfFewTokensAreClusters) {
   }
 }
 
+// Where memory bounds a kernel some of its workers keep memory as busy as all.
+TEST(CudaMlaWorkShapeTest, FewerWorkersThanAllAreEnoughForFewRowsOfBf16) {
+  const auto enough = [](int32_t num_heads, MlaStep step, KvFormat format, int64_t most_tokens = 64,
+                         bool exact = false) {
+    return MlaWorkShape({.num_heads = num_heads}, {.num_sms = 132, .num_clusters = 15}, step, exact,
+                        TokenCount(most_tokens), format)
+        .enough_workers;
+  };
+  constexpr KvFormat kBf16 = KvFormat::kLatentBf16;
+  EXPECT_EQ(enough(16, MlaStep::kDecode, kBf16), 80);
+  EXPECT_EQ(enough(8, MlaStep::kDecode, kBf16, 64, true), 80);
+  EXPECT_EQ(enough(16, MlaStep::kDecode, KvFormat::kLatentFp8), 0);
+  EXPECT_EQ(enough(20, MlaStep::kDecode, kBf16), 0);  // tiles of 64 rows
+  EXPECT_EQ(enough(16, MlaStep::kAny, kBf16), 0);
+  for (bool exact : {false, true}) {
+    EXPECT_EQ(enough(16, MlaStep::kDecode, kBf16, 8, exact), 0) << "clusters";
+  }
+  EXPECT_EQ(SparseWorkShape({.num_heads = 16}, 2048, 132, false).enough_workers, 0);
+}
+
 // How many workers of each cluster have pieces in exact mode: a cluster shares what one alone has.
 std::vector<int32_t> WorkersWithPieces(int32_t num_heads, int32_t num_clusters,
                                        const std::vector<int64_t>& lengths) {
