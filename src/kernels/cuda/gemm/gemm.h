@@ -11,7 +11,7 @@
 // GemmPlanner (kernels/cuda/gemm/gemm_planner.h), is faster for many rows, and its bits are the same for
 // the same number of rows only. Few rows go to Gemv (kernels/cuda/gemm/gemv.h) there, and
 // 17 to 64 rows to BoxedGemm (kernels/cuda/gemm/gemm_boxed.h), which has the tile kernel's bits if told its ranges. Where
-// those are asked for, up to eight rows are StripGemm's (kernels/cuda/gemm/gemm_strips.h).
+// those are asked for, a row or two are StripGemm's (kernels/cuda/gemm/gemm_strips.h).
 #ifndef QUIRE_KERNELS_CUDA_GEMM_GEMM_H_
 #define QUIRE_KERNELS_CUDA_GEMM_GEMM_H_
 
