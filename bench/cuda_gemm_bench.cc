@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -383,7 +382,7 @@ GemmArgs ShapeOnly(const DenseShape& shape, int64_t rows) {
   return args;
 }
 
-bool GemvTakes(const ExpertShape& shape, int64_t tokens) {
+bool AreGemv(const ExpertShape& shape, int64_t tokens) {
   alignas(16) static Bf16 value[8] = {};
   static const int32_t offset = 0;
   const int64_t rows = tokens * shape.top_k;
@@ -439,7 +438,7 @@ void RegisterCudaGemm(Effort effort) {
     if (is_left_out(tokens)) continue;
     for (const ExpertShape& shape : kExpertShapes) {
       for (Kind kind : {Kind::kTiles, Kind::kGemv, Kind::kFp8, Kind::kFp8KeepX}) {
-        if (kind == Kind::kGemv && !GemvTakes(shape, tokens)) continue;
+        if (kind == Kind::kGemv && !AreGemv(shape, tokens)) continue;
         Register(lazy, name(shape.name, kind, tokens), [shape, kind, tokens](GemmBench& bench) {
           return bench.Experts(shape, kind, tokens);
         });

@@ -1,4 +1,4 @@
-// What kernels of strips are made of: weights and x on their way to a warp, its products, and y.
+// What the kernel of strips is made of: weights and x on their way to a warp, its products, and y.
 //
 // A warp goes through the inputs of its strip in steps of 64: weights are the 16 rows of a product of tensor cores, and rows
 // of x its eight columns. It alone fills and reads its memory, a ring of steps of weights, and its inputs of x behind that.
@@ -101,8 +101,8 @@ class StripWeights {
   int input_;     // of the step that is copied next
 };
 
-// The strip's inputs of rows of x, of which x_rows is the first one's first; inputs up to whole steps are 0. Returns when they are
-// there for the whole warp.
+// The strip's inputs of rows of x, of which x_rows is the first one's first; inputs up to whole steps are 0. Returns when
+// they are there for the whole warp.
 template <int64_t kRows>
 __device__ __forceinline__ void BringX(const std::byte* x_rows, int64_t row_bytes, int rows,
                                        const StripPlace& at, uint32_t to, uint32_t stride,
